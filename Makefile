@@ -1,0 +1,52 @@
+# Two commands are enough on a fresh machine with Python >= 3.11 and make:
+#   make demo    simulate a plant of named units, train the federation, ask what-if, write a report
+#   make test    the whole test suite
+# Also: make check (lint, types, import rules, docs examples), make bench (benchmarks), make clean.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_OUT ?= demo-output
+WORKERS ?= auto
+# one BLAS thread a worker: small matrices, and results that do not depend on the number of cores
+SINGLE := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test check bench clean install
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Counterflow needs Python >= 3.11, $(PYTHON) is $$($(PYTHON) --version 2>&1). Run: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.run $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $(VENV)/.run $(VENV)/.dev $@
+
+install: $(VENV)/.dev
+
+demo: $(VENV)/.run
+	$(BIN)/counterflow demo --out $(DEMO_OUT)
+
+test: $(VENV)/.dev
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(SINGLE) $(BIN)/python -m pytest -q --doctest-modules src
+	$(SINGLE) $(BIN)/python -m pytest -q --doctest-glob='*.md' README.md docs
+
+bench: $(VENV)/.bench
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,83 @@
+"""Counterflow: what would my output do if that other unit were run differently?
+
+Each unit keeps its measurements and its model and exchanges only low-dimensional states and inputs; a server learns
+the couplings between units; units and server answer counterfactual questions.
+
+Everything that users need is here; heavy imports happen when a name is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from counterflow._version import __version__
+from counterflow.errors import (
+    CounterflowError,
+    DataError,
+    ModelError,
+    OptionError,
+    ProtocolError,
+    StorageError,
+    UnknownNameError,
+    UnstableError,
+)
+
+if TYPE_CHECKING:
+    from counterflow.client import Estimates, Estimator, KalmanEstimator
+    from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
+    from counterflow.runtime import Effect, Fit, TrainingOptions, Validation, fit
+
+_HOMES = {
+    "Channel": "plant",
+    "Effect": "runtime",
+    "Estimates": "client",
+    "Estimator": "client",
+    "Fit": "runtime",
+    "KalmanEstimator": "client",
+    "LocalModel": "plant",
+    "Plant": "plant",
+    "Recording": "plant",
+    "TrainingOptions": "runtime",
+    "Unit": "plant",
+    "Validation": "runtime",
+    "fit": "runtime",
+    "random_plant": "plant",
+}
+
+__all__ = [
+    "Channel",
+    "CounterflowError",
+    "DataError",
+    "Effect",
+    "Estimates",
+    "Estimator",
+    "Fit",
+    "KalmanEstimator",
+    "LocalModel",
+    "ModelError",
+    "OptionError",
+    "Plant",
+    "ProtocolError",
+    "Recording",
+    "StorageError",
+    "TrainingOptions",
+    "Unit",
+    "UnknownNameError",
+    "UnstableError",
+    "Validation",
+    "__version__",
+    "fit",
+    "random_plant",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'counterflow' has no attribute {name!r}")
+    value = getattr(import_module(f"counterflow.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,40 @@
+"""The closed family of errors that Counterflow raises on purpose.
+
+Every message names the unit, the field and the value at fault, and says what to do about it. Anything else that
+escapes from the library is a defect.
+"""
+
+
+class CounterflowError(Exception):
+    """Base of every error that Counterflow raises on purpose."""
+
+
+class ModelError(CounterflowError, ValueError):
+    """A plant, unit or local model is inconsistent: wrong shape, not symmetric, not positive, a name used twice."""
+
+
+class DataError(CounterflowError, ValueError):
+    """A recording cannot be used as it is: wrong shape, missing or non-finite values, too few rows."""
+
+
+class OptionError(CounterflowError, ValueError):
+    """An option is unknown, out of its range, or does not go with the others."""
+
+
+class UnknownNameError(CounterflowError, KeyError):
+    """A unit or channel of that name does not exist."""
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class UnstableError(CounterflowError, ValueError):
+    """The question has no finite answer because a system is unstable, or not detectable from what is measured."""
+
+
+class ProtocolError(CounterflowError):
+    """A message is malformed, unexpected in this state, or not what it claims to be."""
+
+
+class StorageError(CounterflowError):
+    """A saved file is missing, damaged, or not what it claims to be."""

@@ -1,0 +1,120 @@
+"""Messages as bytes, and back, trusting nothing.
+
+Layout: ``CFLW``, version (uint16), header length (uint32), header, payload. The header is compact JSON with sorted
+keys: the kind, the plain fields, and the shape of every array; the payload is the arrays' little-endian float64 in
+the order of the header. Nothing in it names code, and the length of everything is known before memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+
+import numpy as np
+
+from counterflow.errors import ProtocolError
+from counterflow.protocol.messages import KINDS, FloatArray, Message, schema
+
+MAGIC = b"CFLW"
+VERSION = 1
+HEADER_LIMIT = 16_384
+SIZE_LIMIT = 1 << 30
+_PREFIX = struct.Struct("<4sHI")
+
+
+def _header(message: Message, rows: int | None = None) -> tuple[bytes, int, list[str]]:
+    """Header bytes, payload size and array order; ``rows`` replaces the rows of arrays that run over time."""
+    plain: dict[str, object] = {}
+    shapes: dict[str, list[int]] = {}
+    numbers = 0
+    for name, (_, rank) in schema(type(message)).items():
+        value = getattr(message, name)
+        if rank < 0:
+            plain[name] = value
+            continue
+        shape = list(value.shape)
+        if rows is not None and name in message.rows_fields and shape[0]:
+            shape[0] = rows
+        shapes[name] = shape
+        numbers += math.prod(shape)
+    names = sorted(shapes)
+    content = {"arrays": shapes, "fields": plain, "kind": type(message).__name__}
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode(), 8 * numbers, names
+
+
+def encode(message: Message) -> bytes:
+    """Bytes of a message.
+
+    >>> from counterflow.protocol import Settled, decode, encode
+    >>> decode(encode(Settled("boiler", round=3, gradient_norm=0.0))).unit
+    'boiler'
+    """
+    header, _, names = _header(message)
+    payload = [np.ascontiguousarray(getattr(message, name), dtype="<f8").tobytes() for name in names]
+    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *payload])
+
+
+def encoded_size(message: Message, rows: int | None = None) -> int:
+    """Length of ``encode(message)`` without encoding; with ``rows``, as if its trajectories had that many rows."""
+    header, payload, _ = _header(message, rows)
+    return _PREFIX.size + len(header) + payload
+
+
+def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:
+    """The message in ``data``; ProtocolError if it is anything but a well-formed message of a known kind."""
+    if len(data) > limit:
+        raise ProtocolError(f"message of {len(data)} bytes is over the limit of {limit}")
+    if len(data) < _PREFIX.size:
+        raise ProtocolError(f"message of {len(data)} bytes is shorter than its prefix")
+    magic, version, length = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise ProtocolError("not a Counterflow message (wrong first four bytes)")
+    if version != VERSION:
+        raise ProtocolError(f"message of protocol version {version}, this side speaks {VERSION}: upgrade the older side")
+    if length > HEADER_LIMIT or _PREFIX.size + length > len(data):
+        raise ProtocolError(f"message header of {length} bytes does not fit")
+    try:
+        header = json.loads(data[_PREFIX.size : _PREFIX.size + length].decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("message header is not valid JSON") from error
+    if not isinstance(header, dict) or set(header) != {"arrays", "fields", "kind"}:
+        raise ProtocolError("message header must hold 'kind', 'fields' and 'arrays', and nothing else")
+    name = header["kind"]
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ProtocolError(f"unknown kind of message {name!r:.80}")
+    values = {**_plain_fields(kind, header["fields"]), **_arrays(kind, header["arrays"], data, _PREFIX.size + length)}
+    return kind(**values)  # checks types, shapes and finiteness
+
+
+def _plain_fields(kind: type[Message], given: object) -> dict[str, object]:
+    wanted = {name: cls for name, (cls, rank) in schema(kind).items() if rank < 0}
+    if not isinstance(given, dict) or set(given) != set(wanted):
+        raise ProtocolError(f"message {kind.__name__} has the fields {sorted(wanted)}, got {str(given)[:120]}")
+    return given
+
+
+def _arrays(kind: type[Message], given: object, data: bytes, offset: int) -> dict[str, FloatArray]:
+    wanted = {name: rank for name, (_, rank) in schema(kind).items() if rank >= 0}
+    if not isinstance(given, dict) or set(given) != set(wanted):
+        raise ProtocolError(f"message {kind.__name__} has the arrays {sorted(wanted)}, got {str(given)[:120]}")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in sorted(wanted):
+        shape = given[name]
+        if not isinstance(shape, list) or len(shape) != wanted[name]:
+            raise ProtocolError(f"message {kind.__name__}: array {name!r} needs {wanted[name]} axes, got {shape!r:.80}")
+        if any(type(n) is not int or not 0 <= n < 2**40 for n in shape):
+            raise ProtocolError(f"message {kind.__name__}: array {name!r} has the impossible shape {shape!r:.80}")
+        shapes[name] = tuple(shape)
+    total = 8 * sum(math.prod(shape) for shape in shapes.values())
+    if total != len(data) - offset:
+        raise ProtocolError(
+            f"message {kind.__name__}: arrays of {total} bytes are announced, {len(data) - offset} are there"
+        )
+    out: dict[str, FloatArray] = {}
+    for name, shape in shapes.items():
+        count = math.prod(shape)
+        out[name] = np.frombuffer(data, "<f8", count, offset).reshape(shape).astype(np.float64, copy=False)
+        offset += 8 * count
+    return out

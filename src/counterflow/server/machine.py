@@ -1,0 +1,303 @@
+"""The server's side of the published training, as a state machine without I/O: ``state, replies = step(state, message)``.
+
+A round is computed when every unit that is not settled has spoken, never from a part of them; the order in which they
+speak changes nothing. Penalty method, augmented Lagrangian with an IMEX step, and the hybrid schedule are sequences of
+``Phase``s on the same state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import OptionError, ProtocolError
+from counterflow.protocol import AugmentedStates, Finished, Introduction, Message, Plan, Settled, StateGradients
+from counterflow.randomness import stream
+from counterflow.server.couplings import (
+    Eliminator,
+    Evidence,
+    Residuals,
+    coupling_gradients,
+    implicit_step,
+    residuals,
+    state_gradients,
+)
+
+FloatArray = NDArray[np.float64]
+Replies = tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of training with one objective and one solver.
+
+    ``weight``: xi of every unit (penalty) or rho (lagrangian). ``rounds`` at most.
+    """
+
+    method: Literal["penalty", "lagrangian"]
+    rounds: int
+    weight: tuple[float, ...]
+    conjugate: bool = False
+
+    @property
+    def penalty(self) -> FloatArray:
+        """w in w/2 |D|²."""
+        return np.array(self.weight) * (2.0 if self.method == "penalty" else 1.0)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the server is asked to do. Steps that are None are derived from the data."""
+
+    units: tuple[str, ...]
+    phases: tuple[Phase, ...]
+    tolerance: float = 1e-8
+    loss_tolerance: float | None = None
+    alpha_A: float | None = None
+    alpha_B: float | None = None
+    offset: bool = True
+    refined_gradient: bool = True
+    seed: int = 0
+    initial_scale: float = 0.0
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """Losses of one round, at the point that the units have sent."""
+
+    round: int
+    phase: str
+    server_loss: float  # the phase's own objective
+    residual_loss: float  # 1/T Σ |r|²
+    disentanglement: float  # 1/T Σ |D|²
+    delta_d: tuple[float, ...]  # |phi_m - mean of Σ_n B̂_mn u_n|
+    gradient: float  # of the whole objective, relative to the first round of the phase; known one round later for units
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server holds during training."""
+
+    config: ServerConfig
+    introductions: MappingProxyType[str, Introduction] = field(default_factory=lambda: MappingProxyType({}))
+    ones: FloatArray | None = None  # given only with rows that stand for others (runtime.compression)
+    steps: int | None = None
+    evidence: Evidence | None = None
+    A_cross: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    B_cross: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    multipliers: FloatArray | None = None
+    inbox: MappingProxyType[str, AugmentedStates] = field(default_factory=lambda: MappingProxyType({}))
+    settled: frozenset[str] = frozenset()
+    eliminator: Eliminator | None = None
+    phase: int = 0
+    phase_round: int = 0
+    round: int = 0
+    first_norm: float = 0.0
+    last_norm: float = 0.0
+    record: RoundRecord | None = None
+    finished: bool = False
+    converged: bool = False
+
+
+def begin(state: ServerState) -> tuple[ServerState, Replies]:
+    """The messages that open the conversation."""
+    config = state.config
+    return state, tuple(Plan(name, config.offset, config.refined_gradient) for name in config.units)
+
+
+def step(state: ServerState, message: Message) -> tuple[ServerState, Replies]:
+    """React to one message of a unit."""
+    if message.unit not in state.config.units:
+        raise ProtocolError(f"server: no unit {message.unit!r} takes part in this training")
+    if state.finished:
+        raise ProtocolError(f"server: training is over, got {type(message).__name__} of unit {message.unit!r}")
+    match message:
+        case Introduction():
+            return _introduce(state, message), ()
+        case AugmentedStates():
+            state = _receive(state, message)
+        case Settled():
+            if state.evidence is None or message.round != state.round or message.unit in state.settled:
+                raise ProtocolError(f"server: unit {message.unit!r} cannot be settled in round {message.round}")
+            state = replace(state, settled=state.settled | {message.unit})
+        case _:
+            raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
+    if len(state.settled) == len(state.config.units):
+        return _finish(state, converged=True)
+    ready = all(
+        name in state.settled or (name in state.inbox and state.inbox[name].round == state.round)
+        for name in state.config.units
+    )
+    return _compute_round(state) if ready and state.evidence is not None else (state, ())
+
+
+def _introduce(state: ServerState, message: Introduction) -> ServerState:
+    if message.unit in state.introductions:
+        raise ProtocolError(f"server: unit {message.unit!r} has introduced itself already")
+    for other in state.introductions.values():
+        if other.refined.shape[0] != message.refined.shape[0]:
+            raise ProtocolError(
+                f"server: unit {message.unit!r} sent {message.refined.shape[0]} rows, unit {other.unit!r} "
+                f"{other.refined.shape[0]}: all units must send the same period"
+            )
+    known = {**state.introductions, message.unit: message}
+    state = replace(state, introductions=MappingProxyType(known))
+    if len(known) < len(state.config.units):
+        return state
+    evidence = Evidence.collect([known[name] for name in state.config.units], state.ones, state.steps)
+    A_cross, B_cross = _initial_couplings(state.config, evidence)
+    return replace(state, evidence=evidence, A_cross=A_cross, B_cross=B_cross)
+
+
+def _initial_couplings(config: ServerConfig, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
+    A_cross = np.zeros((sum(evidence.states), sum(evidence.states)))
+    B_cross = np.zeros((sum(evidence.states), sum(evidence.inputs)))
+    for m, effect in enumerate(evidence.names):
+        for n, cause in enumerate(evidence.names):
+            if m != n and config.initial_scale > 0:
+                draw = stream(config.seed, "couplings", effect, cause)
+                rows, columns, inputs = evidence.state_slices[m], evidence.state_slices[n], evidence.input_slices[n]
+                A_cross[rows, columns] = config.initial_scale * draw.standard_normal(A_cross[rows, columns].shape)
+                B_cross[rows, inputs] = config.initial_scale * draw.standard_normal(B_cross[rows, inputs].shape)
+    return A_cross, B_cross
+
+
+def _receive(state: ServerState, message: AugmentedStates) -> ServerState:
+    known = state.introductions.get(message.unit)
+    if known is None:
+        raise ProtocolError(f"server: unit {message.unit!r} must introduce itself first")
+    if message.round != state.round:
+        raise ProtocolError(f"server: in round {state.round}, got round {message.round} of unit {message.unit!r}")
+    if message.unit in state.settled:
+        raise ProtocolError(f"server: unit {message.unit!r} has said that it is settled")
+    if message.predicted.shape != known.refined.shape:
+        raise ProtocolError(
+            f"server: unit {message.unit!r} must send states of shape {known.refined.shape}, "
+            f"got {message.predicted.shape}"
+        )
+    earlier = state.inbox.get(message.unit)
+    if earlier is not None and earlier.round == message.round:
+        raise ProtocolError(f"server: unit {message.unit!r} has sent round {message.round} already")
+    return replace(state, inbox=MappingProxyType({**state.inbox, message.unit: message}))
+
+
+def _compute_round(state: ServerState) -> tuple[ServerState, Replies]:
+    config, evidence = state.config, state.evidence
+    assert evidence is not None
+    if state.phase_round >= config.phases[state.phase].rounds:  # the last phase ends in _is_last instead
+        state = replace(state, phase=state.phase + 1, phase_round=0, multipliers=None)
+    phase = config.phases[state.phase]
+    arrived = [state.inbox[name] for name in config.units]
+    predicted = np.hstack([a.predicted for a in arrived])
+    offset = np.concatenate([a.offset for a in arrived])
+    if phase.conjugate:
+        eliminator = state.eliminator or Eliminator(evidence, phase.penalty)
+        A_cross, B_cross = eliminator.solve(predicted, offset)
+        state = replace(state, eliminator=eliminator, A_cross=A_cross, B_cross=B_cross)
+    found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross)
+    weight = evidence.per_state(phase.penalty)
+    if phase.method == "lagrangian":
+        previous = state.multipliers
+        multipliers = np.zeros_like(predicted) if previous is None else previous + weight * found.entanglement
+        dual = multipliers + weight * found.entanglement
+        state = replace(state, multipliers=multipliers)
+    else:
+        dual = weight * found.entanglement
+    d_A, d_B = coupling_gradients(evidence, found, dual)
+    state = _recorded(state, found, dual, offset, arrived, (d_A, d_B))
+    last = _is_last(state)
+    if not phase.conjugate:
+        state = _descend(state, d_A, d_B, phase)
+    d_predicted, d_refined = state_gradients(evidence, found, dual)
+    replies: list[Message] = []
+    for m, name in enumerate(config.units):
+        if name in state.settled:
+            continue
+        own = evidence.state_slices[m]
+        refined = d_refined[:, own] if config.refined_gradient else np.zeros((0, own.stop - own.start))
+        replies.append(
+            StateGradients(
+                name, state.round, last, phase.conjugate, float(phase.penalty[m]), phase.method == "lagrangian",
+                np.ascontiguousarray(d_predicted[:, own]), np.ascontiguousarray(refined),
+            )  # fmt: skip
+        )
+    state = replace(state, round=state.round + 1, phase_round=state.phase_round + 1)
+    if last:
+        state, finish = _finish(state, converged=not phase.conjugate and _converged(state))
+        return state, (*replies, *finish)
+    return state, tuple(replies)
+
+
+def _recorded(
+    state: ServerState,
+    found: Residuals,
+    dual: FloatArray,
+    offset: FloatArray,
+    arrived: list[AugmentedStates],
+    gradients: tuple[FloatArray, FloatArray],
+) -> ServerState:
+    """State with this round's losses."""
+    config, evidence = state.config, state.evidence
+    assert evidence is not None
+    phase = config.phases[state.phase]
+    half = 0.5 * evidence.per_state(phase.penalty) * found.entanglement
+    loss = found.residual_loss + float(np.vdot(dual - half, found.entanglement)) / evidence.steps
+    if not np.isfinite(loss):
+        raise OptionError(
+            f"training diverged in round {state.round}: the server loss is {loss}. Step sizes were given "
+            f"(alpha_A={config.alpha_A}, alpha_B={config.alpha_B}, or at the units); leave them out to use derived ones"
+        )
+    gap = offset - state.B_cross @ evidence.mean_input
+    delta_d = tuple(float(np.linalg.norm(gap[own])) for own in evidence.state_slices)
+    # the units' norms belong to the round before; in the first round of a phase there is nothing to compare with yet
+    norm = float(np.sqrt(sum(a.gradient_norm**2 for a in arrived) + sum(np.vdot(g, g) for g in gradients)))
+    first = norm if state.phase_round <= 1 else state.first_norm
+    relative = norm / first if first > 0 else 0.0
+    record = RoundRecord(
+        state.round, phase.method, loss, found.residual_loss, found.disentanglement, delta_d, relative
+    )
+    return replace(state, record=record, first_norm=first, last_norm=norm)
+
+
+def _converged(state: ServerState) -> bool:
+    record = state.record
+    return record is not None and state.phase_round > 1 and record.gradient <= state.config.tolerance
+
+
+def _is_last(state: ServerState) -> bool:
+    """Whether this round ends the training (paper: k = iterations, or L_s <= tol)."""
+    record, config = state.record, state.config
+    assert record is not None
+    final_phase = state.phase == len(config.phases) - 1
+    phase_over = state.phase_round + 1 >= config.phases[state.phase].rounds
+    if config.loss_tolerance is not None and record.server_loss <= config.loss_tolerance:
+        return True
+    if config.phases[state.phase].conjugate:
+        return final_phase and phase_over
+    return final_phase and (phase_over or _converged(state))
+
+
+def _descend(state: ServerState, d_A: FloatArray, d_B: FloatArray, phase: Phase) -> ServerState:
+    """Â <- Â - alpha_A dL/dÂ, B̂ likewise; in the augmented Lagrangian the penalty is taken implicitly (IMEX)."""
+    evidence, config = state.evidence, state.config
+    assert evidence is not None
+    implicit = phase.method == "lagrangian"
+    derived_A, derived_B = evidence.step_sizes(np.zeros_like(phase.penalty) if implicit else phase.penalty)
+    alpha_A = derived_A if config.alpha_A is None else np.full_like(derived_A, config.alpha_A)
+    alpha_B = derived_B if config.alpha_B is None else np.full_like(derived_B, config.alpha_B)
+    change = -evidence.per_state(alpha_A)[:, None] * d_A
+    if implicit:
+        # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
+        change = implicit_step(evidence, change, 2 * alpha_A * phase.penalty)
+    return replace(
+        state, A_cross=state.A_cross + change, B_cross=state.B_cross - evidence.per_state(alpha_B)[:, None] * d_B
+    )
+
+
+def _finish(state: ServerState, converged: bool) -> tuple[ServerState, Replies]:
+    state = replace(state, finished=True, converged=converged)
+    return state, tuple(Finished(name, state.round, converged) for name in state.config.units)

@@ -1,0 +1,128 @@
+"""Algorithm 1 of the paper, transcribed line by line, one time step after the other. Slow on purpose.
+
+It is the oracle for ``solver="gradient"``. Departures from the listing, all in docs/theory/paper.md: the loop runs for a
+given number of rounds; dL/dĥ_a is sent too (section 5.2) unless ``refined_gradient`` is False; the augmented Lagrangian
+with its IMEX step is written out, which the paper only describes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class Unit:
+    A: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    y: np.ndarray  # rows 0..T
+    u: np.ndarray
+    refined: np.ndarray  # ĥ_c, rows 0..T
+    theta: np.ndarray
+    phi: np.ndarray
+
+
+@dataclass
+class Steps:
+    eta_1: float
+    eta_2: float
+    gamma_1: float
+    gamma_2: float
+    alpha_A: float
+    alpha_B: float
+
+
+def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=True):
+    """Train in place; A_hat[m][n], B_hat[m][n] for n != m. ``rho`` given: augmented Lagrangian, else penalty method.
+
+    Returns the history: one dict a round.
+    """
+    M, T = len(units), units[0].y.shape[0] - 1
+    lagrangian = rho is not None
+    weight = rho if lagrangian else 2 * xi
+    lam = [[np.zeros(m.A.shape[0]) for _ in range(T + 1)] for m in units]
+    history = []
+    for k in range(rounds):
+        # each client, lines 8-15
+        h_a, refined_a, own_loss = [], [], []
+        for m in units:
+            refined = [m.refined[t] + m.theta @ m.y[t] for t in range(T + 1)]
+            predicted, loss = [None], 0.0
+            for t in range(1, T + 1):
+                predicted.append(m.A @ refined[t - 1] + m.B @ m.u[t - 1] + m.phi)
+                residual = m.y[t] - m.C @ predicted[t]
+                loss += residual @ residual / T
+            h_a.append(predicted)
+            refined_a.append(refined)
+            own_loss.append(loss)
+        # the server, lines 23-35
+        loss = disentanglement = 0.0
+        d_A = [[np.zeros_like(A_hat[m][n]) if n != m else None for n in range(M)] for m in range(M)]
+        d_B = [[np.zeros_like(B_hat[m][n]) if n != m else None for n in range(M)] for m in range(M)]
+        d_h = [[None] * (T + 1) for _ in units]
+        d_refined = [[None] * (T + 1) for _ in units]
+        for t in range(1, T + 1):
+            for m, unit in enumerate(units):
+                h_s = unit.A @ unit.refined[t - 1] + unit.B @ unit.u[t - 1]
+                crossed = np.zeros(unit.A.shape[0])
+                for n, other in enumerate(units):
+                    if n != m:
+                        crossed = crossed + A_hat[m][n] @ other.refined[t - 1]
+                        h_s = h_s + A_hat[m][n] @ other.refined[t - 1] + B_hat[m][n] @ other.u[t - 1]
+                r = h_a[m][t] - h_s
+                D = unit.A @ (refined_a[m][t - 1] - unit.refined[t - 1]) - crossed
+                if lagrangian:
+                    if k > 0:
+                        lam[m][t] = lam[m][t] + rho * D
+                    loss += (r @ r + lam[m][t] @ D + rho / 2 * D @ D) / T
+                    dual = lam[m][t] + rho * D
+                else:
+                    loss += (r @ r + xi * D @ D) / T
+                    dual = 2 * xi * D
+                disentanglement += D @ D / T
+                d_h[m][t] = 2 / T * r
+                d_refined[m][t - 1] = unit.A.T @ dual / T
+                for n, other in enumerate(units):
+                    if n != m:
+                        d_A[m][n] -= np.outer(2 * r + dual, other.refined[t - 1]) / T
+                        d_B[m][n] -= 2 / T * np.outer(r, other.u[t - 1])
+        history.append({"server_loss": loss, "disentanglement": disentanglement, "client_loss": own_loss})
+        for m in range(M):
+            others = [n for n in range(M) if n != m]
+            change = {n: -steps.alpha_A * d_A[m][n] for n in others}
+            if lagrangian and others:  # implicit in the penalty: X + 2 alpha rho X G = change
+                wide = np.hstack([change[n] for n in others])
+                stacked = [np.hstack([units[n].refined[t - 1] for n in others]) for t in range(1, T + 1)]
+                gram = sum(np.outer(h, h) for h in stacked) / T
+                solved = np.linalg.solve(np.eye(len(gram)) + 2 * steps.alpha_A * rho * gram, wide.T).T
+                at = 0
+                for n in others:
+                    size = change[n].shape[1]
+                    change[n] = solved[:, at : at + size]
+                    at += size
+            for n in others:
+                A_hat[m][n] = A_hat[m][n] + change[n]
+                B_hat[m][n] = B_hat[m][n] - steps.alpha_B * d_B[m][n]
+        # each client, lines 36-41
+        for m, unit in enumerate(units):
+            own_theta, own_phi = np.zeros_like(unit.theta), np.zeros_like(unit.phi)
+            server_theta, server_phi = np.zeros_like(unit.theta), np.zeros_like(unit.phi)
+            for t in range(1, T + 1):
+                residual = unit.y[t] - unit.C @ h_a[m][t]
+                own_theta -= 2 / T * np.outer((unit.C @ unit.A).T @ residual, unit.y[t - 1])
+                own_phi -= 2 / T * unit.C.T @ residual
+                state_gradient = unit.A.T @ d_h[m][t]
+                if refined_gradient:
+                    state_gradient = state_gradient + d_refined[m][t - 1]
+                server_theta += np.outer(state_gradient, unit.y[t - 1])
+                server_phi += d_h[m][t]
+            change = -steps.eta_1 * own_theta - steps.eta_2 * server_theta
+            if lagrangian:  # X + 2 eta rho AᵀA X G = change, as one linear system
+                gram = sum(np.outer(unit.y[t - 1], unit.y[t - 1]) for t in range(1, T + 1)) / T
+                system = np.eye(change.size) + 2 * steps.eta_2 * weight * np.kron(unit.A.T @ unit.A, gram)
+                change = np.linalg.solve(system, change.ravel()).reshape(change.shape)
+            unit.theta = unit.theta + change
+            unit.phi = unit.phi - steps.gamma_1 * own_phi - steps.gamma_2 * server_phi
+    return history
