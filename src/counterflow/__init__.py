@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from counterflow.client import Estimates, Estimator, KalmanEstimator
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
     from counterflow.runtime import Effect, Fit, TrainingOptions, Validation, fit
+    from counterflow.runtime.storage import load
 
 _HOMES = {
     "Channel": "plant",
@@ -40,6 +41,7 @@ _HOMES = {
     "Unit": "plant",
     "Validation": "runtime",
     "fit": "runtime",
+    "load": "runtime.storage",
     "random_plant": "plant",
 }
 
@@ -66,6 +68,7 @@ __all__ = [
     "Validation",
     "__version__",
     "fit",
+    "load",
     "random_plant",
 ]
 

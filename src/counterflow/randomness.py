@@ -1,30 +1,41 @@
-"""Random streams that depend on the run's seed and on names, never on the order of calls."""
+"""Random streams that depend on the run's seed, a purpose and a unit's name, and on nothing else.
+
+So the units may come in any order, and a run with other inputs has the very same noise.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import secrets
+from typing import TypeAlias
 
 import numpy as np
 
+from counterflow.errors import OptionError
 
-def stream(seed: int, *labels: str) -> np.random.Generator:
-    """A generator of its own for each (seed, labels).
-
-    >>> from counterflow.randomness import stream
-    >>> bool(stream(7, "boiler", "noise").random() == stream(7, "boiler", "noise").random())
-    True
-    >>> bool(stream(7, "boiler", "noise").random() == stream(7, "turbine", "noise").random())
-    False
-    """
-    text = "\x1f".join(labels).encode()
-    words = np.frombuffer(hashlib.sha256(text).digest(), "<u4")
-    return np.random.default_rng(np.random.SeedSequence([seed, *(int(word) for word in words)]))
+Seed: TypeAlias = int | np.integer | np.random.Generator | None
 
 
-def seed_from(rng: int | np.random.Generator | None) -> int:
-    """A seed from a seed, from a generator (which advances), or from the operating system."""
+def run_seed(rng: object) -> int:
+    """The seed of a run: an int as it is, 128 bits drawn from a Generator, or fresh ones from the operating system."""
     if rng is None:
-        return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
+        return secrets.randbits(128)
     if isinstance(rng, np.random.Generator):
         return int.from_bytes(rng.bytes(16), "little")
-    return int(rng)
+    if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
+        return int(rng)
+    raise OptionError(f"rng is {rng!r}: pass a whole number of at least 0, a numpy Generator, or None.")
+
+
+def stream(seed: int, purpose: str, *names: str) -> np.random.Generator:
+    """The generator for one purpose and one unit (or pair of units) of a run.
+
+    Examples
+    --------
+    >>> one, same, other = (stream(7, "noise", name).random() for name in ("boiler", "boiler", "turbine"))
+    >>> one == same, one == other
+    (True, False)
+    """
+    digest = hashlib.sha256("\0".join((purpose, *names)).encode()).digest()
+    words = tuple(int.from_bytes(digest[k : k + 4], "little") for k in range(0, len(digest), 4))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=words)))

@@ -45,9 +45,7 @@ class ClientData:
     def from_rows(cls, y: FloatArray, u: FloatArray, estimates: Estimates) -> ClientData:
         """From a recording's rows 0..T and the proprietary estimates of the same rows."""
         steps = y.shape[0] - 1
-        return cls(
-            y[1:], y[:-1], estimates.refined[:-1], u[:-1], estimates.predicted[1:], np.ones(steps), steps
-        )
+        return cls(y[1:], y[:-1], estimates.refined[:-1], u[:-1], estimates.predicted[1:], np.ones(steps), steps)
 
 
 @dataclass(frozen=True)

@@ -44,26 +44,11 @@ class Whitening:
         curvature = local.C.T @ local.C + np.eye(local.A.shape[0])
         own, rotation = np.linalg.eigh(u[:, :rank].T @ curvature @ u[:, :rank])
         left = (vt[:rank].T / s[:rank]) @ rotation
-        # the channels on a common scale first, so that the rank does not depend on engineering units
-        gram = model.centred_gram if offset else model.gram
-        channel = np.sqrt(np.diag(gram))
-        floor = RANK_TOLERANCE * np.sqrt(np.diag(model.gram))  # a channel that never moves has rounding only
-        inverse = np.divide(1.0, channel, out=np.zeros_like(channel), where=channel > floor)
-        values, vectors = np.linalg.eigh(gram * np.outer(inverse, inverse))
-        keep = values > RANK_TOLERANCE * max(float(values[-1]) if values.size else 0.0, MACHINE)
-        right = (vectors[:, keep] / np.sqrt(values[keep])).T * inverse
-        right_mean = right @ model.mean if offset else np.zeros(right.shape[0])
-        length = float(np.linalg.norm(right_mean))
-        stretch = np.ones(right.shape[0])
-        if length > 0:  # turn the first axis into the direction of the mean, where the penalty weighs more
-            first = np.zeros(right.shape[0])
-            first[0] = 1.0
-            mirror = right_mean / length - first
-            if (size := float(mirror @ mirror)) > MACHINE:
-                right = right - np.outer(mirror, (2 / size) * (mirror @ right))
-            right_mean = length * first
-            stretch[0] = 1 + length**2
-        scale = 1 / np.sqrt(2 * own[:, None] + penalty * stretch[None, :])
+        right, right_mean, moving, stretch = _whitened_channels(model, offset)
+        if penalty == 0:  # a direction that only the penalty sees is no direction then
+            right, right_mean, stretch = right[moving], right_mean[moving], stretch[moving]
+            moving = moving[moving]
+        scale = 1 / np.sqrt(2 * np.outer(own, moving) + penalty * stretch)
         if offset:
             value, basis = np.linalg.eigh(curvature)
             basis = basis / np.sqrt(2 * value)
@@ -80,6 +65,47 @@ class Whitening:
         """Gradient in x from the gradients in theta and phi: the transpose of ``to_parameters``."""
         z = self.left.T @ d_theta @ self.right.T - np.outer(self.drift.T @ d_phi, self.right_mean)
         return np.concatenate([(z * self.scale).ravel(), self.basis.T @ d_phi])
+
+
+def _whitened_channels(
+    model: AugmentedModel, offset: bool
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], FloatArray]:
+    """Directions of y[t-1] in which its rows are white, as rows of ``right`` (d, D).
+
+    Returns ``right``; ``right ȳ`` (zero without an offset); which directions move at all; and for each the mean square
+    of ``right y``, which is what the penalty weighs. With an offset the rows are white around their mean, because phi
+    takes the mean of h_a but not of D. The mean is one direction: the first one, or, if a channel that never moves
+    makes it free, one of its own.
+    """
+    gram = model.centred_gram if offset else model.gram
+    size = np.sqrt(np.diag(gram))
+    level = np.sqrt(np.diag(model.gram))
+    # the channels on a common scale, so that the rank does not depend on engineering units
+    size = np.where(size > RANK_TOLERANCE * level, size, np.where(level > 0, level, 1.0))
+    values, vectors = np.linalg.eigh(gram / np.outer(size, size))
+    keep = values > RANK_TOLERANCE * max(float(values[-1]), MACHINE)
+    right = (vectors[:, keep] / np.sqrt(values[keep])).T
+    moving = np.ones(right.shape[0], bool)
+    if not offset:
+        return right / size, np.zeros(right.shape[0]), moving, np.ones(right.shape[0])
+    mean = model.mean / size
+    still = vectors[:, ~keep].T @ mean
+    if float(np.linalg.norm(still)) > 1e-8 * float(np.linalg.norm(mean)) > 0:
+        constant = vectors[:, ~keep] @ still / float(still @ still)  # constant · y = 1 in every row
+        right = np.vstack([right - np.outer(right @ mean, constant), constant])
+        right_mean = np.zeros(right.shape[0])
+        right_mean[-1] = 1.0
+        return right / size, right_mean, np.append(moving, False), np.ones(right.shape[0])
+    right_mean, stretch = right @ mean, np.ones(right.shape[0])
+    if (length := float(np.linalg.norm(right_mean))) > 0:  # turn the first axis into the direction of the mean
+        first = np.zeros(right.shape[0])
+        first[0] = 1.0
+        mirror = right_mean / length - first
+        if (square := float(mirror @ mirror)) > MACHINE:
+            right = right - np.outer(mirror, (2 / square) * (mirror @ right))
+        right_mean = length * first
+        stretch[0] = 1 + length**2
+    return right / size, right_mean, moving, stretch
 
 
 @dataclass(frozen=True)
@@ -104,16 +130,19 @@ class ConjugateState:
 
 
 def start(
-    model: AugmentedModel, theta: FloatArray, phi: FloatArray, gradient: tuple[FloatArray, FloatArray], penalty: float,
-    offset: bool, tolerance: float,
+    model: AugmentedModel,
+    theta: FloatArray,
+    phi: FloatArray,
+    gradient: tuple[FloatArray, FloatArray],
+    penalty: float,
+    offset: bool,
+    tolerance: float,
 ) -> ConjugateState:
     """Begin at (theta, phi), whose gradient has just arrived."""
     whitening = Whitening.build(model, penalty, offset)
     flat = whitening.to_gradient(*gradient)
     raw = _raw_norm(gradient, offset)
-    state = ConjugateState(
-        whitening, theta, phi, np.zeros_like(flat), flat, None, float(np.linalg.norm(flat)), raw
-    )
+    state = ConjugateState(whitening, theta, phi, np.zeros_like(flat), flat, None, float(np.linalg.norm(flat)), raw)
     return _verify(state, raw, tolerance)
 
 

@@ -75,9 +75,10 @@ def _send(state: ClientState, gradient_norm: float) -> tuple[ClientState, Augmen
 
 def _update(state: ClientState, message: StateGradients) -> tuple[ClientState, tuple[Message, ...]]:
     plan, sent = state.plan, state.sent
-    assert plan is not None and sent is not None
+    assert plan is not None
+    assert sent is not None
     if message.round != state.round:
-        raise ProtocolError(f"unit {state.unit!r} is in round {state.round}, got the gradients of round {message.round}")
+        raise ProtocolError(f"unit {state.unit!r} is in round {state.round}, got gradients of round {message.round}")
     if message.predicted.shape != sent.shape:
         raise ProtocolError(
             f"unit {state.unit!r}: gradients must have the shape {sent.shape} of the states sent, "
@@ -86,7 +87,8 @@ def _update(state: ClientState, message: StateGradients) -> tuple[ClientState, t
     if plan.refined_gradient != bool(message.refined.shape[0]):
         raise ProtocolError(f"unit {state.unit!r}: 'refined' gradients do not go with the plan")
     loss, own_theta, own_phi = state.model.loss_and_gradients(sent)
-    their_theta, their_phi = state.model.chain_rule(message.predicted, message.refined if plan.refined_gradient else None)
+    refined = message.refined if plan.refined_gradient else None
+    their_theta, their_phi = state.model.chain_rule(message.predicted, refined)
     if not plan.offset:
         own_phi, their_phi = np.zeros_like(own_phi), np.zeros_like(their_phi)
     d_theta, d_phi = own_theta + their_theta, own_phi + their_phi

@@ -1,8 +1,9 @@
 """Messages as bytes, and back, trusting nothing.
 
 Layout: ``CFLW``, version (uint16), header length (uint32), header, payload. The header is compact JSON with sorted
-keys: the kind, the plain fields, and the shape of every array; the payload is the arrays' little-endian float64 in
-the order of the header. Nothing in it names code, and the length of everything is known before memory is taken.
+keys: the kind, the plain fields, and the shape of every array; a float among the plain fields is an array of no axes,
+so that its text does not change the size of a message. The payload is the arrays' little-endian float64 in the order
+of the header. Nothing in it names code, and the length of everything is known before memory is taken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +30,12 @@ def _header(message: Message, rows: int | None = None) -> tuple[bytes, int, list
     plain: dict[str, object] = {}
     shapes: dict[str, list[int]] = {}
     numbers = 0
-    for name, (_, rank) in schema(type(message)).items():
+    for name, (kind, rank) in schema(type(message)).items():
         value = getattr(message, name)
-        if rank < 0:
+        if rank < 0 and kind is not float:
             plain[name] = value
             continue
-        shape = list(value.shape)
+        shape = list(np.shape(value))
         if rows is not None and name in message.rows_fields and shape[0]:
             shape[0] = rows
         shapes[name] = shape
@@ -71,7 +73,7 @@ def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:
     if magic != MAGIC:
         raise ProtocolError("not a Counterflow message (wrong first four bytes)")
     if version != VERSION:
-        raise ProtocolError(f"message of protocol version {version}, this side speaks {VERSION}: upgrade the older side")
+        raise ProtocolError(f"message of protocol version {version}, here it is {VERSION}: upgrade the older side")
     if length > HEADER_LIMIT or _PREFIX.size + length > len(data):
         raise ProtocolError(f"message header of {length} bytes does not fit")
     try:
@@ -84,19 +86,22 @@ def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ProtocolError(f"unknown kind of message {name!r:.80}")
-    values = {**_plain_fields(kind, header["fields"]), **_arrays(kind, header["arrays"], data, _PREFIX.size + length)}
+    values: dict[str, Any] = {
+        **_plain_fields(kind, header["fields"]),
+        **_arrays(kind, header["arrays"], data, _PREFIX.size + length),
+    }
     return kind(**values)  # checks types, shapes and finiteness
 
 
 def _plain_fields(kind: type[Message], given: object) -> dict[str, object]:
-    wanted = {name: cls for name, (cls, rank) in schema(kind).items() if rank < 0}
-    if not isinstance(given, dict) or set(given) != set(wanted):
+    wanted = {name for name, (cls, rank) in schema(kind).items() if rank < 0 and cls is not float}
+    if not isinstance(given, dict) or set(given) != wanted:
         raise ProtocolError(f"message {kind.__name__} has the fields {sorted(wanted)}, got {str(given)[:120]}")
     return given
 
 
-def _arrays(kind: type[Message], given: object, data: bytes, offset: int) -> dict[str, FloatArray]:
-    wanted = {name: rank for name, (_, rank) in schema(kind).items() if rank >= 0}
+def _arrays(kind: type[Message], given: object, data: bytes, offset: int) -> dict[str, FloatArray | float]:
+    wanted = {name: max(rank, 0) for name, (cls, rank) in schema(kind).items() if rank >= 0 or cls is float}
     if not isinstance(given, dict) or set(given) != set(wanted):
         raise ProtocolError(f"message {kind.__name__} has the arrays {sorted(wanted)}, got {str(given)[:120]}")
     shapes: dict[str, tuple[int, ...]] = {}
@@ -112,9 +117,10 @@ def _arrays(kind: type[Message], given: object, data: bytes, offset: int) -> dic
         raise ProtocolError(
             f"message {kind.__name__}: arrays of {total} bytes are announced, {len(data) - offset} are there"
         )
-    out: dict[str, FloatArray] = {}
+    out: dict[str, FloatArray | float] = {}
     for name, shape in shapes.items():
         count = math.prod(shape)
-        out[name] = np.frombuffer(data, "<f8", count, offset).reshape(shape).astype(np.float64, copy=False)
+        array = np.frombuffer(data, "<f8", count, offset).reshape(shape).astype(np.float64, copy=False)
+        out[name] = array if shape or schema(kind)[name][0] is not float else float(array)
         offset += 8 * count
     return out

@@ -17,8 +17,8 @@ Published training, one unit's side of the conversation::
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Any, ClassVar, get_type_hints
+from types import MappingProxyType
+from typing import ClassVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,21 +29,20 @@ FloatArray = NDArray[np.float64]
 NAME_LIMIT = 100
 
 
-def _array(rank: int) -> Any:
-    return field(metadata={"rank": rank})
+MATRIX = MappingProxyType({"rank": 2})
+VECTOR = MappingProxyType({"rank": 1})
+_SCHEMAS: dict[str, dict[str, tuple[type, int]]] = {}
 
 
-@cache
 def schema(kind: type[Message]) -> dict[str, tuple[type, int]]:
     """Field name -> (type, rank) of a message class; the rank of a plain number or text is -1."""
-    hints = get_type_hints(kind)
-    out: dict[str, tuple[type, int]] = {}
-    for entry in fields(kind):
-        if "rank" in entry.metadata:
-            out[entry.name] = (np.ndarray, int(entry.metadata["rank"]))
-        else:
-            out[entry.name] = (hints[entry.name], -1)
-    return out
+    if kind.__name__ not in _SCHEMAS:
+        hints = get_type_hints(kind)
+        _SCHEMAS[kind.__name__] = {
+            entry.name: (np.ndarray, int(entry.metadata["rank"])) if entry.metadata else (hints[entry.name], -1)
+            for entry in fields(kind)
+        }
+    return _SCHEMAS[kind.__name__]
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Message:
             else:
                 object.__setattr__(self, name, self._checked_array(name, value, rank))
         if not self.unit or len(self.unit) > NAME_LIMIT:
-            raise ProtocolError(f"{self.label}: a unit's name has 1 to {NAME_LIMIT} characters, got {self.unit[:120]!r}")
+            raise ProtocolError(f"{self.label}: a unit's name has 1 to {NAME_LIMIT} characters, got {len(self.unit)}")
         self.check()
 
     @property
@@ -86,8 +85,9 @@ class Message:
         if not isinstance(value, np.ndarray) or value.dtype != np.float64 or value.ndim != rank:
             got = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
             raise ProtocolError(f"{self.label}: field {name!r} must be float64 with {rank} axes, got {got}")
-        # the sum is not finite if an entry is not; only then is the slower exact test needed (it may have overflowed)
-        if not np.isfinite(value.sum()) and not np.isfinite(value).all():
+        with np.errstate(all="ignore"):  # the sum is not finite if an entry is not; else it may have overflowed
+            suspicious = not np.isfinite(value.sum())
+        if suspicious and not np.isfinite(value).all():
             bad = np.argwhere(~np.isfinite(value))[0]
             raise ProtocolError(f"{self.label}: field {name!r} has a value that is not finite at {tuple(bad.tolist())}")
         if value.flags.writeable:
@@ -117,10 +117,10 @@ class Plan(Message):
 class Introduction(Message):
     """Unit to server, once: local blocks, refined states ĥ_c[t-1] and inputs u[t-1]."""
 
-    A: FloatArray = _array(2)
-    B: FloatArray = _array(2)
-    refined: FloatArray = _array(2)
-    inputs: FloatArray = _array(2)
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    refined: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
     rows_fields: ClassVar[tuple[str, ...]] = ("refined", "inputs")
 
     def check(self) -> None:
@@ -134,15 +134,17 @@ class Introduction(Message):
 
 @dataclass(frozen=True)
 class AugmentedStates(Message):
-    """Unit to server, every round: h_a[t] and phi, from which the server forms A_mm(ĥ_a - ĥ_c) = h_a - phi - A ĥ_c - B u.
+    """Unit to server, every round: h_a[t] and phi.
+
+    From them the server forms A_mm(ĥ_a - ĥ_c) = h_a - phi - A_mm ĥ_c - B_mm u.
 
     ``gradient_norm``: norm of the gradient in (theta, phi) at the previous round's point (0 in round 0).
     """
 
     round: int
     gradient_norm: float
-    predicted: FloatArray = _array(2)
-    offset: FloatArray = _array(1)
+    predicted: FloatArray = field(metadata=MATRIX)
+    offset: FloatArray = field(metadata=VECTOR)
     rows_fields: ClassVar[tuple[str, ...]] = ("predicted",)
 
     def check(self) -> None:
@@ -163,8 +165,8 @@ class StateGradients(Message):
     conjugate: bool
     penalty: float
     implicit: bool
-    predicted: FloatArray = _array(2)
-    refined: FloatArray = _array(2)
+    predicted: FloatArray = field(metadata=MATRIX)
+    refined: FloatArray = field(metadata=MATRIX)
     rows_fields: ClassVar[tuple[str, ...]] = ("predicted", "refined")
 
     def check(self) -> None:

@@ -5,7 +5,7 @@ known before training starts: y_m[t], y_m[t-1], ĥ_c, u and 1. Multiplying all c
 matrix changes no inner product, so none of the iterates. A QR factorisation of the shared columns S = [ĥ_c, u, 1]
 of all units, then of what is left of each unit's own columns, turns T rows into
 
-    P + U + 1  rows that hold the shared columns, and  up to 3 D_m  more in which S is zero,
+    P + U + 1  rows that hold the shared columns, and  2 D_m + P_m  more in which S is zero,
 
 exactly, without forming Gram matrices (whose condition is squared). The rows beyond the shared ones mean something
 different at each unit; the server never adds up columns of different units, so they may stand in the same place.
@@ -30,7 +30,7 @@ CHUNK = 4096
 def compressed_rows(data: Mapping[str, ClientData]) -> int:
     """How many rows ``compress`` leaves."""
     shared = 1 + sum(d.refined.shape[1] + d.inputs.shape[1] for d in data.values())
-    return shared + max(_own(d).shape[1] for d in data.values())
+    return int(shared) + max(2 * d.measured.shape[1] + d.predicted.shape[1] for d in data.values())
 
 
 def compress(data: Mapping[str, ClientData]) -> dict[str, ClientData]:
@@ -51,14 +51,15 @@ def compress(data: Mapping[str, ClientData]) -> dict[str, ClientData]:
         top = min(block.shape)
         triangle = np.triu(factored[:top])
         columns = np.hstack([np.vstack([rotated[n], own[n][start : start + CHUNK]]) for n in names])
-        turned, _, info = lapack.dormqr("L", "T", factored[:, :top], tau, np.asfortranarray(columns), 64 * columns.shape[1])
+        workspace = 64 * columns.shape[1]
+        turned, _, info = lapack.dormqr("L", "T", factored[:, :top], tau, np.asfortranarray(columns), workspace)
         assert info == 0
         at = 0
         for n in names:
             mine = turned[:, at : at + own[n].shape[1]]
             at += own[n].shape[1]
             rotated[n] = mine[:top]
-            rest[n] = np.linalg.qr(np.vstack([rest[n], mine[top:]]), mode="r")
+            rest[n] = np.asarray(np.linalg.qr(np.vstack([rest[n], mine[top:]]), mode="r"))
     rows = triangle.shape[0] + max(r.shape[0] for r in rest.values())
     return _unpacked(data, triangle, rotated, rest, rows)
 

@@ -88,7 +88,5 @@ class Recorder:
             phase=tuple(r.phase for r in records),
             client_loss=MappingProxyType({n: series(self.losses[n]) for n in self.names}),
             proprietary_loss=MappingProxyType({n: series([proprietary[n]] * len(records)) for n in self.names}),
-            delta_d=MappingProxyType(
-                {n: series([r.delta_d[m] for r in records]) for m, n in enumerate(self.names)}
-            ),
+            delta_d=MappingProxyType({n: series([r.delta_d[m] for r in records]) for m, n in enumerate(self.names)}),
         )

@@ -71,11 +71,15 @@ class TrainingOptions:
         _choice("solver", self.solver, ("conjugate", "gradient"))
         _choice("gradients", self.gradients, ("both", "algorithm-1"))
         if method == "lagrangian" and self.solver == "conjugate":
-            raise OptionError("fit: option 'solver'='conjugate' is for the penalty objective; the augmented "
-                              "Lagrangian takes gradient (IMEX) steps: leave the option out")
+            raise OptionError(
+                "fit: option 'solver'='conjugate' is for the penalty objective; the augmented "
+                "Lagrangian takes gradient (IMEX) steps: leave the option out"
+            )
         if self.gradients == "algorithm-1" and (self.solver == "conjugate" or method == "lagrangian"):
-            raise OptionError("fit: option 'gradients'='algorithm-1' goes only with solver='gradient' of the penalty "
-                              "method: without ∂L/∂ĥ_a the units' gradient is not that of the loss")
+            raise OptionError(
+                "fit: option 'gradients'='algorithm-1' goes only with solver='gradient' of the penalty "
+                "method: without ∂L/∂ĥ_a the units' gradient is not that of the loss"
+            )
         weights = self.xi.values() if isinstance(self.xi, Mapping) else [self.xi]
         for value in weights:
             _number("xi", value, low=0.0)

@@ -17,9 +17,9 @@ from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.randomness import stream
 from counterflow.runtime import in_process
 from counterflow.runtime.compression import compress, compressed_rows
-from counterflow.runtime.fit import Fit, Provenance, Status, UnitPart
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import METHODS, TrainingOptions
+from counterflow.runtime.result import Fit, Provenance, Status, UnitPart
 
 if TYPE_CHECKING:
     from counterflow.protocol import Message
@@ -67,8 +67,10 @@ def fit(
     True
     """
     if not isinstance(recording, Recording):
-        raise DataError(f"fit: recording must be a counterflow.Recording, got {type(recording).__name__}; "
-                        "build one with Recording.from_arrays or Plant.simulate")
+        raise DataError(
+            f"fit: recording must be a counterflow.Recording, got {type(recording).__name__}; "
+            "build one with Recording.from_arrays or Plant.simulate"
+        )
     if method not in METHODS:
         raise OptionError(f"fit: method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
@@ -119,7 +121,7 @@ def assemble(coordinator: server.ServerState, parts: Mapping[str, UnitPart], dt:
     diagonals = {
         letter: _block_diagonal([getattr(part.model, letter) for part in parts.values()]) for letter in ("C", "Q", "R")
     }
-    units = [part.unit for part in parts.values()]
+    units = tuple(part.unit for part in parts.values())
     return Plant(units=units, A=evidence.A_local + coordinator.A_cross, B=B, **diagonals, dt=dt)
 
 
@@ -213,10 +215,17 @@ def _server_config(method: str, chosen: TrainingOptions, names: tuple[str, ...],
         "hybrid": (warm, penalty),
     }.get(method, (penalty,))
     return server.ServerConfig(
-        units=names, phases=phases, tolerance=chosen.tol, loss_tolerance=chosen.loss_tol, alpha_A=chosen.alpha_A,
-        alpha_B=chosen.alpha_B, offset=method != "fedgc", refined_gradient=chosen.gradients == "both", seed=seed,
+        units=names,
+        phases=phases,
+        tolerance=chosen.tol,
+        loss_tolerance=chosen.loss_tol,
+        alpha_A=chosen.alpha_A,
+        alpha_B=chosen.alpha_B,
+        offset=method != "fedgc",
+        refined_gradient=chosen.gradients == "both",
+        seed=seed,
         initial_scale=_initial_scale(chosen),
-    )  # fmt: skip
+    )
 
 
 def _initial_scale(chosen: TrainingOptions) -> float:
@@ -238,16 +247,19 @@ def _client_state(
 
 
 @contextmanager
-def _progress_bar(
-    wanted: bool, config: server.ServerConfig
-) -> Iterator[Callable[[server.ServerState], None]]:
+def _progress_bar(wanted: bool, config: server.ServerConfig) -> Iterator[Callable[[server.ServerState], None]]:
     if not wanted:
         yield lambda state: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[losses]}"),
-               TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[losses]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns) as bar:
         total = sum(phase.rounds for phase in config.phases)
         task = bar.add_task("training", total=total, losses="")

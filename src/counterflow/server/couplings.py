@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,10 +51,16 @@ class Evidence:
             p, q = p + n_states, q + n_inputs
         rows = introductions[0].refined.shape[0]
         return cls(
-            tuple(i.unit for i in introductions), states, inputs, A_local, B_local,
-            np.hstack([i.refined for i in introductions]), np.hstack([i.inputs for i in introductions]),
-            np.ones(rows) if ones is None else ones, rows if steps is None else steps,
-        )  # fmt: skip
+            tuple(i.unit for i in introductions),
+            states,
+            inputs,
+            A_local,
+            B_local,
+            np.hstack([i.refined for i in introductions]),
+            np.hstack([i.inputs for i in introductions]),
+            np.ones(rows) if ones is None else ones,
+            rows if steps is None else steps,
+        )
 
     @cached_property
     def state_slices(self) -> tuple[slice, ...]:
@@ -161,9 +168,7 @@ def residuals(
     return Residuals(innovation - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
 
 
-def coupling_gradients(
-    evidence: Evidence, found: Residuals, dual: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def coupling_gradients(evidence: Evidence, found: Residuals, dual: FloatArray) -> tuple[FloatArray, FloatArray]:
     """dL/dÂ and dL/dB̂, zero on the local blocks; ``dual`` = λ + w D (T, P)."""
     d_A = -(2 * found.prediction + dual).T @ evidence.refined / evidence.steps
     d_B = -2 * found.prediction.T @ evidence.u / evidence.steps
@@ -201,10 +206,12 @@ class Eliminator:
             keep_A[own_states] = False
             keep_B[own_inputs] = False
             mixed = 2 * evidence.mixed_gram[np.ix_(keep_A, keep_B)]
-            normal = np.block([
-                [(2 + self.penalty[m]) * evidence.state_gram[np.ix_(keep_A, keep_A)], mixed],
-                [mixed.T, 2 * evidence.input_gram[np.ix_(keep_B, keep_B)]],
-            ])  # fmt: skip
+            normal = np.block(
+                [
+                    [(2 + self.penalty[m]) * evidence.state_gram[np.ix_(keep_A, keep_A)], mixed],
+                    [mixed.T, 2 * evidence.input_gram[np.ix_(keep_B, keep_B)]],
+                ]
+            )
             out.append((keep_A, keep_B, *_spectral_factors(normal)))
         return tuple(out)
 
@@ -240,7 +247,7 @@ def _spectral_factors(gram: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _slices(sizes: tuple[int, ...]) -> tuple[slice, ...]:
     ends = np.cumsum((0, *sizes))
-    return tuple(slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 
 
 def _off_diagonal(rows: tuple[int, ...], columns: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The server's side of the published training, as a state machine without I/O: ``state, replies = step(state, message)``.
+"""The server's side of the published training, a state machine without I/O: ``state, replies = step(state, message)``.
 
 A round is computed when every unit that is not settled has spoken, never from a part of them; the order in which they
 speak changes nothing. Penalty method, augmented Lagrangian with an IMEX step, and the hybrid schedule are sequences of
@@ -221,9 +221,15 @@ def _compute_round(state: ServerState) -> tuple[ServerState, Replies]:
         refined = d_refined[:, own] if config.refined_gradient else np.zeros((0, own.stop - own.start))
         replies.append(
             StateGradients(
-                name, state.round, last, phase.conjugate, float(phase.penalty[m]), phase.method == "lagrangian",
-                np.ascontiguousarray(d_predicted[:, own]), np.ascontiguousarray(refined),
-            )  # fmt: skip
+                name,
+                state.round,
+                last,
+                phase.conjugate,
+                float(phase.penalty[m]),
+                phase.method == "lagrangian",
+                np.ascontiguousarray(d_predicted[:, own]),
+                np.ascontiguousarray(refined),
+            )
         )
     state = replace(state, round=state.round + 1, phase_round=state.phase_round + 1)
     if last:
@@ -257,9 +263,7 @@ def _recorded(
     norm = float(np.sqrt(sum(a.gradient_norm**2 for a in arrived) + sum(np.vdot(g, g) for g in gradients)))
     first = norm if state.phase_round <= 1 else state.first_norm
     relative = norm / first if first > 0 else 0.0
-    record = RoundRecord(
-        state.round, phase.method, loss, found.residual_loss, found.disentanglement, delta_d, relative
-    )
+    record = RoundRecord(state.round, phase.method, loss, found.residual_loss, found.disentanglement, delta_d, relative)
     return replace(state, record=record, first_norm=first, last_norm=norm)
 
 

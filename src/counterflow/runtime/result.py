@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -168,7 +169,8 @@ class Fit:
         lines = [f"Counterflow fit, method {self.method!r}: {self.status}", f"traffic: {self.traffic}"]
         if len(self.history):
             lines.append(
-                f"server loss {self.history.server_loss[-1]:.4g}, disentanglement {self.history.disentanglement[-1]:.3g}"
+                f"server loss {self.history.server_loss[-1]:.4g}, "
+                f"disentanglement {self.history.disentanglement[-1]:.3g}"
             )
             for name in self.names:
                 own, base = self.history.client_loss[name][-1], self.history.proprietary_loss[name][-1]
@@ -179,6 +181,12 @@ class Fit:
         return "\n".join(lines)
 
     __str__ = summary
+
+    def save(self, directory: str | Path) -> None:
+        """Write the fit to a directory, split as trust is split; ``counterflow.load`` reads it back."""
+        from counterflow.runtime import storage
+
+        storage.save(self, directory)
 
     def effect(
         self,
@@ -227,7 +235,9 @@ class Fit:
         if base is None:
             raise OptionError(f"aggregate_effect: method {self.method!r} learns no phi; give phi_0")
         if base.shape != shape or other.shape != shape:
-            raise DataError(f"aggregate_effect: phi of unit {unit!r} has shape {shape}, got {other.shape}, {base.shape}")
+            raise DataError(
+                f"aggregate_effect: phi of unit {unit!r} has shape {shape}, got {other.shape} and {base.shape}"
+            )
         return np.asarray(part.model.C @ (other - base))
 
     def validate(self, recording: Recording, oracle: Plant | None = None) -> Validation:

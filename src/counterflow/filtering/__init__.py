@@ -1,0 +1,30 @@
+"""Kalman kernels: pure functions on arrays, time first.
+
+    h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
+    y[t] = C h[t] + v[t],                  v ~ N(0, R)
+"""
+
+from counterflow.filtering.compression import Compression, compress
+from counterflow.filtering.forecast import Forecast, MeasurementPrediction, forecast, predict_measurements
+from counterflow.filtering.initial import stationary_covariance
+from counterflow.filtering.kalman import kalman_filter, log_likelihood
+from counterflow.filtering.results import FilterResult, SmootherResult
+from counterflow.filtering.smoother import rts_smoother
+from counterflow.filtering.steady import SteadyState, steady_state
+
+__all__ = [
+    "Compression",
+    "FilterResult",
+    "Forecast",
+    "MeasurementPrediction",
+    "SmootherResult",
+    "SteadyState",
+    "compress",
+    "forecast",
+    "kalman_filter",
+    "log_likelihood",
+    "predict_measurements",
+    "rts_smoother",
+    "stationary_covariance",
+    "steady_state",
+]

@@ -1,0 +1,184 @@
+"""Checks of everything that enters the filtering functions, so that numpy never has to complain in its own words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import DataError, ModelError
+
+FloatArray = NDArray[np.float64]
+
+_ASYMMETRY = 1e-9  # largest |M - M'| accepted, relative to the diagonal
+_NEGATIVE = 1e-9  # most negative eigenvalue accepted, relative to the largest, after scaling to a unit diagonal
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Checked arrays of one filtering problem; `R` is (D, D), (T+1, D, D) or (T+1, D)."""
+
+    y: FloatArray
+    u: FloatArray
+    A: FloatArray
+    B: FloatArray
+    C: FloatArray
+    Q: FloatArray
+    R: FloatArray
+
+
+def as_floats(name: str, value: Any, error: type[ModelError] | type[DataError] = ModelError) -> FloatArray:
+    """Return `value` as a C-contiguous float64 array, or refuse it under its own name."""
+    try:
+        array = np.asarray(value)
+    except ValueError as cause:
+        raise error(f"{name} must be a rectangular array of real numbers; got {type(value).__name__}") from cause
+    if array.dtype.kind not in "fiub":
+        raise error(f"{name} must hold real numbers; got dtype {array.dtype}")
+    return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
+
+
+def as_shaped(
+    name: str,
+    value: Any,
+    shape: tuple[int | str, ...],
+    error: type[ModelError] | type[DataError] = ModelError,
+    finite: bool = True,
+) -> FloatArray:
+    """Return a float array of this shape; a word in `shape` names a free dimension."""
+    array = as_floats(name, value, error)
+    matches = array.ndim == len(shape) and all(
+        isinstance(want, str) or want == have for want, have in zip(shape, array.shape, strict=True)
+    )
+    if not matches:
+        wanted = ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "")
+        raise error(f"{name} must have shape ({wanted}); got {array.shape}")
+    if finite:
+        require_finite(name, array, error)
+    return array
+
+
+def require_finite(name: str, array: FloatArray, error: type[ModelError] | type[DataError]) -> None:
+    """Refuse NaN and infinity, naming the first entry at fault."""
+    if all_finite(array):
+        return
+    place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+    raise error(f"{name} must be finite; entry {place} is {array[place]}")
+
+
+def all_finite(array: FloatArray) -> bool:
+    """Whether every entry is finite; one pass of a dot product decides unless the squares overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        quick = bool(np.isfinite(np.vdot(array, array)))
+    return quick or bool(np.isfinite(array).all())
+
+
+def as_transition(name: str, value: Any) -> FloatArray:
+    """Return a finite square matrix with at least one row."""
+    A = as_shaped(name, value, ("P", "P"))
+    if A.shape[0] != A.shape[1] or len(A) == 0:
+        raise ModelError(f"{name} must have shape (P, P) with P at least 1; got {A.shape}")
+    return A
+
+
+def as_covariance(name: str, value: Any, size: int) -> FloatArray:
+    """Return a symmetric positive semidefinite (size, size) matrix."""
+    matrix = as_shaped(name, value, (size, size))
+    diagonal = np.diagonal(matrix)
+    if (diagonal < 0).any():
+        worst = int(diagonal.argmin())
+        raise ModelError(f"{name} must not have negative variances; entry ({worst}, {worst}) is {diagonal[worst]:g}")
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    scaled = matrix / scale / scale[:, None]
+    asymmetry = np.abs(scaled - scaled.T).max()
+    if asymmetry > _ASYMMETRY:
+        row, column = np.unravel_index(np.abs(scaled - scaled.T).argmax(), matrix.shape)
+        raise ModelError(
+            f"{name} must be symmetric; entries ({row}, {column}) and ({column}, {row}) are "
+            f"{matrix[row, column]:g} and {matrix[column, row]:g}"
+        )
+    smallest = np.linalg.eigvalsh((scaled + scaled.T) / 2)[0]
+    if smallest < -_NEGATIVE * size:
+        raise ModelError(
+            f"{name} must be positive semidefinite; scaled to a unit diagonal its smallest eigenvalue is {smallest:.3g}"
+        )
+    return (matrix + matrix.T) / 2
+
+
+def as_noise(name: str, value: Any, size: int) -> FloatArray:
+    """Return a symmetric positive definite (size, size) matrix."""
+    R = as_covariance(name, value, size)
+    diagonal = np.diagonal(R)
+    if (diagonal <= 0).any():
+        worst = int(diagonal.argmin())
+        raise ModelError(
+            f"{name} must be positive definite; the variance of channel {worst} is {diagonal[worst]:g}. "
+            "Give every measurement some noise"
+        )
+    scale = np.sqrt(diagonal)
+    smallest = np.linalg.eigvalsh(R / scale / scale[:, None])[0]
+    if smallest < 4 * size * np.finfo(float).eps:
+        raise ModelError(
+            f"{name} must be positive definite; scaled to a unit diagonal its smallest eigenvalue is {smallest:.3g}. "
+            "Two channels may be the same signal: drop one, or give each its own noise"
+        )
+    return R
+
+
+def as_problem(y: Any, u: Any, A: Any, B: Any, C: Any, Q: Any, R: Any) -> Problem:
+    """Check a whole filtering problem; missing measurements (NaN in `y`) are let through, infinities are not."""
+    A = as_transition("A", A)
+    P = len(A)
+    C = as_shaped("C", C, ("D", P))
+    D = len(C)
+    if D == 0:
+        raise ModelError("C must have at least one row; a model without measurements cannot be filtered")
+    B = as_shaped("B", B, (P, "U"))
+    Q = as_covariance("Q", Q, P)
+    y = as_shaped("y", y, ("T+1", D), DataError, finite=False)
+    rows = len(y)
+    if rows == 0:
+        raise DataError(f"y must have at least one row; got shape {y.shape}")
+    u = as_shaped("u", u, (rows, B.shape[1]), DataError, finite=False)
+    require_finite("u", u[:-1], DataError)
+    return Problem(y, u, A, B, C, Q, _as_any_noise(R, rows, D))
+
+
+def _as_any_noise(value: Any, rows: int, D: int) -> FloatArray:
+    R = as_floats("R", value)
+    if R.shape == (D, D):
+        return as_noise("R", R, D)
+    if R.shape == (rows, D):
+        require_finite("R", R, ModelError)
+        if (R <= 0).any():
+            place = tuple(int(i) for i in np.argwhere(R <= 0)[0])
+            raise ModelError(f"R must hold positive variances; entry {place} is {R[place]:g}")
+        return R
+    if R.shape == (rows, D, D):
+        require_finite("R", R, ModelError)
+        return _as_noise_rows(R)
+    raise ModelError(
+        f"R must have shape ({D}, {D}), or ({rows}, {D}) for variances or ({rows}, {D}, {D}) for covariances "
+        f"that change from row to row; got {R.shape}"
+    )
+
+
+def _as_noise_rows(R: FloatArray) -> FloatArray:
+    diagonal = np.diagonal(R, axis1=1, axis2=2)
+    if (diagonal <= 0).any():
+        row, channel = (int(i) for i in np.argwhere(diagonal <= 0)[0])
+        raise ModelError(f"R must be positive definite; R[{row}] has variance {diagonal[row, channel]:g} at {channel}")
+    scale = np.sqrt(diagonal)
+    scaled = R / scale[:, None, :] / scale[:, :, None]
+    asymmetry = np.abs(scaled - scaled.transpose(0, 2, 1)).max(axis=(1, 2))
+    if asymmetry.max() > _ASYMMETRY:
+        raise ModelError(f"R must be symmetric; R[{int(asymmetry.argmax())}] is not")
+    smallest = np.linalg.eigvalsh((scaled + scaled.transpose(0, 2, 1)) / 2)[:, 0]
+    if smallest.min() < 4 * R.shape[1] * np.finfo(float).eps:
+        raise ModelError(
+            f"R must be positive definite; R[{int(smallest.argmin())}] is not (smallest eigenvalue, scaled to a "
+            f"unit diagonal: {smallest.min():.3g})"
+        )
+    return (R + R.transpose(0, 2, 1)) / 2

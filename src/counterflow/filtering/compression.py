@@ -1,0 +1,165 @@
+"""Measurements compressed to what they tell about the state, with nothing lost.
+
+Whiten y = C h + v by the Cholesky factor L of R, and split the D whitened numbers by an orthogonal matrix into the
+r that C can reach and the D - r that it cannot:
+
+    s = U' L^-1 y = C~ h + N(0, I)      r numbers, r = rank(C) <= P
+    e = U_' L^-1 y =        N(0, I)     D - r numbers that tell nothing about h
+
+The filter sees s only. The likelihood of e is added; it is computed from e itself, never as |L^-1 y|^2 - |s|^2, which
+loses every digit when the data have large means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.filtering.products import triangular_solve
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Compression:
+    """One set of channels, compressed.
+
+    Attributes
+    ----------
+    observation : (r, P) array
+        C~, how the compressed measurement sees the state.
+    reach : (r, D) array
+        Takes y to s.
+    rest : (D - r, D) array
+        Takes y to e.
+    log_scale : float
+        log |det L|, subtracted from the log-likelihood of each row.
+    """
+
+    observation: FloatArray
+    reach: FloatArray
+    rest: FloatArray
+    log_scale: float
+
+    @property
+    def size(self) -> int:
+        """Number of channels that were compressed."""
+        return self.reach.shape[1]
+
+
+def compress(C: FloatArray, R: FloatArray) -> Compression:
+    """Compress the measurement y = C h + v, v ~ N(0, R).
+
+    Parameters
+    ----------
+    C : (D, P) array
+        D may be zero: nothing is measured.
+    R : (D, D) array
+        Positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> twice = compress(np.array([[1.0], [1.0]]), np.eye(2))  # the same state measured twice
+    >>> np.abs(twice.observation).round(4).tolist()
+    [[1.4142]]
+    """
+    D, P = C.shape
+    if D == 0:
+        return Compression(np.empty((0, P)), np.empty((0, 0)), np.empty((0, 0)), 0.0)
+    L = np.linalg.cholesky(R)
+    whiten = triangular_solve(L, np.eye(D))
+    white_C = triangular_solve(L, C)
+    # The rank must not depend on the units of the states: judge it with every column of the same length.
+    length = np.sqrt((white_C**2).sum(axis=0))
+    U, singular, _ = np.linalg.svd(white_C / np.where(length > 0, length, 1.0), full_matrices=True)
+    rank = int((singular > singular[0] * max(D, P) * np.finfo(float).eps).sum()) if singular[0] > 0 else 0
+    rotated = U.T @ whiten
+    return Compression(
+        observation=U[:, :rank].T @ white_C,
+        reach=np.ascontiguousarray(rotated[:rank]),
+        rest=np.ascontiguousarray(rotated[rank:]),
+        log_scale=float(np.log(np.diagonal(L)).sum()),
+    )
+
+
+@dataclass(frozen=True)
+class CompressedRows:
+    """Rows that each have their own noise or missing channels, compressed one by one.
+
+    Attributes
+    ----------
+    observation : (n, k, P) array
+        C~ of each row, k = min(D, P); rows of zeros where fewer channels were measured.
+    values : (n, k) array
+        s of each row.
+    constant : (n,) array
+        What the channels out of reach and the scale of the noise add to the log-likelihood of each row, without the
+        -1/2 log 2 pi of each measured channel.
+    count : (n,) int array
+        Measured channels in each row.
+    """
+
+    observation: FloatArray
+    values: FloatArray
+    constant: FloatArray
+    count: NDArray[np.int_]
+
+
+def compress_rows(
+    y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray, *, variances: bool
+) -> CompressedRows:
+    """Compress rows that share neither noise nor missing channels.
+
+    The triangular factor of the whitened [C | y] holds C~, s and the length of the rest side by side, so one QR
+    factorisation for each row is enough, and no rank has to be decided: a row of zeros in C~ does no harm.
+
+    Parameters
+    ----------
+    y : (n, D) array
+        Anything where not measured.
+    measured : (n, D) bool array
+    C : (D, P) array
+    R : (D, D) or (n, D, D) array, or (n, D) array
+        Covariance of all rows or of each row; if `variances`, the variances of each row.
+    variances : bool
+    """
+    n, D = y.shape
+    P = C.shape[1]
+    white = np.empty((n, D, P + 1))
+    white[:, :, :P] = np.where(measured[:, :, None], C, 0.0)
+    white[:, :, P] = np.where(measured, y, 0.0)
+    if variances:
+        deviation = np.sqrt(R)
+        white /= deviation[:, :, None]
+        log_scale = np.where(measured, np.log(deviation), 0.0).sum(axis=1)
+    else:
+        log_scale = _whiten(white, measured, R)
+    triangle = np.linalg.qr(white, mode="r")
+    kept = min(D, P)
+    rest = triangle[:, P, P] ** 2 if D > P else np.zeros(n)
+    return CompressedRows(
+        observation=np.ascontiguousarray(triangle[:, :kept, :P]),
+        values=np.ascontiguousarray(triangle[:, :kept, P]),
+        constant=-0.5 * rest - log_scale,
+        count=measured.sum(axis=1),
+    )
+
+
+def _whiten(rows: FloatArray, measured: BoolArray, R: FloatArray) -> FloatArray:
+    """Whiten `rows` (n, D, P + 1) in place; return log |det L| of each row.
+
+    A missing channel gets unit noise, independent of the others; its row of zeros then stays a row of zeros.
+    """
+    both = measured[:, :, None] & measured[:, None, :]
+    noise = np.where(both, R, 0.0)
+    diagonal = np.einsum("nii->ni", noise)
+    diagonal[~measured] = 1.0
+    L = np.linalg.cholesky(noise)
+    for k in range(len(rows)):
+        rows[k] = triangular_solve(L[k], rows[k])
+    logarithms: FloatArray = np.log(np.einsum("nii->ni", L)).sum(axis=1)
+    return logarithms

@@ -1,0 +1,135 @@
+"""What the filter says about measurements that it has not seen: one row ahead, and over a horizon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import DataError, ModelError, UnstableError
+from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
+from counterflow.filtering.results import FilterResult, expand, freeze
+from counterflow.filtering.update import predict
+from counterflow.plant.recurrence import linear_recurrence
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MeasurementPrediction:
+    """One-step predictions of the measurements.
+
+    Attributes
+    ----------
+    mean : (T+1, D) array
+        E[y[t] | y[0..t-1]].
+    covariance : (T+1, D, D) array or None
+        Cov[y[t] | y[0..t-1]], if R was given.
+    """
+
+    mean: FloatArray
+    covariance: FloatArray | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Rows T+1 to T+H, seen from row T.
+
+    Attributes
+    ----------
+    states : (H, P) array
+    state_covariance : (H, P, P) array
+    measurements : (H, D) array
+    measurement_covariance : (H, D, D) array
+        Of measurements to come, so R is included.
+    """
+
+    states: FloatArray
+    state_covariance: FloatArray = field(repr=False)
+    measurements: FloatArray
+    measurement_covariance: FloatArray = field(repr=False)
+
+
+def predict_measurements(result: FilterResult, C: FloatArray, R: FloatArray | None = None) -> MeasurementPrediction:
+    """Predict every row's measurement from the rows before it.
+
+    Parameters
+    ----------
+    result : FilterResult
+    C : (D, P) array
+        Need not be the one that was filtered with.
+    R : (D, D) array, optional
+        If given, the covariances are returned too, (T+1, D, D) numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from counterflow.filtering import kalman_filter
+    >>> one, none = np.eye(1), np.zeros((1, 0))
+    >>> result = kalman_filter(np.array([[1.0], [0.0]]), np.zeros((2, 0)), 0.5 * one, none, one, 0.75 * one, one)
+    >>> predict_measurements(result, one).mean.round(6).tolist()
+    [[0.0], [0.25]]
+    """
+    C = as_shaped("C", C, ("D", result.predicted.shape[1]))
+    mean = result.predicted @ C.T
+    if R is None:
+        return MeasurementPrediction(freeze(mean))
+    noise = as_noise("R", R, len(C))
+    return MeasurementPrediction(freeze(mean), freeze(expand(result.runs, lambda run: C @ run.predicted @ C.T + noise)))
+
+
+def forecast(
+    mean: FloatArray,
+    covariance: FloatArray,
+    u_future: FloatArray,
+    A: FloatArray,
+    B: FloatArray,
+    C: FloatArray,
+    Q: FloatArray,
+    R: FloatArray,
+) -> Forecast:
+    """Forecast states and measurements from the last filtered row.
+
+    Parameters
+    ----------
+    mean : (P,) array
+        Of h[T], for instance `FilterResult.final_mean`.
+    covariance : (P, P) array
+        Of h[T], for instance `FilterResult.final_covariance`.
+    u_future : (H, U) array
+        Row 0 is u[T], which acts on row T+1, the first forecast.
+    A, B, C, Q, R : arrays
+        The model, as in `kalman_filter`; R is (D, D).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> one = np.eye(1)
+    >>> ahead = forecast(np.array([8.0]), one, np.zeros((2, 1)), 0.5 * one, one, one, one, one)
+    >>> ahead.measurements.ravel().tolist(), ahead.measurement_covariance.ravel().tolist()
+    ([4.0, 2.0], [2.25, 2.3125])
+    """
+    A = as_transition("A", A)
+    P = len(A)
+    B = as_shaped("B", B, (P, "U"))
+    C = as_shaped("C", C, ("D", P))
+    if len(C) == 0:
+        raise ModelError("C must have at least one row")
+    Q = as_covariance("Q", Q, P)
+    R = as_noise("R", R, len(C))
+    mean = as_shaped("mean", mean, (P,), DataError)
+    X = as_covariance("covariance", covariance, P)
+    u_future = as_shaped("u_future", u_future, ("H", B.shape[1]), DataError)
+    horizon = len(u_future)
+    states = linear_recurrence(A, u_future @ B.T, mean)
+    state_covariance = np.empty((horizon, P, P))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for k in range(horizon):
+            X = predict(X, A, Q)
+            state_covariance[k] = X
+        measurement_covariance = C @ state_covariance @ C.T + R
+        measurements = states @ C.T
+    if not (np.isfinite(measurements).all() and np.isfinite(measurement_covariance).all()):
+        raise UnstableError("the forecast overflows: A is unstable and the horizon too long; shorten u_future")
+    return Forecast(freeze(states), freeze(state_covariance), freeze(measurements), freeze(measurement_covariance))

@@ -1,0 +1,472 @@
+"""A plant: units coupled by one linear system with inputs, process noise and measurement noise.
+
+The recursion of method.md §1, which every module uses::
+
+    h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
+    y[t] = C h[t] + v[t],                  v ~ N(0, R)
+
+Units own blocks of h, u and y. C, Q and R are block-diagonal by unit; the off-diagonal blocks of A and B are the
+couplings between units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from counterflow.errors import CounterflowError, ModelError, OptionError, UnstableError
+from counterflow.plant import simulation, transfer
+from counterflow.plant.arrays import covariance, frozen, matrix, numeric, real_number, whole_number
+from counterflow.plant.units import Unit, check_units, unknown_name
+
+if TYPE_CHECKING:
+    from counterflow.plant.recording import Recording
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+_LETTERS = ("A", "B", "C", "Q", "R")
+_WORST_CONDITION = 1e12  # of a change of basis; beyond it the transformed plant is mostly rounding
+
+
+def _same_values(one: object, other: object, letters: Sequence[str]) -> bool:
+    return all(np.array_equal(getattr(one, letter), getattr(other, letter)) for letter in letters)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class LocalModel:
+    """What a unit knows of itself: its own diagonal blocks, without any coupling.
+
+    Parameters
+    ----------
+    A : (P, P), B : (P, U), C : (D, P), Q : (P, P), R : (D, D) arrays
+        B may have no columns. Q must be symmetric positive semidefinite, R symmetric positive definite.
+
+    Examples
+    --------
+    >>> model = LocalModel(A=[[0.9]], B=[[1.0]], C=[[1.0], [2.0]], Q=[[0.1]], R=[[1.0, 0.0], [0.0, 1.0]])
+    >>> model
+    LocalModel(states=1, inputs=1, outputs=2)
+    """
+
+    A: FloatArray
+    B: FloatArray
+    C: FloatArray
+    Q: FloatArray
+    R: FloatArray
+
+    def __post_init__(self) -> None:
+        given = {letter: numeric(getattr(self, letter), f"local model: {letter}") for letter in _LETTERS}
+        for letter, array in given.items():
+            if array.ndim != 2:
+                raise ModelError(f"local model: {letter} must be 2-D, got shape {array.shape}: pass a matrix.")
+        P, U, D = given["A"].shape[0], given["B"].shape[1], given["C"].shape[0]
+        if P == 0 or D == 0:
+            raise ModelError(f"local model: A has {P} rows and C has {D}: it needs at least one state and one output.")
+        sizes = {"P": P, "U": U, "D": D}
+        for letter, meaning in {"A": "PP", "B": "PU", "C": "DP", "Q": "PP", "R": "DD"}.items():
+            shape = (sizes[meaning[0]], sizes[meaning[1]])
+            text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+            object.__setattr__(self, letter, matrix(given[letter], f"local model: {letter}", shape, text))
+        object.__setattr__(self, "Q", frozen(covariance(self.Q, "Q of the local model", definite=False)))
+        object.__setattr__(self, "R", frozen(covariance(self.R, "R of the local model", definite=True)))
+
+    @property
+    def states(self) -> int:
+        """Number of states."""
+        return len(self.A)
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return int(self.B.shape[1])
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of outputs."""
+        return len(self.C)
+
+    def __eq__(self, other: object) -> bool:
+        return _same_values(self, other, _LETTERS) if isinstance(other, LocalModel) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.states, self.n_inputs, self.n_outputs))
+
+    def __repr__(self) -> str:
+        return f"LocalModel(states={self.states}, inputs={self.n_inputs}, outputs={self.n_outputs})"
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Plant:
+    """Units coupled by one linear system.
+
+    Row t-1 of the inputs acts on the state, and so on the measurement, of row t::
+
+        h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
+        y[t] = C h[t] + v[t],                  v ~ N(0, R)
+
+    Parameters
+    ----------
+    units : sequence of Unit
+        Their order is the order of the blocks.
+    A : (P, P), B : (P, U), C : (D, P), Q : (P, P), R : (D, D) arrays
+        Full matrices. C, Q and R must be zero between different units. Q must be symmetric positive semidefinite,
+        R symmetric positive definite. A may be unstable. All are copied and read-only afterwards.
+    dt : float
+        Time between two rows.
+
+    Examples
+    --------
+    >>> units = [Unit("boiler", 1, 1, 1), Unit("turbine", 1, 1, 1)]
+    >>> plant = Plant(units=units, A=[[0.5, 0.0], [0.3, 0.8]], B=np.eye(2), C=np.eye(2), Q=np.eye(2), R=np.eye(2))
+    >>> plant.block("A", effect="turbine", cause="boiler").tolist()
+    [[0.3]]
+    >>> print(plant)
+    Plant: 2 units, spectral radius 0.8 (stable), dt 1
+      unit     states  inputs  outputs
+      boiler        1       1        1
+      turbine       1       1        1
+    """
+
+    units: tuple[Unit, ...]
+    A: FloatArray
+    B: FloatArray
+    C: FloatArray
+    Q: FloatArray
+    R: FloatArray
+    dt: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "units", check_units(self.units))
+        object.__setattr__(self, "dt", real_number(self.dt, "plant: dt", low=0.0, open_low=True, kind=ModelError))
+        P, U, D = (self._size(axis) for axis in ("state", "input", "output"))
+        shapes = {"A": (P, P), "B": (P, U), "C": (D, P), "Q": (P, P), "R": (D, D)}
+        meaning = f"{P} states, {U} inputs and {D} outputs over all units"
+        for letter, shape in shapes.items():
+            object.__setattr__(self, letter, matrix(getattr(self, letter), f"plant: {letter}", shape, meaning))
+        for letter in ("C", "Q", "R"):
+            self._check_block_diagonal(letter)
+        for letter in ("Q", "R"):
+            whole = np.zeros(shapes[letter])
+            for unit in self.units:
+                rows, columns = self._slices(letter, unit.name, unit.name)
+                block = getattr(self, letter)[rows, columns]
+                whole[rows, columns] = covariance(block, f"{letter} of unit {unit.name!r}", definite=letter == "R")
+            object.__setattr__(self, letter, frozen(whole))
+
+    # ---- blocks by name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the units, in the order of the blocks."""
+        return tuple(unit.name for unit in self.units)
+
+    def unit(self, name: str) -> Unit:
+        """The unit of that name."""
+        for unit in self.units:
+            if unit.name == name:
+                return unit
+        raise unknown_name("unit", name, self.names)
+
+    def state_slice(self, name: str) -> slice:
+        """Where the unit's states stand among all states."""
+        return self._slice("state", name)
+
+    def input_slice(self, name: str) -> slice:
+        """Where the unit's inputs stand among all inputs."""
+        return self._slice("input", name)
+
+    def output_slice(self, name: str) -> slice:
+        """Where the unit's outputs stand among all outputs."""
+        return self._slice("output", name)
+
+    def block(self, letter: str, effect: str, cause: str | None = None) -> FloatArray:
+        """The block of A, B, C, Q or R through which `cause` acts on `effect` (on itself if no cause is given).
+
+        Examples
+        --------
+        >>> from counterflow.plant import random_plant
+        >>> random_plant(names=["boiler", "turbine"], topology="chain", rng=0).block("B", "boiler", "turbine").any()
+        np.False_
+        """
+        if letter not in _LETTERS:
+            raise OptionError(f"letter is {letter!r}: choose one of {', '.join(_LETTERS)}.")
+        rows, columns = self._slices(letter, effect, effect if cause is None else cause)
+        array: FloatArray = getattr(self, letter)
+        return array[rows, columns]
+
+    def local(self, name: str) -> LocalModel:
+        """The unit's own blocks, which are what it knows of itself."""
+        return LocalModel(**{letter: self.block(letter, name) for letter in _LETTERS})
+
+    def locals(self) -> dict[str, LocalModel]:
+        """Every unit's own blocks, by name."""
+        return {name: self.local(name) for name in self.names}
+
+    def _slices(self, letter: str, effect: str, cause: str) -> tuple[slice, slice]:
+        rows = self._slice("output" if letter in "CR" else "state", effect)
+        columns = self._slice({"B": "input", "R": "output"}.get(letter, "state"), cause)
+        return rows, columns
+
+    def _slice(self, axis: str, name: str) -> slice:
+        try:
+            return self._offsets[axis][name]
+        except (KeyError, TypeError):
+            raise unknown_name("unit", name, self.names) from None
+
+    def _size(self, axis: str) -> int:
+        return int(self._offsets[axis][self.units[-1].name].stop)
+
+    @cached_property
+    def _offsets(self) -> Mapping[str, Mapping[str, slice]]:
+        offsets: dict[str, dict[str, slice]] = {"state": {}, "input": {}, "output": {}}
+        first = dict.fromkeys(offsets, 0)
+        for unit in self.units:
+            for axis, count in (("state", unit.states), ("input", unit.n_inputs), ("output", unit.n_outputs)):
+                offsets[axis][unit.name] = slice(first[axis], first[axis] + count)
+                first[axis] += count
+        return MappingProxyType(offsets)
+
+    def _check_block_diagonal(self, letter: str) -> None:
+        outside = getattr(self, letter) != 0
+        for unit in self.units:
+            outside[self._slices(letter, unit.name, unit.name)] = False
+        if outside.any():
+            row, column = (int(k) for k in np.argwhere(outside)[0])
+            owners = self._owners(letter, row, column)
+            raise ModelError(
+                f"plant: {letter} must be block-diagonal by unit, but couples {owners[0]!r} with {owners[1]!r}: "
+                f"entry [{row}, {column}] is {getattr(self, letter)[row, column]:g}. "
+                "Set that block to zero, or make the two one unit."
+            )
+
+    def _owners(self, letter: str, row: int, column: int) -> tuple[str, str]:
+        def owner(at: int, side: int) -> str:
+            spans = {name: self._slices(letter, name, name)[side] for name in self.names}
+            return next(name for name, span in spans.items() if span.start <= at < span.stop)
+
+        return owner(row, 0), owner(column, 1)
+
+    # ---- other plants from this one
+
+    def replace(self, **changes: Any) -> Plant:
+        """A plant with some of units, A, B, C, Q, R, dt exchanged.
+
+        Examples
+        --------
+        >>> from counterflow.plant import random_plant
+        >>> plant = random_plant(rng=0)
+        >>> plant.replace(A=0.5 * plant.A).spectral_radius < plant.spectral_radius
+        True
+        """
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise OptionError(f"a plant has no field {name!r}: choose among {', '.join(known)}.")
+        return Plant(**{**known, **changes})
+
+    def permuted(self, names: Sequence[str]) -> Plant:
+        """The same plant with its units in the order of `names`."""
+        if isinstance(names, str) or sorted(names) != sorted(self.names):
+            raise OptionError(f"names is {names!r}: give each of {list(self.names)} once, in the new order.")
+        order = {
+            axis: np.concatenate([np.arange(spans[name].start, spans[name].stop) for name in names])
+            for axis, spans in self._offsets.items()
+        }
+        state, inputs, output = order["state"], order["input"], order["output"]
+        return Plant(
+            units=tuple(self.unit(name) for name in names),
+            A=self.A[np.ix_(state, state)],
+            B=self.B[np.ix_(state, inputs)],
+            C=self.C[np.ix_(output, state)],
+            Q=self.Q[np.ix_(state, state)],
+            R=self.R[np.ix_(output, output)],
+            dt=self.dt,
+        )
+
+    def transformed(self, bases: Mapping[str, ArrayLike]) -> Plant:
+        """The same plant with its states measured in another basis: T h_m instead of h_m, inside the units named.
+
+        A becomes T A T⁻¹, B becomes T B, C becomes C T⁻¹, Q becomes T Q Tᵀ; what goes from inputs to outputs stays.
+
+        Parameters
+        ----------
+        bases : mapping of unit name to (P_m, P_m) array
+            Invertible. Units left out keep their basis.
+        """
+        A, B, C, Q = (np.array(X) for X in (self.A, self.B, self.C, self.Q))
+        for name, basis in bases.items():
+            span = self.state_slice(name)
+            size = span.stop - span.start
+            T = matrix(basis, f"basis of unit {name!r}", (size, size), f"{size} states")
+            if not np.linalg.cond(T) < _WORST_CONDITION:
+                raise ModelError(f"basis of unit {name!r} is singular or nearly so: pass an invertible matrix.")
+            A[span], B[span] = T @ A[span], T @ B[span]
+            A[:, span], C[:, span] = np.linalg.solve(T.T, A[:, span].T).T, np.linalg.solve(T.T, C[:, span].T).T
+            Q[span, span] = T @ Q[span, span] @ T.T
+        return self.replace(A=A, B=B, C=C, Q=Q)
+
+    # ---- what the system does
+
+    @cached_property
+    def spectral_radius(self) -> float:
+        """Largest modulus of the poles."""
+        return float(np.abs(self.poles()).max())
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether every pole lies inside the unit circle."""
+        return self.spectral_radius < 1.0
+
+    def poles(self) -> ComplexArray:
+        """Eigenvalues of A, largest modulus first, shape (P,)."""
+        return transfer.poles(self.A)
+
+    def zeros(self) -> ComplexArray:
+        """Finite transmission zeros from all inputs to all outputs; see `transfer.transmission_zeros`."""
+        return transfer.transmission_zeros(self.A, self.B, self.C)
+
+    def frequency_response(self, w: ArrayLike) -> ComplexArray:
+        """C (zI - A)⁻¹ B at z = exp(i w dt), shape (len(w), D, U); w in radians per unit of time."""
+        return transfer.frequency_response(self.A, self.B, self.C, w, self.dt)
+
+    def sigma(self, w: ArrayLike) -> FloatArray:
+        """Singular values of the frequency response, largest first, shape (len(w), min(D, U))."""
+        return transfer.sigma(self.A, self.B, self.C, w, self.dt)
+
+    def impulse_response(self, horizon: int) -> FloatArray:
+        """Response of the outputs to a unit input in one row: row k is C A^k B, k+1 rows later; (horizon, D, U)."""
+        horizon = whole_number(horizon, "horizon", 1)
+        response = np.empty((horizon, len(self.C), self.B.shape[1]))
+        state = self.B
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k in range(horizon):
+                response[k] = self.C @ state
+                state = self.A @ state
+        if not np.isfinite(response).all():
+            raise UnstableError(
+                f"the impulse response overflows within {horizon} rows: the spectral radius of A is "
+                f"{self.spectral_radius:.6g}. Ask for a shorter horizon."
+            )
+        return response
+
+    def simulate(
+        self,
+        steps: int,
+        rng: simulation.Seed = None,
+        inputs: simulation.Inputs = None,
+        initial_state: ArrayLike | Mapping[str, ArrayLike] | None = None,
+    ) -> Recording:
+        """Run the plant for `steps` steps and record rows 0..steps of every unit; see `simulation.simulate`.
+
+        Parameters
+        ----------
+        steps : int
+            T, at least 1; the recording has T+1 rows.
+        rng : int, numpy Generator or None
+            Seed of the run. The noise does not depend on the inputs, so two runs with one seed are twins.
+        inputs : (T+1, U) array, {unit: (T+1, U_m) array}, or None
+            None draws white N(0, 1) inputs.
+        initial_state : (P,) array, {unit: (P_m,) array}, or None
+            The state of row 0; zero by default.
+
+        Examples
+        --------
+        >>> from counterflow.plant import random_plant
+        >>> recording = random_plant(rng=0).simulate(100, rng=1)
+        >>> recording["unit1"].y.shape
+        (101, 8)
+        """
+        return simulation.simulate(self, steps, rng=rng, inputs=inputs, initial_state=initial_state)
+
+    # ---- python-control
+
+    def to_control(self) -> Any:
+        """This plant as a `control.StateSpace` with channels named "unit/channel" (a dot in a name becomes "_").
+
+        The covariances Q and R have no place there and are left behind.
+        """
+        control = _import_control()
+        inputs = [f"{unit.name}/{name}".replace(".", "_") for unit in self.units for name in unit.input_names]
+        outputs = [f"{unit.name}/{name}".replace(".", "_") for unit in self.units for name in unit.output_names]
+        D = np.zeros((len(outputs), len(inputs)))
+        return control.StateSpace(
+            self.A, self.B, self.C, D, self.dt, inputs=inputs, outputs=outputs, remove_useless_states=False
+        )
+
+    @classmethod
+    def from_control(
+        cls, system: Any, units: Sequence[Unit], Q: ArrayLike | None = None, R: ArrayLike | None = None
+    ) -> Plant:
+        """A plant from a discrete-time `control.StateSpace`.
+
+        Parameters
+        ----------
+        system : control.StateSpace
+            In discrete time, without direct feedthrough. A step of ``True`` (unspecified) is taken as 1.
+        units : sequence of Unit
+            How its states, inputs and outputs are divided, in order.
+        Q, R : arrays, optional
+            Noise covariances, which python-control does not hold. Default: no process noise, unit measurement noise.
+        """
+        control = _import_control()
+        if not isinstance(system, control.StateSpace):
+            raise ModelError(f"system is a {type(system).__name__}: pass a control.StateSpace (control.ss converts).")
+        if system.dt is None or (system.dt is not True and not system.dt > 0):
+            kind = "has no time base" if system.dt is None else "is in continuous time"
+            raise ModelError(f"system {kind} (dt is {system.dt!r}): sample it first, or set its dt.")
+        if np.any(system.D):
+            raise ModelError("system has direct feedthrough (D is not zero): in a plant, inputs act one row later.")
+        return cls(
+            units=tuple(units),
+            A=system.A,
+            B=system.B,
+            C=system.C,
+            Q=np.zeros_like(system.A, dtype=np.float64) if Q is None else Q,  # type: ignore[arg-type]
+            R=np.eye(len(system.C)) if R is None else R,  # type: ignore[arg-type]
+            dt=1.0 if system.dt is True else system.dt,
+        )
+
+    # ---- as a value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plant):
+            return NotImplemented
+        return self.units == other.units and self.dt == other.dt and _same_values(self, other, _LETTERS)
+
+    def __hash__(self) -> int:
+        return hash((self.units, self.dt))
+
+    def __repr__(self) -> str:
+        units = ", ".join(f"{unit.name!r}: {unit.states}/{unit.n_inputs}/{unit.n_outputs}" for unit in self.units[:8])
+        more = f", ... {len(self.units) - 8} more" if len(self.units) > 8 else ""
+        radius = f"{self.spectral_radius:.4g}"
+        return f"Plant({{{units}{more}}} states/inputs/outputs, spectral_radius={radius}, dt={self.dt:g})"
+
+    def __str__(self) -> str:
+        width = max(4, *(len(name) for name in self.names))
+        radius = f"{self.spectral_radius:.4g} ({'stable' if self.is_stable else 'unstable'})"
+        plural = "unit" if len(self.units) == 1 else "units"
+        lines = [
+            f"Plant: {len(self.units)} {plural}, spectral radius {radius}, dt {self.dt:g}",
+            f"  {'unit':<{width}}  states  inputs  outputs",
+        ]
+        for unit in self.units:
+            lines.append(f"  {unit.name:<{width}}  {unit.states:>6}  {unit.n_inputs:>6}  {unit.n_outputs:>7}")
+        return "\n".join(lines)
+
+
+def _import_control() -> Any:
+    try:
+        import control
+    except ImportError as error:
+        raise CounterflowError(
+            "python-control is not installed, and to_control and from_control need it: pip install counterflow[control]"
+        ) from error
+    return control

@@ -1,0 +1,411 @@
+"""Recordings: what every unit measured and did, row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import DataError
+from counterflow.plant.arrays import frozen, numeric, real_number
+from counterflow.plant.units import Channel, Unit, check_name, check_units, unknown_name
+
+if TYPE_CHECKING:
+    import polars
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UnitRecording:
+    """What one unit measured and did.
+
+    Parameters
+    ----------
+    y : (T+1, D_m) array
+        Measurements; NaN means missing.
+    u : (T+1, U_m) array
+        Inputs; every value must be known.
+    unit : Unit
+        Names the channels.
+    """
+
+    y: FloatArray
+    u: FloatArray
+    unit: Unit
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.unit, Unit):
+            raise DataError(f"unit is {self.unit!r}: pass a Unit.")
+        name = self.unit.name
+        y = _table(self.y, f"unit {name!r}: y")
+        u = _table(self.u, f"unit {name!r}: u")
+        if y.shape[1] != self.unit.n_outputs:
+            raise DataError(f"unit {name!r}: y has {y.shape[1]} columns, but it has {self.unit.n_outputs} outputs.")
+        if u.shape[1] != self.unit.n_inputs:
+            raise DataError(f"unit {name!r}: u has {u.shape[1]} columns, but it has {self.unit.n_inputs} inputs.")
+        if len(u) != len(y):
+            raise DataError(f"unit {name!r}: y has {len(y)} rows and u has {len(u)}: cut both to the same rows.")
+        if len(y) < 2:
+            raise DataError(f"unit {name!r}: y has {len(y)} rows: a recording needs at least 2, rows 0..T with T >= 1.")
+        check_inputs(u, self.unit)
+        infinite = np.isinf(y)
+        if infinite.any():
+            _refuse(y, infinite, self.unit.outputs, f"unit {name!r}: y", "Put NaN where the measurement is missing.")
+        object.__setattr__(self, "y", frozen(y))
+        object.__setattr__(self, "u", frozen(u))
+
+    @property
+    def name(self) -> str:
+        """Name of the unit."""
+        return self.unit.name
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, T+1."""
+        return len(self.y)
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether any measurement is missing."""
+        return bool(np.isnan(self.y).any())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, UnitRecording):
+            return NotImplemented
+        return (
+            self.unit == other.unit
+            and np.array_equal(self.u, other.u)
+            and np.array_equal(self.y, other.y, equal_nan=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.unit, self.rows))
+
+    def __repr__(self) -> str:
+        return f"UnitRecording({self.name!r}, rows={self.rows}, inputs={self.u.shape[1]}, outputs={self.y.shape[1]})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recording(Mapping[str, UnitRecording]):
+    """Rows 0..T of every unit of a plant, by unit name.
+
+    It is a mapping: ``recording["boiler"].y``, ``for name in recording``, ``len(recording)`` (the number of units).
+
+    Parameters
+    ----------
+    parts : mapping of unit name to UnitRecording
+        All with the same number of rows.
+    dt : float
+        Time between two rows.
+
+    Examples
+    --------
+    >>> recording = Recording.from_arrays({"boiler": (np.zeros((5, 3)), np.ones((5, 1)))}, dt=0.5)
+    >>> recording["boiler"].y.shape, recording.steps, recording.rows
+    ((5, 3), 4, 5)
+    """
+
+    parts: Mapping[str, UnitRecording]
+    dt: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parts, Mapping) or not self.parts:
+            raise DataError("parts must map at least one unit name to its UnitRecording; see Recording.from_arrays.")
+        for name, part in self.parts.items():
+            if not isinstance(part, UnitRecording):
+                raise DataError(f"unit {name!r}: got a {type(part).__name__}: pass a UnitRecording; see from_arrays.")
+            if part.name != name:
+                raise DataError(f"unit {name!r}: its recording belongs to unit {part.name!r}: use one name for both.")
+        first = next(iter(self.parts.values()))
+        for part in self.parts.values():
+            if part.rows != first.rows:
+                raise DataError(
+                    f"units {first.name!r} and {part.name!r} have {first.rows} and {part.rows} rows: "
+                    "cut or align them to the same rows."
+                )
+        object.__setattr__(self, "parts", MappingProxyType(dict(self.parts)))
+        object.__setattr__(self, "dt", real_number(self.dt, "recording: dt", low=0.0, open_low=True, kind=DataError))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, Any],
+        dt: float = 1.0,
+        units: Iterable[Unit] | None = None,
+    ) -> Recording:
+        """A recording from arrays.
+
+        Parameters
+        ----------
+        arrays : mapping of unit name to ``(y, u)``, ``y`` alone, or ``{"y": ..., "u": ...}``
+            y is (T+1, D_m), u is (T+1, U_m); no u, or None, means that the unit has no inputs. Always 2-D, time first.
+        dt : float
+            Time between two rows.
+        units : sequence of Unit, optional
+            Their channel names and numbers of states. Without it channels are called u1, ... and y1, ..., and every
+            unit has the default number of states, which a recording does not tell.
+
+        Examples
+        --------
+        >>> y, u = np.zeros((10, 2)), np.zeros((10, 1))
+        >>> Recording.from_arrays({"boiler": (y, u), "turbine": {"y": y}}).names
+        ('boiler', 'turbine')
+        """
+        if not isinstance(arrays, Mapping) or not arrays:
+            raise DataError('arrays must map unit names to arrays, such as {"boiler": (y, u)}.')
+        described = {} if units is None else {unit.name: unit for unit in check_units(units)}
+        if units is not None and set(described) != set(arrays):
+            odd = sorted(set(described) ^ set(arrays), key=str)
+            raise DataError(f"arrays and units do not name the same units: {odd} stand in only one of them.")
+        parts = {}
+        for name in described or arrays:
+            check_name(name, "unit")
+            y, u = _pair(arrays[name], name)
+            unit = described.get(name)
+            if unit is None:
+                if y.shape[1] == 0:
+                    raise DataError(f"unit {name!r}: y has no columns: a unit measures at least one output.")
+                unit = Unit(name, inputs=u.shape[1], outputs=y.shape[1])
+            parts[name] = UnitRecording(y, u, unit)
+        return cls(parts, dt)
+
+    # ---- mapping
+
+    def __getitem__(self, name: str) -> UnitRecording:
+        try:
+            return self.parts[name]
+        except (KeyError, TypeError):
+            raise unknown_name("unit", name, self.names) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    # ---- what is in it
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the units, in order."""
+        return tuple(self.parts)
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units, in order."""
+        return tuple(part.unit for part in self.parts.values())
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, T+1."""
+        return next(iter(self.parts.values())).rows
+
+    @property
+    def steps(self) -> int:
+        """T, the number of pairs of neighbouring rows."""
+        return self.rows - 1
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether any measurement of any unit is missing."""
+        return any(part.has_missing for part in self.parts.values())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the contents (names, dt, values) in hexadecimal; the same contents give the same digest."""
+        header = [[part.name, part.unit.input_names, part.unit.output_names] for part in self.parts.values()]
+        hasher = hashlib.sha256(json.dumps([header, self.rows, repr(self.dt)]).encode())
+        for part in self.parts.values():
+            for array in (part.y, part.u):
+                # one bit pattern for every NaN, and for both zeros
+                hasher.update(np.where(np.isnan(array), np.nan, array + 0.0).astype("<f8").tobytes())
+        return hasher.hexdigest()
+
+    def slice(self, start: int | None = None, stop: int | None = None) -> Recording:
+        """Rows start, ..., stop-1, as Python slices count; at least 2 rows must remain.
+
+        Examples
+        --------
+        >>> recording = Recording.from_arrays({"boiler": np.arange(10.0).reshape(10, 1)})
+        >>> recording.slice(2, 5)["boiler"].y.ravel().tolist()
+        [2.0, 3.0, 4.0]
+        """
+        first, last, _ = slice(start, stop).indices(self.rows)
+        if last - first < 2:
+            raise DataError(
+                f"slice({start}, {stop}) leaves {max(0, last - first)} of {self.rows} rows: at least 2 are needed."
+            )
+        return Recording(
+            {
+                name: UnitRecording(part.y[first:last], part.u[first:last], part.unit)
+                for name, part in self.parts.items()
+            },
+            self.dt,
+        )
+
+    def stacked_u(self) -> FloatArray:
+        """The inputs of all units side by side, in the order of the units, shape (T+1, U)."""
+        return np.hstack([part.u for part in self.parts.values()])
+
+    # ---- to and from elsewhere
+
+    def to_frame(self) -> polars.DataFrame:
+        """A polars DataFrame with columns "time" and, for each unit, "boiler/u1", ..., "boiler/y1", ...
+
+        Examples
+        --------
+        >>> Recording.from_arrays({"boiler": (np.zeros((3, 1)), np.ones((3, 1)))}).to_frame().columns
+        ['time', 'boiler/u1', 'boiler/y1']
+        """
+        import polars
+
+        columns: dict[str, FloatArray] = {"time": self.dt * np.arange(self.rows, dtype=np.float64)}
+        for part in self.parts.values():
+            for channels, array in ((part.unit.inputs, part.u), (part.unit.outputs, part.y)):
+                for k, channel in enumerate(channels):
+                    columns[f"{part.name}/{channel.name}"] = np.ascontiguousarray(array[:, k])
+        return polars.DataFrame(columns)
+
+    @classmethod
+    def from_frame(cls, frame: polars.DataFrame, units: Iterable[Unit], dt: float | None = None) -> Recording:
+        """A recording from a polars DataFrame with columns named "unit/channel"; the inverse of `to_frame`.
+
+        Parameters
+        ----------
+        frame : polars.DataFrame
+            Null and NaN both mean missing. Columns that belong to no unit are ignored.
+        units : sequence of Unit
+            Which columns to read.
+        dt : float, optional
+            Time between two rows. By default the spacing of the numeric column "time" if there is one, else 1.
+        """
+        import polars
+
+        if not isinstance(frame, polars.DataFrame):
+            raise DataError(f"frame is a {type(frame).__name__}: pass a polars.DataFrame; see polars.from_pandas.")
+        checked = check_units(units)
+        wanted = [f"{unit.name}/{name}" for unit in checked for name in unit.input_names + unit.output_names]
+        missing = [column for column in wanted if column not in frame.columns]
+        if missing:
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise DataError(
+                f"frame has no column {', '.join(map(repr, missing[:5]))}{more}: columns are 'unit/channel'."
+            )
+
+        def column(name: str) -> FloatArray:
+            series = frame.get_column(name)
+            if series.dtype == polars.Null:
+                return np.full(len(series), np.nan)
+            if not (series.dtype.is_numeric() and not series.dtype.is_decimal()):
+                raise DataError(f"column {name!r} has type {series.dtype}: cast it to Float64 first.")
+            return series.cast(polars.Float64).fill_null(float("nan")).to_numpy()
+
+        def table(unit: Unit, names: Sequence[str]) -> FloatArray:
+            return (
+                np.stack([column(f"{unit.name}/{name}") for name in names], axis=1)
+                if names
+                else np.empty((len(frame), 0))
+            )
+
+        if dt is None:
+            dt = _spacing(column("time")) if "time" in frame.columns and frame["time"].dtype.is_numeric() else 1.0
+        parts = {
+            unit.name: UnitRecording(table(unit, unit.output_names), table(unit, unit.input_names), unit)
+            for unit in checked
+        }
+        return cls(parts, dt)
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording to one safetensors file, replacing what is there only when all is written."""
+        from counterflow.plant import recording_file
+
+        recording_file.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recording:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        StorageError
+            If the file is missing, damaged, or not a recording.
+        """
+        from counterflow.plant import recording_file
+
+        return recording_file.load(Path(path))
+
+    # ---- as a value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Recording):
+            return NotImplemented
+        return self.dt == other.dt and self.names == other.names and all(self[name] == other[name] for name in self)
+
+    def __hash__(self) -> int:
+        return hash((self.units, self.rows, self.dt))
+
+    def __repr__(self) -> str:
+        units = ", ".join(self.names[:8]) + (f", ... {len(self) - 8} more" if len(self) > 8 else "")
+        missing = ", with missing values" if self.has_missing else ""
+        return f"Recording({self.rows} rows, dt={self.dt:g}, units: {units}{missing})"
+
+
+def check_inputs(u: FloatArray, unit: Unit) -> None:
+    """Refuse inputs that are not all finite, naming the channel and the first row."""
+    finite = np.isfinite(u)
+    if not finite.all():
+        remedy = "Inputs must be known in every row: fill the gap, or cut those rows off."
+        _refuse(u, ~finite, unit.inputs, f"unit {unit.name!r}: u", remedy)
+
+
+def _refuse(array: FloatArray, bad: NDArray[np.bool_], channels: tuple[Channel, ...], what: str, remedy: str) -> None:
+    row, column = (int(k) for k in np.argwhere(bad)[0])
+    raise DataError(f"{what} is {array[row, column]} in channel {channels[column].name!r}, from row {row}. {remedy}")
+
+
+def _table(value: object, what: str) -> FloatArray:
+    array = numeric(value, what, DataError)
+    if array.ndim != 2:
+        raise DataError(f"{what} has shape {array.shape}: pass a 2-D array, rows of time by columns of channels.")
+    return array
+
+
+def _pair(given: object, name: str) -> tuple[FloatArray, FloatArray]:
+    """y and u out of the forms that from_arrays takes."""
+    y: object
+    u: object = None
+    if isinstance(given, Mapping):
+        extra = sorted(set(given) - {"y", "u"}, key=str)
+        if extra or "y" not in given:
+            raise DataError(f"unit {name!r}: got the keys {sorted(given, key=str)}: give 'y' and perhaps 'u'.")
+        y, u = given["y"], given.get("u")
+    elif isinstance(given, tuple):
+        if len(given) not in (1, 2):
+            raise DataError(f"unit {name!r}: got a tuple of {len(given)}: pass (y, u).")
+        y, u = given if len(given) == 2 else (given[0], None)
+    elif isinstance(given, list) and len(given) == 2 and all(np.ndim(part) == 2 for part in given):
+        y, u = given
+    else:
+        y = given
+    y = _table(y, f"unit {name!r}: y")
+    return y, np.empty((len(y), 0)) if u is None else _table(u, f"unit {name!r}: u")
+
+
+def _spacing(time: FloatArray) -> float:
+    steps = np.diff(time)
+    if len(steps) == 0:
+        return 1.0
+    dt = float((time[-1] - time[0]) / len(steps))
+    if not (np.isfinite(dt) and dt > 0 and np.abs(steps - dt).max() <= 1e-6 * dt):
+        raise DataError("column 'time' is not evenly spaced and rising: resample the frame first, or pass dt=.")
+    first = float(steps[0])
+    return first if abs(first - dt) <= 1e-12 * dt else dt

@@ -1,0 +1,209 @@
+"""Units of a plant and their named channels."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from counterflow.errors import ModelError, UnknownNameError
+from counterflow.plant.arrays import whole_number
+
+_LONGEST_NAME = 100  # characters
+_LONGEST_NAME_BYTES = 240  # unit names become file names, which file systems limit to 255 bytes
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One input or output of a unit: its name, unit of measure and limits.
+
+    Parameters
+    ----------
+    name : str
+        Unique within its unit.
+    unit : str
+        Unit of measure, for people; never interpreted.
+    limits : (low, high), optional
+        The range the channel can take; either end may be infinite. None means not known.
+
+    Examples
+    --------
+    >>> Channel("valve", unit="%", limits=(0, 100))
+    Channel(name='valve', unit='%', limits=(0.0, 100.0))
+    """
+
+    name: str
+    unit: str = ""
+    limits: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "channel")
+        if not isinstance(self.unit, str):
+            raise ModelError(f"channel {self.name!r}: unit is {self.unit!r}: pass text such as 'bar', or ''.")
+        if self.limits is not None:
+            object.__setattr__(self, "limits", self._checked_limits(self.limits))
+
+    def _checked_limits(self, limits: object) -> tuple[float, float]:
+        problem = f"channel {self.name!r}: limits is {limits!r}: pass (low, high) with low < high, or None."
+        if isinstance(limits, (str, bytes)) or not isinstance(limits, (Sequence, np.ndarray)) or len(limits) != 2:
+            raise ModelError(problem)
+        if any(isinstance(end, (bool, str, bytes)) for end in limits):
+            raise ModelError(problem)
+        try:
+            low, high = (float(end) for end in limits)
+        except (TypeError, ValueError):
+            raise ModelError(problem) from None
+        if not low < high:  # also refuses NaN
+            raise ModelError(problem)
+        return low, high
+
+
+@dataclass(frozen=True, init=False)
+class Unit:
+    """One unit of a plant: how many states it has, and what it calls its inputs and outputs.
+
+    Parameters
+    ----------
+    name : str
+        Unique within the plant. It becomes part of file names.
+    states : int
+        Number of states, at least 1.
+    inputs, outputs : int or sequence of str or Channel
+        A count (channels are then called u1, u2, ... and y1, y2, ...) or the channels themselves. A unit may have no
+        inputs; it has at least one output. After construction both are tuples of Channel.
+
+    Examples
+    --------
+    >>> boiler = Unit("boiler", states=3, inputs=["fuel", Channel("valve", "%", (0, 100))], outputs=2)
+    >>> boiler.input_names, boiler.output_names
+    (('fuel', 'valve'), ('y1', 'y2'))
+    """
+
+    name: str
+    states: int
+    inputs: tuple[Channel, ...]
+    outputs: tuple[Channel, ...]
+
+    def __init__(
+        self,
+        name: str,
+        states: int = 2,
+        inputs: int | Sequence[str | Channel] = 2,
+        outputs: int | Sequence[str | Channel] = 8,
+    ) -> None:
+        check_name(name, "unit")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "states", whole_number(states, f"unit {name!r}: states", 1, ModelError))
+        object.__setattr__(self, "inputs", _channels(inputs, "u", f"unit {name!r}: inputs", 0))
+        object.__setattr__(self, "outputs", _channels(outputs, "y", f"unit {name!r}: outputs", 1))
+        repeated = first_repeated(self.input_names + self.output_names)
+        if repeated is not None:
+            raise ModelError(f"unit {name!r}: channel name {repeated!r} is used twice: rename one of them.")
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self.inputs)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of outputs."""
+        return len(self.outputs)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(channel.name for channel in self.inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, in order."""
+        return tuple(channel.name for channel in self.outputs)
+
+
+def _channels(given: object, letter: str, what: str, least: int) -> tuple[Channel, ...]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
+        count = whole_number(given, what, least, ModelError)
+        return tuple(Channel(f"{letter}{k + 1}") for k in range(count))
+    if isinstance(given, np.ndarray) and given.ndim != 1:
+        raise ModelError(f"{what} is an array of shape {given.shape}: pass a count or a sequence of names or Channels.")
+    if len(given) < least:
+        raise ModelError(f"{what} is empty: give at least {least} channel.")
+    channels = []
+    for entry in given:
+        if isinstance(entry, Channel):
+            channels.append(entry)
+        elif isinstance(entry, str):
+            try:
+                channels.append(Channel(str(entry)))
+            except ModelError as error:
+                raise ModelError(f"{what}: {error}") from None
+        else:
+            raise ModelError(f"{what} holds {entry!r}: pass a count or a sequence of names or Channels.")
+    return tuple(channels)
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse a name that is not text, or could not stand in a file name, a column header and a message."""
+    if not isinstance(name, str):
+        raise ModelError(f"{what}: name is {name!r}: pass text.")
+    problem = ""
+    if not name:
+        problem = "is empty: give it a name"
+    elif len(name) > _LONGEST_NAME:
+        problem = f"has {len(name)} characters: shorten it to {_LONGEST_NAME}"
+    elif any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in name):
+        problem = "holds a control character: remove it"
+    elif "/" in name or "\\" in name:
+        problem = "holds a slash: use another sign such as '-'"
+    elif name.startswith("."):
+        problem = "starts with a dot: let it start with a letter"
+    elif name != name.strip():
+        problem = "starts or ends with a space: remove it"
+    elif len(name.encode()) > _LONGEST_NAME_BYTES:
+        problem = f"takes {len(name.encode())} bytes in UTF-8: shorten it to {_LONGEST_NAME_BYTES}"
+    if problem:
+        raise ModelError(f"{what}: name {name[:_LONGEST_NAME]!r} {problem}.")
+
+
+def check_units(units: object) -> tuple[Unit, ...]:
+    """`units` as a non-empty tuple of Unit with different names."""
+    if isinstance(units, (str, bytes, Unit)) or not isinstance(units, Iterable):
+        raise ModelError(f"units is {units!r}: pass a sequence of Unit, such as [Unit('boiler'), Unit('turbine')].")
+    checked = []
+    for unit in units:
+        if not isinstance(unit, Unit):
+            raise ModelError(f"units holds {unit!r}: every entry must be a Unit, such as Unit('boiler', states=2).")
+        checked.append(unit)
+    if not checked:
+        raise ModelError("units is empty: a plant has at least one unit.")
+    repeated = first_repeated(unit.name for unit in checked)
+    if repeated is not None:
+        raise ModelError(f"unit name {repeated!r} is used twice: rename one of them.")
+    return tuple(checked)
+
+
+def first_repeated(names: Iterable[str]) -> str | None:
+    """The first name that occurs twice, if any."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def unknown_name(kind: str, name: object, known: Sequence[str]) -> UnknownNameError:
+    """The error for a name that does not exist, with the closest ones that do."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) if isinstance(name, str) else []
+    if not close and isinstance(name, str):
+        close = [candidate for candidate in known if candidate.casefold() == name.casefold()]
+    if close:
+        hint = f"did you mean {' or '.join(repr(candidate) for candidate in close)}?"
+    else:
+        shown = ", ".join(repr(candidate) for candidate in known[:20])
+        hint = f"known: {shown}{', ...' if len(known) > 20 else ''}."
+    return UnknownNameError(f"no {kind} is called {name!r}: {hint}")

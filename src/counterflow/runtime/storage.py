@@ -1,0 +1,590 @@
+"""A fit on disk, split as trust is split, so that each side can be handed its own part and nothing else.
+
+::
+
+    fit/server.safetensors           A, B, names, the training record of the server; no C, R, y, theta
+    fit/units/<name>.safetensors     one unit's channels, local model, theta, phi and its own losses
+
+Arrays are safetensors, everything else is JSON in the header of the same file. Nothing is unpickled, and no name from
+a file is imported: a proprietary estimator that is not the default one is not stored, and ``load`` asks for it.
+A directory is written beside its place and renamed, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import unicodedata
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow import client
+from counterflow.errors import CounterflowError, OptionError, StorageError
+from counterflow.plant import Channel, LocalModel, Plant, Unit
+from counterflow.plant.units import check_name
+from counterflow.runtime.history import History
+from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.result import Fit, Provenance, Status, UnitPart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FloatArray = NDArray[np.float64]
+Arrays = dict[str, FloatArray]
+
+SERVER_FILE = "server.safetensors"
+UNITS_FOLDER = "units"
+_SUFFIX = ".safetensors"
+_FORMAT = {"server": "counterflow fit, server part", "unit": "counterflow fit, unit part"}
+_VERSION = 1
+_KEY = "counterflow"
+_LARGEST_FILE = 1 << 30  # bytes; a fit takes kilobytes to megabytes
+_SERVER_SERIES = ("server_loss", "residual_loss", "disentanglement", "gradient")
+_UNIT_SERIES = ("client_loss", "proprietary_loss")
+_LETTERS = ("A", "B", "C", "Q", "R")
+_INFINITIES = (-math.inf, math.inf)
+
+
+# ---- save
+
+
+def save(fit: Fit, directory: str | Path) -> None:
+    """Write a fit to a directory, which must be new, empty, or a saved fit (that one is replaced).
+
+    A proprietary estimator other than ``KalmanEstimator`` cannot be stored; see ``load``.
+
+    Raises
+    ------
+    StorageError
+        If the directory holds anything else, or cannot be written. What was there before is then unchanged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals(), method="penalty")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found.save(f"{folder}/fit")
+    ...     cf.load(f"{folder}/fit").plant == found.plant
+    True
+    """
+    target = Path(directory).resolve()
+    _check_file_names(fit.names)
+    server = _server_bytes(fit)
+    link = _digest_of(server)
+    files = {SERVER_FILE: server}
+    for name in fit.names:
+        files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = _unit_bytes(fit, name, link)
+    with _writing(target):
+        _refuse_foreign(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace_directory(target, files)
+
+
+def _check_file_names(names: tuple[str, ...]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        check_name(name, "unit")
+        key = unicodedata.normalize("NFC", name).casefold()
+        if key in seen:  # one file on the file systems of macOS and Windows
+            raise StorageError(
+                f"units {seen[key]!r} and {name!r} would share one file where case does not count: rename one of them."
+            )
+        seen[key] = name
+
+
+def _server_bytes(fit: Fit) -> bytes:
+    history, traffic, status, provenance = fit.history, fit.traffic, fit.status, fit.provenance
+    arrays = {"A": fit.plant.A, "B": fit.plant.B}
+    arrays.update({f"history/{series}": getattr(history, series) for series in _SERVER_SERIES})
+    arrays.update({f"history/delta_d/{k}": history.delta_d[name] for k, name in enumerate(fit.names)})
+    described = {
+        "method": fit.method,
+        "dt": fit.plant.dt,
+        "caveats": list(fit.caveats),
+        "units": [
+            {"name": unit.name, "states": unit.states, "inputs": list(unit.input_names)} for unit in fit.plant.units
+        ],
+        "phase": list(history.phase),
+        "traffic": {"rounds": traffic.rounds, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down},
+        "status": {
+            "converged": status.converged,
+            "rounds": status.rounds,
+            "gradient": status.gradient,
+            "message": status.message,
+        },
+        "provenance": {
+            "version": provenance.version,
+            "seed": provenance.seed,
+            "data_digest": provenance.data_digest,
+            "method": provenance.method,
+        },
+    }
+    return _to_bytes("server", described, arrays, "the server's part")
+
+
+def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
+    part, plant = fit.parts[name], fit.plant
+    arrays = {f"model/{letter}": getattr(part.model, letter) for letter in _LETTERS}
+    for letter in ("C", "Q", "R"):  # of the estimated plant, where the fit has changed what the unit knew
+        block = plant.block(letter, name)
+        if not np.array_equal(block, getattr(part.model, letter)):
+            arrays[f"estimated/{letter}"] = block
+    for letter, value in (("theta", part.theta), ("phi", part.phi)):
+        if value is not None:
+            arrays[letter] = value
+    arrays.update({f"history/{series}": getattr(fit.history, series)[name] for series in _UNIT_SERIES})
+    estimator, kind = part.estimator, f"custom: {type(part.estimator).__qualname__}"
+    if type(estimator) is client.KalmanEstimator:
+        kind = "kalman"
+        if estimator.model != part.working_model:
+            kind = "kalman, own model"
+            arrays.update({f"estimator/{letter}": getattr(estimator.model, letter) for letter in _LETTERS})
+    unit = part.unit
+    described = {
+        "server": link,
+        "name": unit.name,
+        "states": unit.states,
+        "inputs": [_describe(channel) for channel in unit.inputs],
+        "outputs": [_describe(channel) for channel in unit.outputs],
+        "uses_inputs": part.uses_inputs,
+        "estimator": kind,
+    }
+    return _to_bytes("unit", described, arrays, f"unit {name!r}")
+
+
+def _describe(channel: Channel) -> dict[str, Any]:
+    limits = channel.limits
+    ends = None if limits is None else [None if end in _INFINITIES else end for end in limits]  # JSON has no infinity
+    return {"name": channel.name, "unit": channel.unit, "limits": ends}
+
+
+def _to_bytes(side: str, described: dict[str, Any], arrays: Mapping[str, FloatArray], what: str) -> bytes:
+    from safetensors.numpy import save as to_bytes
+
+    checked = {key: np.ascontiguousarray(value, np.float64) for key, value in arrays.items()}
+    for key, value in checked.items():
+        if not np.isfinite(value).all():
+            raise StorageError(f"{what}: {key!r} holds a value that is not finite: such a fit cannot be used or saved.")
+    described = {"format": _FORMAT[side], "version": _VERSION, **described}
+    try:
+        described["digest"] = _digest(described, checked)
+        text = json.dumps(described, allow_nan=False)
+    except ValueError as error:
+        raise StorageError(f"{what}: {error}: such a fit cannot be used or saved.") from error
+    return bytes(to_bytes(checked, metadata={_KEY: text}))
+
+
+def _digest(described: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> str:
+    """SHA-256 of everything in a file but the digest itself."""
+    rest = {key: value for key, value in described.items() if key != "digest"}
+    hasher = hashlib.sha256(json.dumps(rest, allow_nan=False, sort_keys=True).encode())
+    for key in sorted(arrays):
+        hasher.update(json.dumps([key, list(arrays[key].shape)]).encode())
+        hasher.update(np.asarray(arrays[key], "<f8").tobytes())
+    return hasher.hexdigest()
+
+
+def _digest_of(file: bytes) -> str:
+    size = int.from_bytes(file[:8], "little")
+    return str(json.loads(json.loads(file[8 : 8 + size])["__metadata__"][_KEY])["digest"])
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {str(target)!r}: {error.strerror or error}. Choose a directory that may be written to."
+        ) from error
+
+
+def _refuse_foreign(target: Path) -> None:
+    """Only a new or empty directory, or a saved fit with nothing beside it, may be written over."""
+    remedy = "Choose a new directory."
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise StorageError(f"{str(target)!r} is a file, not a directory. {remedy}")
+    entries = {entry.name for entry in target.iterdir()}
+    if not entries:
+        return
+    if SERVER_FILE not in entries:
+        raise StorageError(f"{str(target)!r} is not empty and not a saved fit; nothing was written. {remedy}")
+    _read(target / SERVER_FILE, "server")
+    strange = sorted(entries - {SERVER_FILE, UNITS_FOLDER})
+    folder = target / UNITS_FOLDER
+    if folder.is_dir():
+        strange += sorted(f"{UNITS_FOLDER}/{e.name}" for e in folder.iterdir() if e.suffix != _SUFFIX or e.is_dir())
+    if strange:
+        raise StorageError(
+            f"{str(target)!r} holds more than a saved fit ({', '.join(strange[:3])}); nothing was written. {remedy}"
+        )
+
+
+def _replace_directory(target: Path, files: Mapping[str, bytes]) -> None:
+    token = secrets.token_hex(4)
+    draft = target.with_name(f".{target.name}.{token}.part")
+    former = target.with_name(f".{target.name}.{token}.old")
+    try:
+        (draft / UNITS_FOLDER).mkdir(parents=True)
+        for name, content in files.items():
+            with open(draft / name, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if target.exists():
+            os.rename(target, former)
+        os.rename(draft, target)
+    except BaseException:  # an interrupt, too, must leave what was there
+        if former.exists() and not target.exists():
+            os.rename(former, target)
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    shutil.rmtree(former, ignore_errors=True)
+
+
+# ---- load
+
+
+def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | None = None) -> Fit:
+    """Read what ``save`` wrote; every file is checked before use.
+
+    Parameters
+    ----------
+    directory : the directory given to ``save``.
+    estimators : {name: Estimator}, needed for units whose proprietary estimator was not the default one.
+
+    Raises
+    ------
+    StorageError
+        If a file is missing, damaged, of another fit, or not what it claims to be.
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise StorageError(f"there is no directory {str(folder)!r}: give the one that the fit was saved to.")
+    server = _read(folder / SERVER_FILE, "server")
+    with _blaming(server.path):
+        names, counts, sizes = _server_units(server)
+    given = dict(estimators or {})
+    for name in given:
+        if name not in names:
+            raise OptionError(f"load: an estimator is given for {name!r}, but the units are {list(names)}")
+    parts: dict[str, UnitPart] = {}
+    blocks: dict[str, list[FloatArray]] = {letter: [] for letter in ("C", "Q", "R")}
+    losses: dict[str, dict[str, FloatArray]] = {series: {} for series in _UNIT_SERIES}
+    rounds = len(server.arrays["history/server_loss"]) if "history/server_loss" in server.arrays else 0
+    for name in names:
+        stored = _read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", "unit")
+        with _blaming(stored.path):
+            unit = _stored_unit(stored, name, counts[name], str(server.described["digest"]))
+            part, estimated = _stored_part(stored, unit, given)
+            for letter, block in estimated.items():
+                blocks[letter].append(block)
+            for series in _UNIT_SERIES:
+                losses[series][name] = stored.take(f"history/{series}", (rounds,))
+            stored.finish()
+        parts[name] = part
+    with _blaming(server.path):
+        return _stored_fit(server, parts, blocks, losses, sizes, rounds)
+
+
+@dataclass
+class _File:
+    """What a file holds; each part is taken out once, and nothing may be left."""
+
+    path: Path
+    described: dict[str, Any]
+    arrays: dict[str, Any]
+
+    def text(self, key: str) -> str:
+        return _typed(self.described, key, str)  # type: ignore[no-any-return]
+
+    def take(self, key: str, shape: tuple[int, ...]) -> FloatArray:
+        if key not in self.arrays:
+            raise ValueError(f"array {key!r} is missing")
+        array = self.arrays.pop(key)
+        if array.dtype != np.float64:
+            raise ValueError(f"array {key!r} has type {array.dtype}, not float64")
+        if array.shape != shape:
+            raise ValueError(f"array {key!r} has shape {array.shape}, not {shape}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"array {key!r} holds a value that is not finite")
+        array.flags.writeable = False
+        return np.asarray(array)
+
+    def finish(self) -> None:
+        if self.arrays:
+            raise ValueError(f"arrays {sorted(self.arrays)[:3]} do not belong here")
+
+
+def _server_units(server: _File) -> tuple[tuple[str, ...], dict[str, tuple[int, tuple[str, ...]]], tuple[int, int]]:
+    described = _typed(server.described, "units", list)
+    counts: dict[str, tuple[int, tuple[str, ...]]] = {}
+    for entry in described:
+        _keys(entry, ("name", "states", "inputs"))
+        name = _typed(entry, "name", str)
+        check_name(name, "unit")
+        inputs = _typed(entry, "inputs", list)
+        for channel in inputs:
+            check_name(channel, "channel")
+        if name in counts:
+            raise ValueError(f"unit {name!r} stands in it twice")
+        counts[name] = (_count(entry, "states", 1), tuple(inputs))
+    if not counts:
+        raise ValueError("it names no unit")
+    _check_file_names(tuple(counts))
+    sizes = (sum(states for states, _ in counts.values()), sum(len(inputs) for _, inputs in counts.values()))
+    return tuple(counts), counts, sizes
+
+
+def _stored_unit(stored: _File, name: str, counts: tuple[int, tuple[str, ...]], link: str) -> Unit:
+    described = stored.described
+    expected = ("format", "version", "server", "name", "states", "inputs", "outputs", "uses_inputs", "estimator")
+    _keys(described, (*expected, "digest"))
+    unit = Unit(
+        stored.text("name"),
+        states=_count(described, "states", 1),
+        inputs=[_channel(entry) for entry in _typed(described, "inputs", list)],
+        outputs=[_channel(entry) for entry in _typed(described, "outputs", list)],
+    )
+    if unit.name != name:
+        raise ValueError(f"it belongs to unit {unit.name!r}")
+    if stored.text("server") != link:
+        raise ValueError(f"it belongs to another fit than {SERVER_FILE}")
+    if (unit.states, unit.input_names) != counts:
+        raise ValueError(f"its states and inputs are not those that {SERVER_FILE} has for it")
+    return unit
+
+
+def _stored_part(
+    stored: _File, unit: Unit, given: Mapping[str, client.Estimator]
+) -> tuple[UnitPart, dict[str, FloatArray]]:
+    P, U, D = unit.states, unit.n_inputs, unit.n_outputs
+    shapes = {"A": (P, P), "B": (P, U), "C": (D, P), "Q": (P, P), "R": (D, D)}
+    uses_inputs = _typed(stored.described, "uses_inputs", bool)
+    model = LocalModel(**{letter: stored.take(f"model/{letter}", shape) for letter, shape in shapes.items()})
+    theta = stored.take("theta", (P, D)) if "theta" in stored.arrays else None
+    phi = stored.take("phi", (P,)) if "phi" in stored.arrays else None
+    estimated = {
+        letter: stored.take(f"estimated/{letter}", shapes[letter])
+        if f"estimated/{letter}" in stored.arrays
+        else getattr(model, letter)
+        for letter in ("C", "Q", "R")
+    }
+    part = UnitPart(unit, model, client.KalmanEstimator(model), uses_inputs, theta, phi)
+    kind = stored.text("estimator")
+    estimator: client.Estimator
+    if kind == "kalman, own model":
+        seen = shapes | {"B": (P, U if uses_inputs else 0)}
+        estimator = client.KalmanEstimator(
+            LocalModel(**{letter: stored.take(f"estimator/{letter}", shape) for letter, shape in seen.items()})
+        )
+    elif kind == "kalman":
+        estimator = client.KalmanEstimator(part.working_model)
+    elif kind.startswith("custom: "):
+        if unit.name not in given:
+            raise _Demand(
+                f"unit {unit.name!r} was fitted with its own proprietary estimator ({kind[8:]!r}), which is not stored: "
+                f"pass estimators={{{unit.name!r}: ...}} to load."
+            )
+        estimator = given[unit.name]
+    else:
+        raise ValueError(f"estimator {kind!r} is not known")
+    estimator = given.get(unit.name, estimator)
+    if not isinstance(estimator, client.Estimator):
+        raise OptionError(f"load: the estimator of unit {unit.name!r} must have a method estimate(y, u)")
+    return UnitPart(unit, model, estimator, uses_inputs, theta, phi), estimated
+
+
+def _stored_fit(
+    server: _File,
+    parts: Mapping[str, UnitPart],
+    blocks: Mapping[str, list[FloatArray]],
+    losses: Mapping[str, Mapping[str, FloatArray]],
+    sizes: tuple[int, int],
+    rounds: int,
+) -> Fit:
+    described = server.described
+    expected = ("format", "version", "method", "dt", "caveats", "units", "phase", "traffic", "status", "provenance")
+    _keys(described, (*expected, "digest"))
+    names = tuple(parts)
+    A, B = server.take("A", (sizes[0], sizes[0])), server.take("B", sizes)
+    series = {key: server.take(f"history/{key}", (rounds,)) for key in _SERVER_SERIES}
+    delta_d = {name: server.take(f"history/delta_d/{k}", (rounds,)) for k, name in enumerate(names)}
+    server.finish()
+    phase = _texts(described, "phase")
+    if len(phase) != rounds:
+        raise ValueError(f"'phase' has {len(phase)} entries for {rounds} rounds")
+    history = History(
+        **series,
+        phase=phase,
+        client_loss=MappingProxyType(dict(losses["client_loss"])),
+        proprietary_loss=MappingProxyType(dict(losses["proprietary_loss"])),
+        delta_d=MappingProxyType(delta_d),
+    )
+    traffic, status, provenance = (_typed(described, key, dict) for key in ("traffic", "status", "provenance"))
+    _keys(traffic, ("rounds", "bytes_up", "bytes_down"))
+    _keys(status, ("converged", "rounds", "gradient", "message"))
+    _keys(provenance, ("version", "seed", "data_digest", "method"))
+    units = tuple(part.unit for part in parts.values())
+    plant = Plant(
+        units=units,
+        A=A,
+        B=B,
+        **{letter: _block_diagonal(found) for letter, found in blocks.items()},
+        dt=_number(described, "dt"),
+    )
+    return Fit(
+        method=server.text("method"),
+        plant=plant,
+        parts=dict(parts),
+        history=history,
+        traffic=Traffic(**{key: _count(traffic, key, 0) for key in traffic}),
+        status=Status(
+            _typed(status, "converged", bool),
+            _count(status, "rounds", 0),
+            _number(status, "gradient"),
+            _typed(status, "message", str),
+        ),
+        provenance=Provenance(
+            _typed(provenance, "version", str),
+            _count(provenance, "seed", 0),
+            _typed(provenance, "data_digest", str),
+            _typed(provenance, "method", str),
+        ),
+        caveats=_texts(described, "caveats"),
+    )
+
+
+def _block_diagonal(blocks: list[FloatArray]) -> FloatArray:
+    from scipy.linalg import block_diag
+
+    return np.asarray(block_diag(*blocks), np.float64)
+
+
+# ---- reading files that nobody vouches for
+
+
+class _Demand(StorageError):
+    """Not the file's fault: something must be passed to ``load``."""
+
+
+def _read(path: Path, side: str) -> _File:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if not path.is_file():
+            raise StorageError(f"there is no file {str(path)!r}: is the directory a saved fit, and complete?")
+        if (size := path.stat().st_size) > _LARGEST_FILE:
+            raise StorageError(f"{str(path)!r} has {size} bytes, more than a fit can have: use another copy.")
+        with safe_open(str(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StorageError(
+            f"{str(path)!r} is damaged or not a safetensors file ({error}). Use another copy, or fit again."
+        ) from error
+    if _KEY not in metadata:
+        raise StorageError(f"{str(path)!r} was not written by Counterflow: give a directory that a fit was saved to.")
+    with _blaming(path):
+        described = json.loads(metadata[_KEY], object_pairs_hook=_once, parse_constant=_no_constant)
+        if not isinstance(described, dict):
+            raise ValueError("its description is not an object")
+        if described.get("format") != _FORMAT[side]:
+            raise ValueError(f"it holds {described.get('format')!r}, not {_FORMAT[side]!r}")
+        version = described.get("version")
+        if version != _VERSION or isinstance(version, bool):
+            raise _Demand(
+                f"{str(path)!r} has format version {version!r}, this Counterflow reads {_VERSION}: update Counterflow, "
+                "or fit again."
+            )
+        for key, array in arrays.items():
+            if array.dtype != np.float64:
+                raise ValueError(f"array {key!r} has type {array.dtype}, not float64")
+        if _digest(described, arrays) != described.get("digest"):
+            raise ValueError("its contents do not match its digest")
+    return _File(path, described, arrays)
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Whatever is wrong in a file is told as that file's fault."""
+    try:
+        yield
+    except (_Demand, OptionError):
+        raise
+    except (CounterflowError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        reason = str(error) if not isinstance(error, RecursionError) else "its description is nested too deeply"
+        raise StorageError(
+            f"{str(path)!r} is damaged or not part of this fit: {reason.rstrip('.')}. Use another copy, or fit again."
+        ) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands in its description twice")
+    return found
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _keys(found: object, expected: tuple[str, ...]) -> None:
+    if not isinstance(found, dict) or set(found) != set(expected):
+        got = sorted(found) if isinstance(found, dict) else type(found).__name__
+        raise ValueError(f"its description should have {sorted(expected)}, got {got}")
+
+
+def _typed(found: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = found.get(key)
+    if type(value) is not kind:  # bool is an int to isinstance
+        raise ValueError(f"{key!r} should be {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _count(found: Mapping[str, Any], key: str, least: int) -> int:
+    value: int = _typed(found, key, int)
+    if value < least:
+        raise ValueError(f"{key!r} is {value}, less than {least}")
+    return value
+
+
+def _number(found: Mapping[str, Any], key: str) -> float:
+    value = found.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{key!r} should be a finite number")
+    return float(value)
+
+
+def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    values = _typed(found, key, list)
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{key!r} should hold texts")
+    return tuple(values)
+
+
+def _channel(entry: Any) -> Channel:
+    _keys(entry, ("name", "unit", "limits"))
+    ends = entry["limits"]
+    if ends is None:
+        return Channel(entry["name"], entry["unit"])
+    if type(ends) is not list or len(ends) != 2:
+        raise ValueError("'limits' should be null or two ends")
+    low, high = (infinity if end is None else end for end, infinity in zip(ends, _INFINITIES, strict=True))
+    return Channel(entry["name"], entry["unit"], (low, high))

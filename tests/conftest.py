@@ -1,0 +1,16 @@
+"""Fixtures for the whole suite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _global_random_state_is_left_alone():
+    """Randomness is an argument: nothing may draw from NumPy's global generator."""
+    before = np.random.get_state()  # noqa: NPY002
+    yield
+    after = np.random.get_state()  # noqa: NPY002
+    assert before[2] == after[2], "a test moved NumPy's global random state"
+    assert np.array_equal(before[1], after[1]), "a test moved NumPy's global random state"

@@ -1,0 +1,173 @@
+"""Messages and their codec: what is built is checked, what is decoded is checked again, sizes are exact."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterflow import ProtocolError
+from counterflow.protocol import (
+    AugmentedStates,
+    Finished,
+    Introduction,
+    Plan,
+    Settled,
+    StateGradients,
+    decode,
+    encode,
+    encoded_size,
+)
+from counterflow.protocol.messages import KINDS, schema
+
+
+def examples():
+    rng = np.random.default_rng(0)
+    return [
+        Plan("boiler", offset=True, refined_gradient=False),
+        Introduction("boiler", np.eye(2), np.ones((2, 3)), rng.standard_normal((5, 2)), rng.standard_normal((5, 3))),
+        Introduction("no inputs", np.eye(1), np.ones((1, 0)), np.ones((1, 1)), np.ones((1, 0))),
+        AugmentedStates("größe/µ", 3, 0.1, rng.standard_normal((5, 2)), np.ones(2)),
+        StateGradients("boiler", 1, True, False, 0.5, True, np.ones((4, 2)), np.ones((4, 2))),
+        StateGradients("boiler", 1, False, True, 0.0, False, np.ones((4, 2)), np.zeros((0, 2))),
+        Settled("boiler", 9, 1e-9),
+        Finished("boiler", 9, True),
+    ]
+
+
+@pytest.mark.parametrize("message", examples(), ids=lambda m: type(m).__name__)
+def test_a_message_survives_the_wire_and_its_size_is_known(message):
+    data = encode(message)
+    again = decode(data)
+    assert type(again) is type(message)
+    for name in schema(type(message)):
+        one, two = getattr(message, name), getattr(again, name)
+        assert np.array_equal(one, two)
+        assert type(one) is type(two)
+        if isinstance(two, np.ndarray):
+            assert not two.flags.writeable
+    assert encoded_size(message) == len(data)
+
+
+def test_every_kind_has_an_example():
+    assert {type(m).__name__ for m in examples()} == set(KINDS)
+
+
+def test_size_with_other_rows_is_the_size_of_such_a_message():
+    short = AugmentedStates("boiler", 3, 0.1, np.ones((5, 2)), np.ones(2))
+    long = AugmentedStates("boiler", 3, 123.456789, np.ones((123_456, 2)), np.ones(2))
+    assert encoded_size(short, rows=123_456) == len(encode(long))
+    without = StateGradients("boiler", 1, False, True, 0.0, False, np.ones((4, 2)), np.zeros((0, 2)))
+    assert encoded_size(without, rows=100) == encoded_size(without) + 96 * 2 * 8 + 2  # two more digits in the header
+
+
+BAD = {
+    "a list for an array": lambda: AugmentedStates("b", 0, 0.0, [[1.0]], np.ones(1)),
+    "float32": lambda: AugmentedStates("b", 0, 0.0, np.ones((3, 1), np.float32), np.ones(1)),
+    "one axis": lambda: AugmentedStates("b", 0, 0.0, np.ones(3), np.ones(1)),
+    "nan": lambda: AugmentedStates("b", 0, 0.0, np.full((3, 1), np.nan), np.ones(1)),
+    "infinite": lambda: AugmentedStates("b", 0, 0.0, np.full((3, 1), -np.inf), np.ones(1)),
+    "infinities that cancel": lambda: AugmentedStates("b", 0, 0.0, np.array([[np.inf], [-np.inf]]), np.ones(1)),
+    "phi of another size": lambda: AugmentedStates("b", 0, 0.0, np.ones((3, 1)), np.ones(2)),
+    "negative round": lambda: AugmentedStates("b", -1, 0.0, np.ones((3, 1)), np.ones(1)),
+    "round that is a float": lambda: AugmentedStates("b", 1.0, 0.0, np.ones((3, 1)), np.ones(1)),
+    "flag that is a number": lambda: Plan("b", 1, True),
+    "norm that is not finite": lambda: Settled("b", 1, float("nan")),
+    "empty name": lambda: Settled("", 1, 0.0),
+    "name too long": lambda: Settled("x" * 101, 1, 0.0),
+    "name not text": lambda: Settled(5, 1, 0.0),
+    "A not square": lambda: Introduction("b", np.ones((2, 3)), np.ones((2, 1)), np.ones((4, 2)), np.ones((4, 1))),
+    "B of other inputs": lambda: Introduction("b", np.eye(2), np.ones((2, 2)), np.ones((4, 2)), np.ones((4, 1))),
+    "rows differ": lambda: Introduction("b", np.eye(2), np.ones((2, 1)), np.ones((4, 2)), np.ones((3, 1))),
+    "no rows": lambda: Introduction("b", np.eye(2), np.ones((2, 1)), np.ones((0, 2)), np.ones((0, 1))),
+    "negative penalty": lambda: StateGradients("b", 0, False, False, -1.0, False, np.ones((4, 2)), np.ones((4, 2))),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_cannot_be_built(case):
+    with pytest.raises(ProtocolError):
+        BAD[case]()
+
+
+def frame(header: object, payload: bytes = b"", magic: bytes = b"CFLW", version: int = 1) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<4sHI", magic, version, len(text)) + text + payload
+
+
+def header(**changes):
+    good = {"kind": "Finished", "fields": {"unit": "b", "round": 1, "converged": True}, "arrays": {}}
+    return {**good, **changes}
+
+
+HOSTILE = {
+    "nothing": b"",
+    "short": b"CFLW\x01",
+    "other magic": frame(header(), magic=b"PK\x03\x04"),
+    "other version": frame(header(), version=2),
+    "header longer than data": struct.pack("<4sHI", b"CFLW", 1, 4_000_000_000) + b"{}",
+    "not json": frame(b"\xff\xfe{"),
+    "deep json": frame(b"[" * 10_000),
+    "a list": frame([1]),
+    "unknown kind": frame(header(kind="os.system")),
+    "kind not text": frame(header(kind=["Finished"])),
+    "extra key": frame({**header(), "code": "x"}),
+    "extra field": frame(header(fields={"unit": "b", "round": 1, "converged": True, "x": 1})),
+    "missing field": frame(header(fields={"unit": "b", "round": 1})),
+    "fields a list": frame(header(fields=[])),
+    "big integer": frame(header(fields={"unit": "b", "round": 10**30, "converged": True})),
+    "bytes beyond the end": frame(header(), b"\0" * 8),
+    "array announced, not there": frame({
+        "kind": "Settled", "fields": {"unit": "b", "round": 1}, "arrays": {"gradient_norm": []}
+    }),
+    "float with axes": frame({
+        "kind": "Settled", "fields": {"unit": "b", "round": 1}, "arrays": {"gradient_norm": [1]}
+    }, b"\0" * 8),
+    "huge shape": frame({
+        "kind": "AugmentedStates", "fields": {"unit": "b", "round": 1},
+        "arrays": {"gradient_norm": [], "predicted": [2**39, 2**39], "offset": [1]},
+    }),
+    "negative shape": frame({
+        "kind": "AugmentedStates", "fields": {"unit": "b", "round": 1},
+        "arrays": {"gradient_norm": [], "predicted": [-1, 1], "offset": [1]},
+    }),
+    "shape of booleans": frame({
+        "kind": "AugmentedStates", "fields": {"unit": "b", "round": 1},
+        "arrays": {"gradient_norm": [], "predicted": [True, True], "offset": [True]},
+    }, b"\0" * 24),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_bytes_are_refused(case):
+    with pytest.raises(ProtocolError):
+        decode(HOSTILE[case])
+
+
+def test_a_message_over_the_limit_is_refused_before_it_is_read():
+    with pytest.raises(ProtocolError, match="limit"):
+        decode(encode(Finished("b", 1, True)), limit=10)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_noise_is_refused(data):
+    with pytest.raises(ProtocolError):
+        decode(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(range(len(examples()))), st.data())
+def test_a_flipped_byte_is_refused_or_gives_a_valid_message(which, data):
+    good = bytearray(encode(examples()[which]))
+    at = data.draw(st.integers(0, len(good) - 1))
+    good[at] ^= data.draw(st.integers(1, 255))
+    try:
+        message = decode(bytes(good))
+    except ProtocolError:
+        return
+    assert decode(encode(message)).unit == message.unit

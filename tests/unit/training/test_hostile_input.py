@@ -1,0 +1,185 @@
+"""Bad input gets one clear error of the family, or the right result; never a traceback from NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import counterflow as cf
+from counterflow.client import Estimates
+
+PLANT = cf.random_plant(units=["boiler", "turbine"], rng=1)
+RECORDING = PLANT.simulate(60, rng=2)
+
+
+def with_y(change):
+    rows = {n: (RECORDING[n].y.copy(), RECORDING[n].u) for n in PLANT.names}
+    change(rows["boiler"][0])
+    return cf.Recording.from_arrays(rows, units=PLANT.units)
+
+
+def missing(y):
+    y[7, 2] = np.nan
+
+
+BAD = {
+    "no recording": (lambda: cf.fit(np.ones((5, 2)), PLANT.locals()), cf.DataError, "Recording"),
+    "no models": (lambda: cf.fit(RECORDING, method="penalty"), cf.ModelError, "models"),
+    "models of other units": (lambda: cf.fit(RECORDING, {"boiler": PLANT.local("boiler")}), cf.ModelError, "turbine"),
+    "a model of another type": (lambda: cf.fit(RECORDING, dict.fromkeys(PLANT.names, 3)), cf.ModelError, "LocalModel"),
+    "models a list": (lambda: cf.fit(RECORDING, [PLANT.local("boiler")]), cf.ModelError, "list"),
+    "a model of other size": (
+        lambda: cf.fit(RECORDING, cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1).locals()),
+        cf.ModelError,
+        "outputs",
+    ),
+    "unknown method": (lambda: cf.fit(RECORDING, PLANT.locals(), method="magic"), cf.OptionError, "penalty"),
+    "unknown option": (lambda: cf.fit(RECORDING, PLANT.locals(), round=3), cf.OptionError, "rounds"),
+    "negative xi": (lambda: cf.fit(RECORDING, PLANT.locals(), xi=-1.0), cf.OptionError, "xi"),
+    "xi not finite": (lambda: cf.fit(RECORDING, PLANT.locals(), xi=float("nan")), cf.OptionError, "xi"),
+    "xi for other units": (lambda: cf.fit(RECORDING, PLANT.locals(), xi={"boiler": 1.0}), cf.OptionError, "turbine"),
+    "rho zero": (lambda: cf.fit(RECORDING, PLANT.locals(), method="lagrangian", rho=0.0), cf.OptionError, "rho"),
+    "rounds zero": (lambda: cf.fit(RECORDING, PLANT.locals(), rounds=0), cf.OptionError, "rounds"),
+    "rounds a float": (lambda: cf.fit(RECORDING, PLANT.locals(), rounds=2.5), cf.OptionError, "rounds"),
+    "negative step": (lambda: cf.fit(RECORDING, PLANT.locals(), solver="gradient", eta_1=-1.0), cf.OptionError, "eta_1"),
+    "unknown solver": (lambda: cf.fit(RECORDING, PLANT.locals(), solver="newton"), cf.OptionError, "conjugate"),
+    "conjugate Lagrangian": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), method="lagrangian", solver="conjugate"), cf.OptionError, "IMEX"
+    ),
+    "algorithm-1 with conjugate": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), gradients="algorithm-1"), cf.OptionError, "gradient"
+    ),
+    "negative seed": (lambda: cf.fit(RECORDING, PLANT.locals(), seed=-1), cf.OptionError, "seed"),
+    "oracle without plant": (lambda: cf.fit(RECORDING, PLANT.locals(), method="oracle"), cf.ModelError, "plant"),
+    "oracle with options": (lambda: cf.fit(RECORDING, PLANT, method="oracle", xi=1.0), cf.OptionError, "xi"),
+    "missing measurements": (
+        lambda: cf.fit(with_y(missing), PLANT.locals(), method="penalty"), cf.DataError, r"boiler.*row 7"
+    ),
+    "steps that diverge": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), solver="gradient", eta_1=10.0, eta_2=10.0, rounds=2000),
+        cf.OptionError,
+        "diverged",
+    ),
+    "watching compressed rows": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), watch=lambda *_: None, compress=True), cf.OptionError, "compress=False"
+    ),
+    "estimator of nobody": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), estimators={"pump": BadEstimator("shape")}), cf.OptionError, "pump"
+    ),
+    "estimator without estimate": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), estimators={"boiler": 3}), cf.OptionError, "estimate"
+    ),
+    "estimator with wrong shape": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), estimators={"boiler": BadEstimator("shape")}), cf.DataError, "boiler"
+    ),
+    "estimator with NaN": (
+        lambda: cf.fit(RECORDING, PLANT.locals(), estimators={"boiler": BadEstimator("nan")}), cf.DataError, "finite"
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class BadEstimator:
+    fault: str
+
+    def estimate(self, y, u):
+        states = np.zeros((len(y), 3 if self.fault == "shape" else 2))
+        if self.fault == "nan":
+            states[5] = np.nan
+        return Estimates(states, states)
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_bad_input_gets_one_clear_error(case):
+    call, kind, text = BAD[case]
+    with pytest.raises(kind, match=text):
+        call()
+
+
+ODD = {
+    "one step": dict(steps=1),
+    "two steps": dict(steps=2),
+    "one unit": dict(units=1),
+    "no inputs": dict(inputs=0),
+    "one output": dict(outputs=1),
+    "one state": dict(states=1),
+}
+
+
+@pytest.mark.parametrize("method", ["penalty", "lagrangian", "hybrid", "fedgc"])
+@pytest.mark.parametrize("case", ODD)
+def test_odd_sizes_work(case, method):
+    sizes = dict(ODD[case])
+    steps = sizes.pop("steps", 50)
+    plant = cf.random_plant(**{"units": 2, **sizes}, rng=1)
+    recording = plant.simulate(steps, rng=2)
+    found = cf.fit(recording, plant.locals(), method=method, rounds=30)
+    for values in (found.plant.A, found.plant.B, found.history.server_loss, found.history.disentanglement):
+        assert np.isfinite(values).all()
+    if case == "one unit":
+        assert np.array_equal(found.plant.A, plant.A)
+
+
+def test_inputs_that_never_move_leave_their_couplings_at_zero():
+    inputs = {n: np.zeros((201, 2)) for n in PLANT.names}
+    recording = PLANT.simulate(200, rng=2, inputs=inputs)
+    found = cf.fit(recording, PLANT.locals(), xi=1.0)
+    assert found.status.converged
+    assert not found.plant.block("B", "boiler", "turbine").any()
+
+
+def test_an_unstable_local_block_is_handled():
+    """A tank that integrates, and a unit that runs away slowly: the filters see them, training works."""
+    units = [cf.Unit("tank", 1, 1, 2), cf.Unit("reactor", 1, 1, 2)]
+    C = np.array([[1.0, 0], [0.5, 0], [0, 1.0], [0, -1.0]])
+    plant = cf.Plant(units=units, A=[[1.0, 0.0], [0.05, 1.01]], B=np.eye(2), C=C, Q=0.01 * np.eye(2), R=np.eye(4))
+    recording = plant.simulate(200, rng=3)
+    found = cf.fit(recording, plant.locals(), xi=1.0)
+    assert found.status.converged
+    assert np.isfinite(found.plant.A).all()
+
+
+def test_duplicated_and_constant_channels_are_handled():
+    rows = {}
+    for name in PLANT.names:
+        y = RECORDING[name].y
+        rows[name] = (np.hstack([y, y[:, :1], np.full((len(y), 1), 4.0)]), RECORDING[name].u)
+    recording = cf.Recording.from_arrays(rows)
+    models = {}
+    for name in PLANT.names:
+        m = PLANT.local(name)
+        C = np.vstack([m.C, m.C[:1], np.zeros((1, 2))])
+        models[name] = cf.LocalModel(A=m.A, B=m.B, C=C, Q=m.Q, R=np.eye(10))
+    found = cf.fit(recording, models, xi=10.0)
+    assert found.status.converged
+
+
+def test_a_proprietary_estimator_is_a_plug_in():
+    """An observer with a fixed gain, not a Kalman filter: its own states are used, nothing else changes."""
+
+    @dataclass
+    class Observer:
+        model: cf.LocalModel
+
+        def estimate(self, y, u):
+            predicted, refined = np.zeros((len(y), 2)), np.zeros((len(y), 2))
+            gain = 0.1 * np.linalg.pinv(self.model.C)
+            for t in range(len(y)):
+                if t:
+                    predicted[t] = self.model.A @ refined[t - 1] + self.model.B @ u[t - 1]
+                refined[t] = predicted[t] + gain @ (y[t] - self.model.C @ predicted[t])
+            return Estimates(predicted, refined)
+
+    own = {n: Observer(PLANT.local(n)) for n in PLANT.names}
+    found = cf.fit(RECORDING, PLANT.locals(), estimators=own, xi=1.0)
+    assert isinstance(own["boiler"], cf.Estimator)
+    for name in PLANT.names:
+        residual = (
+            RECORDING[name].y
+            - own[name].estimate(RECORDING[name].y, RECORDING[name].u).predicted @ PLANT.local(name).C.T
+        )
+        assert found.history.proprietary_loss[name][-1] == pytest.approx((residual[1:] ** 2).sum(axis=1).mean())
+    assert not np.allclose(found.plant.A, cf.fit(RECORDING, PLANT.locals(), xi=1.0).plant.A)

@@ -1,0 +1,219 @@
+"""Penalty, augmented Lagrangian, hybrid, FedGC: where they arrive, and that they never blow up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tolerances import ITERATES, ITERATIVE
+
+import counterflow as cf
+from counterflow.client import AugmentedModel, KalmanEstimator
+from counterflow.client.augmented import ClientData
+from counterflow.plant import excitation
+
+XI = (0.0, 0.1, 1.0, 10.0, 100.0, 1e4, 1e6)
+
+
+def full_gradient(plant, recording, found, xi, offset=True):
+    """Gradient of L_s + Σ L_a in all parameters at a fit's point, formula by formula from the paper; dict of arrays."""
+    names, out = plant.names, {}
+    u = {n: recording[n].u[:-1] for n in names}
+    refined = {n: KalmanEstimator(plant.local(n)).estimate(recording[n].y, recording[n].u).refined[:-1] for n in names}
+    steps = recording.steps
+    for m in names:
+        local, y = plant.local(m), recording[m].y
+        theta, phi = found.parts[m].theta, found.parts[m].phi
+        h_a = (refined[m] + y[:-1] @ theta.T) @ local.A.T + u[m] @ local.B.T + phi
+        crossed = sum((refined[n] @ found.plant.block("A", m, n).T for n in names if n != m), np.zeros_like(h_a))
+        pushed = sum((u[n] @ found.plant.block("B", m, n).T for n in names if n != m), np.zeros_like(h_a))
+        r = h_a - refined[m] @ local.A.T - u[m] @ local.B.T - crossed - pushed
+        D = y[:-1] @ theta.T @ local.A.T - crossed
+        r_a = y[1:] - h_a @ local.C.T
+        back = 2 / steps * (r - r_a @ local.C)
+        out["theta", m] = ((back + 2 * xi / steps * D) @ local.A).T @ y[:-1]
+        if offset:
+            out["phi", m] = back.sum(axis=0)
+        for n in names:
+            if n != m:
+                out["A", m, n] = -2 / steps * (r + xi * D).T @ refined[n]
+                out["B", m, n] = -2 / steps * r.T @ u[n]
+    return out
+
+
+def norm(gradient, keys=None):
+    return float(np.sqrt(sum(np.vdot(g, g) for k, g in gradient.items() if keys is None or k[0] in keys)))
+
+
+@pytest.mark.parametrize("units", [2, 4, 8, 16])
+@pytest.mark.parametrize("xi", XI[1:])
+def test_conjugate_arrives_in_ten_rounds(units, xi):
+    plant = cf.random_plant(units=units, rng=units)
+    recording = plant.simulate(1500, rng=7)
+    found = cf.fit(recording, plant.locals(), method="penalty", xi=xi)
+    assert found.status.converged
+    assert found.traffic.rounds <= 10
+    start = cf.fit(recording, plant.locals(), method="penalty", xi=xi, rounds=1)
+    gradient, first = full_gradient(plant, recording, found, xi), full_gradient(plant, recording, start, xi)
+    assert norm(gradient) <= 1.5 * ITERATIVE * norm(first)
+
+
+def test_gradient_and_conjugate_meet_at_the_same_point():
+    plant = cf.random_plant(units=2, outputs=2, rng=3)
+    recording = plant.simulate(400, rng=4)
+    one = cf.fit(recording, plant.locals(), xi=1.0, tol=1e-11)
+    two = cf.fit(recording, plant.locals(), xi=1.0, solver="gradient", rounds=60_000, tol=1e-12)
+    assert two.status.converged
+    assert np.abs(one.plant.A - two.plant.A).max() < 1e-7
+    assert np.abs(one.plant.B - two.plant.B).max() < 1e-7
+    for name in plant.names:
+        assert np.abs(one.parts[name].theta - two.parts[name].theta).max() < 1e-7
+
+
+def badly_scaled(plant, recording):
+    """The same plant in hostile engineering units: channels from 1e-4 to 1e4, states in another basis."""
+    scales = np.logspace(-4, 4, plant.C.shape[0])
+    basis = {n: np.diag(np.logspace(-1, 2, plant.local(n).states)) for n in plant.names}
+    other = plant.transformed(basis).replace(
+        C=scales[:, None] * plant.transformed(basis).C, R=plant.R * np.outer(scales, scales)
+    )
+    rows = {n: (recording[n].y * scales[plant.output_slice(n)], recording[n].u) for n in plant.names}
+    return other, cf.Recording.from_arrays(rows, units=other.units)
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "badly scaled"])
+@pytest.mark.parametrize("gradients", ["both", "algorithm-1"])
+@pytest.mark.parametrize("xi", XI)
+def test_derived_steps_never_diverge(xi, gradients, scaled):
+    plant = cf.random_plant(units=3, outputs=3, rng=1)
+    recording = plant.simulate(300, rng=2, inputs=excitation.white(plant, 300, 2, mean=5.0))
+    if scaled:
+        plant, recording = badly_scaled(plant, recording)
+    found = cf.fit(
+        recording, plant.locals(), solver="gradient", xi=xi, rounds=400, gradients=gradients, initial_scale=1
+    )
+    losses = found.history.server_loss + sum(found.history.client_loss.values())
+    assert np.isfinite(losses).all()
+    if gradients == "both":  # a true descent: the combined loss may not rise, beyond rounding
+        assert (np.diff(losses) <= 1e-12 * losses[:-1]).all()
+    assert losses[-1] <= losses[0]
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "badly scaled"])
+@pytest.mark.parametrize("rho", [1e-3, 1.0, 1e3, 1e6])
+def test_the_lagrangian_with_derived_steps_never_diverges(rho, scaled):
+    plant = cf.random_plant(units=3, outputs=3, rng=1)
+    recording = plant.simulate(300, rng=2, inputs=excitation.white(plant, 300, 2, mean=5.0))
+    if scaled:
+        plant, recording = badly_scaled(plant, recording)
+    found = cf.fit(recording, plant.locals(), method="lagrangian", rho=rho, rounds=1500, initial_scale=1)
+    history = found.history
+    assert np.isfinite(history.residual_loss).all()
+    assert history.residual_loss[-1] <= history.residual_loss[0]
+    assert history.disentanglement[-1] <= history.disentanglement[0]
+
+
+def test_the_lagrangian_enforces_the_constraint_that_the_penalty_only_weighs():
+    plant = cf.random_plant(units=2, rng=1)
+    recording = plant.simulate(1000, rng=2)
+    al = cf.fit(recording, plant.locals(), method="lagrangian", rho=10.0, rounds=3000)
+    pm = cf.fit(recording, plant.locals(), method="penalty", xi=10.0)
+    assert al.history.disentanglement[-1] < 1e-3 * pm.history.disentanglement[-1]
+
+
+def test_the_hybrid_ends_where_the_penalty_method_ends():
+    plant = cf.random_plant(units=2, rng=1)
+    recording = plant.simulate(600, rng=2)
+    hybrid = cf.fit(recording, plant.locals(), method="hybrid", xi=3.0, warm_rounds=50, solver="conjugate", tol=1e-10)
+    penalty = cf.fit(recording, plant.locals(), method="penalty", xi=3.0, tol=1e-10)
+    assert hybrid.history.phase[0] == "lagrangian"
+    assert hybrid.history.phase[-1] == "penalty"
+    assert hybrid.history.phase.count("lagrangian") == 50
+    assert np.abs(hybrid.plant.A - penalty.plant.A).max() < 1e-7
+    assert np.abs(hybrid.plant.B - penalty.plant.B).max() < 1e-7
+
+
+def test_fedgc_knows_no_inputs():
+    plant = cf.random_plant(units=3, rng=1)
+    recording = plant.simulate(800, rng=2)
+    found = cf.fit(recording, plant.locals(), method="fedgc")
+    assert not found.plant.B.any()
+    assert found.plant.B.shape == plant.B.shape
+    assert all(not part.phi.any() for part in found.parts.values())
+    silent = cf.Recording.from_arrays(
+        {n: (recording[n].y, np.zeros((recording.rows, 0))) for n in plant.names},
+        units=[cf.Unit(u.name, u.states, 0, u.outputs) for u in plant.units],
+    )
+    models = {n: cf.LocalModel(A=m.A, B=m.B[:, :0], C=m.C, Q=m.Q, R=m.R) for n, m in plant.locals().items()}
+    again = cf.fit(silent, models, method="fedgc")
+    assert np.array_equal(again.plant.A, found.plant.A)
+
+
+def test_a_round_in_one_process_gives_the_same_iterates_as_the_arrays():
+    plant = cf.random_plant(units=3, outputs=5, rng=8)
+    recording = plant.simulate(700, rng=9, inputs=excitation.white(plant, 700, 9, mean=3.0))
+    for options in (
+        dict(solver="gradient", rounds=300, xi=5.0),
+        dict(method="lagrangian", rounds=300, rho=5.0),
+        dict(solver="conjugate", xi=5.0),
+    ):
+        small, large = (cf.fit(recording, plant.locals(), tol=1e-9, compress=c, **options) for c in (True, False))
+        assert small.traffic == large.traffic
+        assert np.abs(small.plant.A - large.plant.A).max() <= ITERATES * np.abs(large.plant.A).max()
+        assert np.abs(small.plant.B - large.plant.B).max() <= ITERATES * np.abs(large.plant.B).max()
+        for name in plant.names:
+            theta = large.parts[name].theta
+            assert np.abs(small.parts[name].theta - theta).max() <= ITERATES * np.abs(theta).max()
+            assert np.allclose(
+                small.history.client_loss[name], large.history.client_loss[name], rtol=ITERATES, atol=0.0
+            )
+
+
+def test_permuting_units_permutes_blocks():
+    plant = cf.random_plant(units=["a", "b", "c"], rng=1)
+    order = ["c", "a", "b"]
+    other = plant.permuted(order)
+    for options in (dict(solver="gradient", rounds=50), dict(method="lagrangian", rounds=50), dict(tol=1e-10)):
+        one = cf.fit(plant.simulate(300, rng=5), plant.locals(), seed=4, **options)
+        two = cf.fit(other.simulate(300, rng=5), other.locals(), seed=4, **options)
+        for effect in order:
+            for cause in order:
+                for letter in "AB":
+                    gap = one.plant.block(letter, effect, cause) - two.plant.block(letter, effect, cause)
+                    assert np.abs(gap).max() < 1e-8
+
+
+def test_zero_coupling_leaves_the_units_alone():
+    plant = cf.random_plant(units=2, coupling=0.0, rng=1)
+    recording = plant.simulate(20_000, rng=2)
+    found = cf.fit(recording, plant.locals(), xi=0.1)
+    rows = plant.state_slice(plant.names[0])
+    columns = plant.state_slice(plant.names[1])
+    assert np.abs(found.plant.A[rows, columns]).max() < 0.02
+    for name in plant.names:
+        ratio = found.history.client_loss[name][-1] / found.history.proprietary_loss[name][-1]
+        assert 0.99 < ratio <= 1.0 + 1e-12
+
+
+def test_a_change_of_state_basis_changes_no_prediction():
+    """The published loss weighs states by |.|², so it is unchanged by an orthogonal change of basis only."""
+    plant = cf.random_plant(units=2, rng=1)
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    other = plant.transformed(dict.fromkeys(plant.names, turn))
+    recording = plant.simulate(500, rng=2)
+    one = cf.fit(recording, plant.locals(), xi=2.0, tol=1e-10)
+    two = cf.fit(recording, other.locals(), xi=2.0, tol=1e-10)
+    new = plant.simulate(200, rng=3)
+    for model, units in one.validate(new).errors.items():
+        for name, series in units.items():
+            assert np.allclose(series, two.validate(new).errors[model][name], rtol=1e-7, atol=1e-9)
+
+
+def test_the_implicit_step_solves_its_equation():
+    plant = cf.random_plant(units=1, states=3, outputs=4, rng=1)
+    record = plant.simulate(50, rng=2)[plant.names[0]]
+    local = plant.local(plant.names[0])
+    data = ClientData.from_rows(record.y, record.u, KalmanEstimator(local).estimate(record.y, record.u))
+    model = AugmentedModel(local, data)
+    step = np.random.default_rng(0).standard_normal((3, 4))
+    x = model.implicit_step(step, 37.0)
+    assert np.allclose(x + 37.0 * local.A.T @ local.A @ x @ model.gram, step, rtol=1e-12, atol=1e-12)
