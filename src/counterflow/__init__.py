@@ -17,6 +17,7 @@ from counterflow.errors import (
     OptionError,
     ProtocolError,
     StorageError,
+    UnidentifiedError,
     UnknownNameError,
     UnstableError,
 )
@@ -24,7 +25,7 @@ from counterflow.errors import (
 if TYPE_CHECKING:
     from counterflow.client import Estimates, Estimator, KalmanEstimator
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
-    from counterflow.runtime import Effect, Fit, TrainingOptions, Validation, fit
+    from counterflow.runtime import Effect, Fit, LikelihoodOptions, TrainingOptions, Validation, fit
     from counterflow.runtime.storage import load
 
 _HOMES = {
@@ -34,6 +35,7 @@ _HOMES = {
     "Estimator": "client",
     "Fit": "runtime",
     "KalmanEstimator": "client",
+    "LikelihoodOptions": "runtime",
     "LocalModel": "plant",
     "Plant": "plant",
     "Recording": "plant",
@@ -54,6 +56,7 @@ __all__ = [
     "Estimator",
     "Fit",
     "KalmanEstimator",
+    "LikelihoodOptions",
     "LocalModel",
     "ModelError",
     "OptionError",
@@ -62,6 +65,7 @@ __all__ = [
     "Recording",
     "StorageError",
     "TrainingOptions",
+    "UnidentifiedError",
     "Unit",
     "UnknownNameError",
     "UnstableError",

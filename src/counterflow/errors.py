@@ -38,3 +38,7 @@ class ProtocolError(CounterflowError):
 
 class StorageError(CounterflowError):
     """A saved file is missing, damaged, or not what it claims to be."""
+
+
+class UnidentifiedError(CounterflowError):
+    """The data cannot answer the question; the message says why, and what data could."""

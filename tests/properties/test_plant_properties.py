@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tolerances import EXACT, ITERATIVE, LONG
 
 from counterflow.plant import random_plant
-from counterflow.plant.recurrence import linear_recurrence
 from counterflow.plant.transfer import transmission_zeros
+from counterflow.recurrence import linear_recurrence
 
 seeds = st.integers(0, 2**32 - 1)
 plants = st.builds(

@@ -1,8 +1,8 @@
 """Algorithm 1 of the paper, transcribed line by line, one time step after the other. Slow on purpose.
 
-It is the oracle for ``solver="gradient"``. Departures from the listing, all in docs/theory/paper.md: the loop runs for a
-given number of rounds; dL/dĥ_a is sent too (section 5.2) unless ``refined_gradient`` is False; the augmented Lagrangian
-with its IMEX step is written out, which the paper only describes.
+It is the oracle for ``solver="gradient"``. Departures from the listing, all in docs/theory/paper.md: the loop runs for
+a given number of rounds; dL/dĥ_a is sent too (section 5.2) unless ``refined_gradient`` is False; the augmented
+Lagrangian with its IMEX step is written out, which the paper only describes.
 """
 
 from __future__ import annotations

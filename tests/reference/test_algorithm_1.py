@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import algorithm_1
 import numpy as np
 import pytest
-import algorithm_1
 from tolerances import ITERATES
 
 import counterflow as cf

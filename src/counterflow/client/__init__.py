@@ -1,8 +1,24 @@
-"""The unit's side: proprietary estimator (a plug-in), augmented model, and the state machine that trains it."""
+"""The unit's side: proprietary estimator (a plug-in), augmented model, sufficient messages, state machines."""
 
+from counterflow.client import published, sufficient
 from counterflow.client.augmented import AugmentedModel, ClientData
 from counterflow.client.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
-from counterflow.client.machine import ClientState, ClientSteps, step
+from counterflow.client.published import ClientState, ClientSteps
+from counterflow.client.sufficient import SufficientClient, sufficient_message
+from counterflow.errors import ProtocolError
+from counterflow.protocol import Message
+
+State = ClientState | SufficientClient
+
+
+def step(state: State, message: Message) -> tuple[State, tuple[Message, ...]]:
+    """React to one message of the server, whatever the method."""
+    if message.unit != state.unit:
+        raise ProtocolError(f"unit {state.unit!r} got a message meant for unit {message.unit!r}")
+    if isinstance(state, SufficientClient):
+        return sufficient.step(state, message)
+    return published.step(state, message)
+
 
 __all__ = [
     "AugmentedModel",
@@ -12,6 +28,9 @@ __all__ = [
     "Estimates",
     "Estimator",
     "KalmanEstimator",
+    "State",
+    "SufficientClient",
     "checked_estimates",
     "step",
+    "sufficient_message",
 ]

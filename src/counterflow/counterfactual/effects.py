@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.plant.recurrence import linear_recurrence
+from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
 

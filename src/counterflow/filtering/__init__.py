@@ -1,8 +1,4 @@
-"""Kalman kernels: pure functions on arrays, time first.
-
-    h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
-    y[t] = C h[t] + v[t],                  v ~ N(0, R)
-"""
+"""Kalman kernels: pure functions on arrays, time first. The model is stated in `counterflow.filtering.kalman`."""
 
 from counterflow.filtering.compression import Compression, compress
 from counterflow.filtering.forecast import Forecast, MeasurementPrediction, forecast, predict_measurements

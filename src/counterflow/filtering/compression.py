@@ -47,7 +47,7 @@ class Compression:
     @property
     def size(self) -> int:
         """Number of channels that were compressed."""
-        return self.reach.shape[1]
+        return int(self.reach.shape[1])
 
 
 def compress(C: FloatArray, R: FloatArray) -> Compression:
@@ -70,7 +70,7 @@ def compress(C: FloatArray, R: FloatArray) -> Compression:
     D, P = C.shape
     if D == 0:
         return Compression(np.empty((0, P)), np.empty((0, 0)), np.empty((0, 0)), 0.0)
-    L = np.linalg.cholesky(R)
+    L: FloatArray = np.asarray(np.linalg.cholesky(R), dtype=np.float64)
     whiten = triangular_solve(L, np.eye(D))
     white_C = triangular_solve(L, C)
     # The rank must not depend on the units of the states: judge it with every column of the same length.
@@ -138,7 +138,7 @@ def compress_rows(
         log_scale = np.where(measured, np.log(deviation), 0.0).sum(axis=1)
     else:
         log_scale = _whiten(white, measured, R)
-    triangle = np.linalg.qr(white, mode="r")
+    triangle: FloatArray = np.asarray(np.linalg.qr(white, mode="r"), dtype=np.float64)
     kept = min(D, P)
     rest = triangle[:, P, P] ** 2 if D > P else np.zeros(n)
     return CompressedRows(

@@ -11,7 +11,7 @@ from counterflow.errors import DataError, ModelError, UnstableError
 from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
 from counterflow.filtering.results import FilterResult, expand, freeze
 from counterflow.filtering.update import predict
-from counterflow.plant.recurrence import linear_recurrence
+from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
 

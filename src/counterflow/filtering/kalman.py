@@ -25,7 +25,7 @@ from counterflow.filtering.patterns import Stretch, stretches
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, expand, freeze
 from counterflow.filtering.update import Convergence, Update, closed_loop, predict, spectral_radius, update
-from counterflow.plant.recurrence import linear_recurrence
+from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
 
@@ -174,10 +174,11 @@ class _Filter:
         self.buffer = np.empty(0)
 
     def run(self) -> None:
-        if self.full is not None and self.complete:
-            self._constant(Stretch(0, self.rows, None), self.full)
-        else:
-            self._patterned()
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow is told below, in words
+            if self.full is not None and self.complete:
+                self._constant(Stretch(0, self.rows, None), self.full)
+            else:
+                self._patterned()
         final = self.filtered[-1] if self.keep else self.mean
         if not (math.isfinite(self.log_likelihood) and np.isfinite(final).all()):
             raise DataError(
@@ -242,17 +243,15 @@ class _Filter:
             drive = self._drive(t, last)
             for k in range(last - t):
                 change = update(self.covariance, observation)
-                if convergence.reached(self.covariance, change, A):
-                    if spectral_radius(closed_loop(A, change)) <= _GROWING:
-                        return t + k
+                settled = convergence.reached(self.covariance, change, A)
+                if settled and spectral_radius(closed_loop(A, change)) <= _GROWING:
+                    return t + k
                 self._step(t + k, change, observation, values[k], drive[k])
                 self.log_likelihood -= 0.5 * float(rest[k])
             t = last
         return t
 
-    def _step(
-        self, t: int, change: Update, observation: FloatArray, values: FloatArray, drive: FloatArray
-    ) -> None:
+    def _step(self, t: int, change: Update, observation: FloatArray, values: FloatArray, drive: FloatArray) -> None:
         """Do row `t` and predict the next."""
         from scipy.linalg.lapack import dtrtrs
 
@@ -288,9 +287,7 @@ class _Filter:
         closed = closed_loop(A, change)
         into = gain @ A.T
         if self.keep:
-            self.runs.append(
-                Run(start, stop, self.covariance, change.filtered, compression.observation, change.score)
-            )
+            self.runs.append(Run(start, stop, self.covariance, change.filtered, compression.observation, change.score))
         for first in range(start, stop, _CHUNK):
             last = min(first + _CHUNK, stop)
             n = last - first
@@ -300,7 +297,7 @@ class _Filter:
                 p, x, i = np.empty((n, len(A))), None, np.empty((n, r))
             self.log_likelihood -= 0.5 * self._whiten(first, last, chosen, weights, i) + n * change.log_det
             f = self._drive(first, last)
-            f += product(i, into)
+            f += product(i, into, self._buffer(n, len(A)))
             following = linear_recurrence(closed, f, self.mean)
             p[0] = self.mean
             p[1:] = following[:-1]

@@ -1,8 +1,8 @@
 """Matrix products and triangular solves that stay on one core.
 
-OpenBLAS starts its threads even for small products of tall matrices and for triangular solves of a few rows. On a machine
-whose cores are also wanted by others, waiting for those threads costs ten to a thousand times the work itself. Cut
-into pieces below its thresholds, the same work never waits; the pieces also fit the processor's cache.
+OpenBLAS starts its threads even for small products of tall matrices and for triangular solves of a few rows. On a
+machine whose cores are also wanted by others, waiting for those threads costs ten to a thousand times the work itself.
+Cut into pieces below its thresholds, the same work never waits; the pieces also fit the processor's cache.
 """
 
 from __future__ import annotations

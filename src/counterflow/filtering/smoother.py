@@ -24,7 +24,7 @@ from counterflow.filtering.checks import as_covariance, as_transition
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
 from counterflow.filtering.update import Convergence
-from counterflow.plant.recurrence import linear_recurrence
+from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
 
@@ -177,7 +177,8 @@ class _Backward:
 
     def _loop(self, run: Run) -> FloatArray:
         G = self._later + run.observation.T @ run.observation
-        return np.linalg.solve(np.eye(len(G)) + self.Q @ G, self.A)
+        loop: FloatArray = np.asarray(np.linalg.solve(np.eye(len(G)) + self.Q @ G, self.A), dtype=np.float64)
+        return loop
 
 
 def root(X: FloatArray) -> FloatArray:
@@ -197,7 +198,9 @@ def _solve(inner: FloatArray, right: FloatArray) -> FloatArray:
 
     L, failed = dpotrf(inner, lower=1)
     if failed:
-        raise ModelError("the covariances of the filter are too large to be smoothed; give a smaller initial_covariance")
+        raise ModelError(
+            "the covariances of the filter are too large to be smoothed; give a smaller initial_covariance"
+        )
     return triangular_solve(L, triangular_solve(L, right), transpose=True)
 
 

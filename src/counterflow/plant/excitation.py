@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.plant.arrays import real_number, whole_number
-from counterflow.plant.recurrence import linear_recurrence
-from counterflow.randomness import Seed, run_seed, stream
 from counterflow.plant.units import Unit, check_units
+from counterflow.randomness import Seed, run_seed, stream
+from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     from counterflow.plant.plant import Plant

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from counterflow.errors import OptionError
 from counterflow.plant.arrays import real_number, whole_number
 from counterflow.plant.plant import Plant
-from counterflow.randomness import Seed, run_seed, stream
 from counterflow.plant.units import Channel, Unit, check_units
+from counterflow.randomness import Seed, run_seed, stream
 
 FloatArray = NDArray[np.float64]
 
@@ -44,8 +44,9 @@ def random_plant(
         The size of each unit, unless `units` are Unit objects already.
     coupling : float
         Strength of the couplings, at least 0. Every off-diagonal block of B on an edge of the topology has entries with
-        root mean square `coupling`; every one of A, `coupling` divided by the square root of the number of states that
-        act on the unit, so that more units do not mean stronger coupling. Zero means no coupling at all.
+        root mean square 3 `coupling`, so that by default another unit's inputs act almost as strongly as one's own;
+        every one of A, `coupling` divided by the square root of the number of states that act on the unit, so that
+        more units do not mean stronger coupling. Zero means no coupling at all.
     topology : {"dense", "chain", "one-way", "sparse"}
         Which unit acts on which: all on all; each on the next; each on all later ones; or each ordered pair with
         probability `density` (but at least one pair). Both A and B couple along an edge, and are zero elsewhere.
@@ -105,7 +106,7 @@ def random_plant(
                 edge.standard_normal((size, plant.unit(cause).states)), coupling / np.sqrt(acting[effect])
             )
             B[rows, plant.input_slice(cause)] = _scaled(
-                edge.standard_normal((size, plant.unit(cause).n_inputs)), coupling
+                edge.standard_normal((size, plant.unit(cause).n_inputs)), 3 * coupling
             )
     radius = float(np.abs(np.linalg.eigvals(A)).max())
     if spectral_radius is not None:

@@ -18,9 +18,9 @@ from counterflow.errors import DataError, ModelError, UnstableError
 from counterflow.plant import excitation
 from counterflow.plant.arrays import numeric, whole_number
 from counterflow.plant.recording import Recording, UnitRecording, check_inputs
-from counterflow.plant.recurrence import linear_recurrence
-from counterflow.randomness import Seed, run_seed, stream
 from counterflow.plant.units import unknown_name
+from counterflow.randomness import Seed, run_seed, stream
+from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     from counterflow.plant.plant import Plant

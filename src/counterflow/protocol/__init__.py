@@ -7,8 +7,10 @@ from counterflow.protocol.messages import (
     Introduction,
     Message,
     Plan,
+    Request,
     Settled,
     StateGradients,
+    Sufficient,
 )
 
 __all__ = [
@@ -17,8 +19,10 @@ __all__ = [
     "Introduction",
     "Message",
     "Plan",
+    "Request",
     "Settled",
     "StateGradients",
+    "Sufficient",
     "decode",
     "encode",
     "encoded_size",

@@ -12,6 +12,12 @@ Published training, one unit's side of the conversation::
     server -> unit    StateGradients    dL/dh_a and dL/dĥ_a                         (every round)
     unit -> server    Settled           my parameters are stationary                (conjugate solver only)
     server -> unit    Finished
+
+Sufficient messages, the default method, one round::
+
+    server -> unit    Request
+    unit -> server    Sufficient        compressed measurements, inputs, local blocks
+    server -> unit    Finished
 """
 
 from __future__ import annotations
@@ -106,11 +112,14 @@ class Plan(Message):
     """Server to unit, first of all: what the unit is going to learn.
 
     ``offset``: whether phi is learned (not in FedGC). ``refined_gradient``: whether dL/dĥ_a will be sent (the
-    published Algorithm 1 sends only dL/dh_a).
+    published Algorithm 1 sends only dL/dh_a). ``conjugate``: whether training starts with the conjugate solver, for a
+    loss with ``penalty``/2 |D|²; at theta = phi = 0 a unit then knows its whole gradient, and need not ask for it.
     """
 
     offset: bool
     refined_gradient: bool
+    conjugate: bool
+    penalty: float
 
 
 @dataclass(frozen=True)
@@ -192,6 +201,58 @@ class Finished(Message):
     converged: bool
 
 
+@dataclass(frozen=True)
+class Request(Message):
+    """Server to unit: send your sufficient message."""
+
+
+@dataclass(frozen=True)
+class Sufficient(Message):
+    """Unit to server, once: all that its measurements say about the states, and nothing else of them.
+
+    ``values`` (n, r): s[t] = C̃ h[t] + N(0, I) of the rows that were measured, in order; ``spans`` (k, 2): those rows as
+    half-open intervals of 0..T; ``observation`` (r, P): C̃; ``inputs`` (T+1, U) of all rows; ``A``, ``B``, ``Q``: the
+    unit's own blocks.
+    """
+
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    Q: FloatArray = field(metadata=MATRIX)
+    observation: FloatArray = field(metadata=MATRIX)
+    values: FloatArray = field(metadata=MATRIX)
+    spans: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        (rank, states), (rows, inputs) = self.observation.shape, self.inputs.shape
+        if rows < 2 or states < 1 or rank > states:
+            raise ProtocolError(
+                f"{self.label}: needs at least two rows and one state, and no more numbers a row than states; got "
+                f"{rows} rows, {states} states, {rank} numbers"
+            )
+        self._expect_shape("A", (states, states))
+        self._expect_shape("B", (states, inputs))
+        self._expect_shape("Q", (states, states))
+        self._expect_shape("values", (self.values.shape[0], rank))
+        self._expect_shape("spans", (self.spans.shape[0], 2))
+        if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
+            raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
+        edges = self.spans.ravel()
+        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+        lengths = self.spans[:, 1] - self.spans[:, 0]
+        if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != self.values.shape[0]:
+            raise ProtocolError(
+                f"{self.label}: field 'spans' must hold growing intervals of 0..{rows} with {self.values.shape[0]} rows"
+            )
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Indices of the measured rows."""
+        pieces = [np.arange(int(a), int(b)) for a, b in self.spans]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
+
+
 KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished)
+    kind.__name__: kind
+    for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }

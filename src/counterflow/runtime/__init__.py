@@ -2,7 +2,7 @@
 
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
-from counterflow.runtime.options import TrainingOptions
+from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
 from counterflow.runtime.result import Effect, Fit, Provenance, Status, UnitPart, Validation
 from counterflow.runtime.training import fit
 
@@ -10,6 +10,7 @@ __all__ = [
     "Effect",
     "Fit",
     "History",
+    "LikelihoodOptions",
     "Provenance",
     "Status",
     "Traffic",

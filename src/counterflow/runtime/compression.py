@@ -30,7 +30,8 @@ CHUNK = 4096
 def compressed_rows(data: Mapping[str, ClientData]) -> int:
     """How many rows ``compress`` leaves."""
     shared = 1 + sum(d.refined.shape[1] + d.inputs.shape[1] for d in data.values())
-    return int(shared) + max(2 * d.measured.shape[1] + d.predicted.shape[1] for d in data.values())
+    own = [2 * d.measured.shape[1] + d.predicted.shape[1] for d in data.values()]
+    return int(shared + max(own))
 
 
 def compress(data: Mapping[str, ClientData]) -> dict[str, ClientData]:

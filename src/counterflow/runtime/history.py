@@ -65,7 +65,7 @@ class Recorder:
         self.records: list[server.RoundRecord] = []
         self.losses: dict[str, list[float]] = {name: [] for name in names}
 
-    def __call__(self, coordinator: server.ServerState, states: Mapping[str, client.ClientState]) -> None:
+    def __call__(self, coordinator: server.ServerState, states: Mapping[str, client.State]) -> None:
         assert coordinator.record is not None
         self.records.append(coordinator.record)
         for name in self.names:

@@ -33,18 +33,18 @@ def _readable(count: float) -> str:
     raise AssertionError
 
 
-Observer = Callable[[server.ServerState, Mapping[str, client.ClientState]], None]
+Observer = Callable[[server.State, Mapping[str, client.State]], None]
 
 
 def run(
-    coordinator: server.ServerState,
-    clients: Mapping[str, client.ClientState],
+    coordinator: server.State,
+    clients: Mapping[str, client.State],
     *,
     rows: int | None = None,
     observe: Observer | None = None,
     watch: Callable[[Message, bool], None] | None = None,
     over_the_wire: bool = False,
-) -> tuple[server.ServerState, dict[str, client.ClientState], Traffic]:
+) -> tuple[server.State, dict[str, client.State], Traffic]:
     """Run a training to its end.
 
     Parameters

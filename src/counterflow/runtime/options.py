@@ -1,4 +1,4 @@
-"""Options of ``counterflow.fit`` for the published methods: names, ranges, defaults, in one place."""
+"""Options of ``counterflow.fit``: names, ranges, defaults, in one place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from counterflow.errors import OptionError
 
-METHODS = ("penalty", "lagrangian", "hybrid", "fedgc", "oracle")
+LIKELIHOOD_METHODS = ("sufficient", "centralized")
+PUBLISHED_METHODS = ("penalty", "lagrangian", "hybrid", "fedgc")
+METHODS = (*LIKELIHOOD_METHODS, *PUBLISHED_METHODS, "oracle")
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,7 @@ class TrainingOptions:
 
     @classmethod
     def parse(cls, method: str, given: Mapping[str, Any]) -> TrainingOptions:
-        names = [f.name for f in fields(cls)]
-        for name in given:
-            if name not in names:
-                near = get_close_matches(name, names, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
-                raise OptionError(f"fit: method {method!r} has no option {name!r}{hint}")
+        _known_names(cls, method, given)
         values = dict(given)
         if method in ("lagrangian", "hybrid"):
             values.setdefault("solver", "gradient")
@@ -101,6 +98,47 @@ class TrainingOptions:
         if set(self.xi) != set(names):
             raise OptionError(f"fit: option 'xi' must give a number for each of {list(names)}, got {list(self.xi)}")
         return tuple(float(self.xi[name]) for name in names)
+
+
+@dataclass(frozen=True)
+class LikelihoodOptions:
+    """Options of "sufficient" and "centralized".
+
+    Parameters
+    ----------
+    estimate : "couplings" (off-diagonal blocks; the units' own blocks and process noise are taken as given), "blocks"
+        (all of A and B) or "all" (process noise too).
+    tol : stop when the gradient could move no estimate by more than about this many standard errors.
+    evaluations : at most so many passes over the data.
+    uncertainty : whether to compute standard errors; None: where that takes seconds, not minutes.
+    """
+
+    estimate: str = "couplings"
+    tol: float = 1e-5
+    evaluations: int = 200
+    uncertainty: bool | None = None
+
+    @classmethod
+    def parse(cls, method: str, given: Mapping[str, Any]) -> LikelihoodOptions:
+        _known_names(cls, method, given)
+        options = cls(**given)
+        _choice("estimate", options.estimate, ("couplings", "blocks", "all"))
+        _number("tol", options.tol, low=0.0)
+        count = options.evaluations
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise OptionError(f"fit: option 'evaluations' must be a whole number of at least 1, got {count!r}")
+        if options.uncertainty is not None and not isinstance(options.uncertainty, bool):
+            raise OptionError(f"fit: option 'uncertainty' must be True, False or None, got {options.uncertainty!r}")
+        return options
+
+
+def _known_names(cls: type, method: str, given: Mapping[str, Any]) -> None:
+    names = [f.name for f in fields(cls)]
+    for name in given:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
+            raise OptionError(f"fit: method {method!r} has no option {name!r}{hint}")
 
 
 def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:

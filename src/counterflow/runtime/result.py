@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,19 @@ from numpy.typing import NDArray
 
 from counterflow import client
 from counterflow.counterfactual import held_change, state_response
-from counterflow.errors import DataError, OptionError, UnknownNameError
+from counterflow.errors import DataError, OptionError, UnidentifiedError, UnknownNameError
 from counterflow.filtering import kalman_filter
 from counterflow.plant import LocalModel, Plant, Recording, Unit
+from counterflow.protocol import encoded_size
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.server.estimation import Estimated
+from counterflow.server.identifiability import Doubt
+from counterflow.server.influence import InfluenceGraph, influence_graph
+from counterflow.server.likelihood import SharedRecord
+from counterflow.server.online import Memory, Predictor, remember, update
+from counterflow.server.sufficient import share
+from counterflow.server.uncertainty import Uncertainty, norm_quantile, response_root
 
 if TYPE_CHECKING:
     from counterflow import server
@@ -56,7 +65,9 @@ class Status:
         elif options.loss_tol is not None and record.server_loss <= options.loss_tol:
             text = f"stopped in round {state.round}: the server loss {record.server_loss:.4g} is at or below loss_tol"
         else:
-            remedy = "give more rounds" if options.solver == "conjugate" else "give more rounds, or solver='conjugate'"
+            given = any(step is not None for step in (options.eta_1, options.eta_2, options.gamma_1, options.gamma_2))
+            other = options.solver == "gradient" and not given and record.phase == "penalty"
+            remedy = "give more rounds, or solver='conjugate'" if other else "give more rounds"
             text = f"not converged: relative gradient {record.gradient:.2g} after {state.round} rounds; {remedy}"
         return cls(state.converged, state.round, record.gradient, text)
 
@@ -86,10 +97,52 @@ class UnitPart:
         return replace(self, theta=_frozen(theta), phi=_frozen(phi))
 
 
+def unit_parts(
+    recording: Recording,
+    local: Mapping[str, LocalModel],
+    estimators: Mapping[str, client.Estimator] | None,
+    uses_inputs: bool,
+) -> dict[str, UnitPart]:
+    chosen = dict(estimators or {})
+    for name, estimator in chosen.items():
+        if name not in recording.names:
+            raise OptionError(f"fit: an estimator is given for {name!r}, but the units are {list(recording.names)}")
+        if not isinstance(estimator, client.Estimator):
+            raise OptionError(f"fit: the estimator of unit {name!r} must have a method estimate(y, u)")
+    out = {}
+    for unit in recording.units:
+        model = local[unit.name]
+        used = model if uses_inputs else replace(model, B=model.B[:, :0])
+        estimator = chosen.get(unit.name, client.KalmanEstimator(used))
+        if unit.states != model.states:
+            unit = replace(unit, states=model.states)
+        out[unit.name] = UnitPart(unit, model, estimator, uses_inputs)
+    return out
+
+
 def _frozen(array: FloatArray) -> FloatArray:
     out = np.array(array, np.float64)
     out.flags.writeable = False
     return out
+
+
+@dataclass(frozen=True)
+class Couplings:
+    """What the server knows after a maximum-likelihood fit: estimate, data it rests on, uncertainty, doubts."""
+
+    found: Estimated
+    shared: SharedRecord
+    spread: Uncertainty | None
+    doubts: tuple[Doubt, ...]
+    memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
+
+
+@dataclass(frozen=True)
+class StandardErrors:
+    """Of every entry of A (P, P) and B (P, U): zero where given, NaN where the data do not determine it."""
+
+    A: FloatArray
+    B: FloatArray
 
 
 @dataclass(frozen=True)
@@ -159,6 +212,98 @@ class Fit:
     status: Status
     provenance: Provenance
     caveats: tuple[str, ...] = field(default=())
+    couplings: Couplings | None = field(default=None, repr=False)
+
+    @property
+    def log_likelihood(self) -> float:
+        """Of the data that the server has seen (NaN for the published methods)."""
+        return float("nan") if self.couplings is None else self.couplings.found.log_likelihood
+
+    @cached_property
+    def standard_errors(self) -> StandardErrors:
+        """Standard errors of A and B."""
+        return StandardErrors(*self._spread.standard_errors)
+
+    @property
+    def _spread(self) -> Uncertainty:
+        if self.couplings is None:
+            raise OptionError(f"method {self.method!r} gives no uncertainty; fit with method='sufficient'")
+        if self.couplings.spread is None:
+            raise OptionError(
+                "standard errors were not computed for this fit (too many couplings, or uncertainty=False): fit with "
+                "uncertainty=True, or fewer units at once"
+            )
+        return self.couplings.spread
+
+    def graph(self, rate: float = 0.05) -> InfluenceGraph:
+        """Which unit acts on which: block tests of A_mn and B_mn with false-discovery rate ``rate``.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine", "condenser"], topology="chain", rng=1)
+        >>> found = cf.fit(plant.simulate(3000, rng=2), plant.locals())
+        >>> found.graph().direct()
+        (('boiler', 'turbine'), ('turbine', 'condenser'))
+        >>> found.graph().edge("boiler", "condenser").reaches
+        True
+        """
+        if not 0 < rate < 1:
+            raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
+        spread = self._spread
+        assert self.couplings is not None
+        return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
+
+    def update(self, recording: Recording) -> Fit:
+        """A new fit that takes in new rows without going over the past ones again.
+
+        ``recording`` continues the fitted one without a gap: its row 0 follows the last row. What the past said is kept
+        as a quadratic around the estimate, so the result is that of a fit of all rows up to terms of order 1/T; the
+        cost grows with the new rows. Process noise stays as it is.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=2, rng=1)
+        >>> recording = plant.simulate(2000, rng=2)
+        >>> found = cf.fit(recording.slice(0, 1500), plant.locals()).update(recording.slice(1500, 2001))
+        >>> found.status.converged
+        True
+        """
+        memory = self._memory
+        if set(recording.names) != set(self.names):
+            raise DataError(f"update: the recording has units {list(recording.names)}, the fit {list(self.names)}")
+        messages = [
+            client.sufficient_message(n, self.parts[n].model, recording[n].y, recording[n].u) for n in self.names
+        ]
+        size = sum(encoded_size(message) for message in messages)
+        found, spread, later = update(memory, share(messages))
+        assert self.couplings is not None
+        traffic = Traffic(self.traffic.rounds + 1, self.traffic.bytes_up + size, self.traffic.bytes_down)
+        status = Status(
+            found.converged, found.evaluations, float(np.sqrt(found.decrement)),
+            f"updated with {recording.rows} rows in {found.evaluations} passes over them; {later.rows} rows in all",
+        )  # fmt: skip
+        couplings = Couplings(found, self.couplings.shared, spread, self.couplings.doubts, later)
+        plant = self.plant.replace(A=found.A, B=found.B)
+        return replace(self, plant=plant, traffic=traffic, status=status, couplings=couplings)
+
+    @property
+    def _memory(self) -> Memory:
+        couplings = self.couplings
+        if couplings is None:
+            raise OptionError(f"method {self.method!r} keeps no likelihood to update; fit with method='sufficient'")
+        return couplings.memory or remember(couplings.shared, couplings.found, self._spread)
+
+    def predictor(self) -> Predictor:
+        """One-step predictor at the server, standing after the last row of the fitted recording.
+
+        ``predictor, states = predictor.step(values, inputs)`` takes each unit's newest message and input and returns
+        each unit's own predicted state.
+        """
+        if self.couplings is None:
+            raise OptionError(f"method {self.method!r} has no predictor; fit with method='sufficient'")
+        return Predictor.settled(self.couplings.shared, self.couplings.found)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -195,6 +340,7 @@ class Fit:
         change: Sequence[float] | FloatArray | Mapping[str, float],
         horizon: int = 1,
         duration: int | None = None,
+        level: float = 0.95,
     ) -> Effect:
         """Effect of a change of ``cause``'s inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
 
@@ -203,6 +349,7 @@ class Fit:
         change : one number per input channel of ``cause``, or {channel: number} (others unchanged).
         horizon : steps to follow.
         duration : steps for which the change is held; None: throughout.
+        level : of the intervals (delta method on the Fisher information).
 
         Examples
         --------
@@ -218,10 +365,33 @@ class Fit:
             _positive("duration", duration)
         schedule = np.zeros((horizon, self.plant.B.shape[1]))
         schedule[:, self.plant.input_slice(cause)] = held_change(_as_change(source, change), horizon, duration)
-        states = state_response(self.plant.A, self.plant.B, schedule)[:, self.plant.state_slice(effect)]
-        caveats = () if self.method == "oracle" else (PUBLISHED_CAVEAT,)
-        mean = states @ self.parts[effect].model.C.T
-        return Effect(cause, effect, target.output_names, _frozen(mean), _frozen(states), caveats)
+        self._refuse_doubtful(source, schedule[:, self.plant.input_slice(cause)])
+        whole = state_response(self.plant.A, self.plant.B, schedule)
+        C, own = self.parts[effect].model.C, self.plant.state_slice(effect)
+        mean, states = _frozen(whole[:, own] @ C.T), _frozen(whole[:, own])
+        if self.couplings is None:
+            caveats = () if self.method == "oracle" else (PUBLISHED_CAVEAT,)
+            return Effect(cause, effect, target.output_names, mean, states, caveats)
+        if self.couplings.spread is None:
+            note = ("standard errors were not computed for this fit, so there is no interval",)
+            return Effect(cause, effect, target.output_names, mean, states, note)
+        if not 0 < level < 1:
+            raise OptionError(f"effect: level must lie between 0 and 1, got {level!r}")
+        root = response_root(self.plant.A, schedule, whole, self.couplings.spread, own)  # (horizon, P_m, k)
+        deviation = np.sqrt(np.square(C @ root).sum(axis=2))
+        half = float(norm_quantile(level)) * deviation
+        return Effect(
+            cause, effect, target.output_names, mean, states, (), _frozen(mean - half), _frozen(mean + half), level,
+        )  # fmt: skip
+
+    def _refuse_doubtful(self, source: Unit, schedule: FloatArray) -> None:
+        """A change of an input whose effect the data do not determine has no answer."""
+        moved = np.flatnonzero(np.abs(schedule).max(axis=0, initial=0.0) > 0)
+        for doubt in self.couplings.doubts if self.couplings is not None else ():
+            if doubt.cause != source.name or doubt.letter != "B":
+                continue
+            if not doubt.channels or set(doubt.channels) & set(moved.tolist()):
+                raise UnidentifiedError(f"effect: not to be told from these data. {doubt}")
 
     def aggregate_effect(self, unit: str, phi_1: FloatArray, phi_0: FloatArray | None = None) -> FloatArray:
         """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
@@ -243,14 +413,13 @@ class Fit:
     def validate(self, recording: Recording, oracle: Plant | None = None) -> Validation:
         """One-step prediction errors on new data, of each unit's models, the server and (if given) the oracle.
 
-        The units send the server their refined states and inputs, and get back their own predicted states.
+        The units send the server their refined states and inputs (or sufficient messages, if the fit rests on them),
+        and get back their own predicted states.
         """
         if set(recording.names) != set(self.names):
             raise DataError(f"validate: the recording has units {list(recording.names)}, the fit {list(self.names)}")
         data = {n: self.parts[n].client_data(recording[n].y, recording[n].u) for n in self.names}
-        refined = np.hstack([data[n].refined for n in self.names])
-        u = np.hstack([recording[n].u[:-1] for n in self.names])
-        served = refined @ self.plant.A.T + u @ self.plant.B.T
+        served = self._served(recording, data)
         errors: dict[str, dict[str, FloatArray]] = {"proprietary": {}, "server": {}}
         for name in self.names:
             part, d = self.parts[name], data[name]
@@ -263,6 +432,18 @@ class Fit:
         if oracle is not None:
             errors["oracle"] = _oracle_errors(oracle, recording)
         return Validation(errors)
+
+    def _served(self, recording: Recording, data: Mapping[str, client.ClientData]) -> FloatArray:
+        """The server's one-step predictions of all states, rows 1..T."""
+        if self.couplings is not None:
+            messages = [
+                client.sufficient_message(n, self.parts[n].model, recording[n].y, recording[n].u) for n in self.names
+            ]
+            predicted = share(messages).filter(self.plant.A, self.plant.B, self.plant.Q).predicted
+            return np.asarray(predicted[1:])
+        refined = np.hstack([data[n].refined for n in self.names])
+        u = np.hstack([recording[n].u[:-1] for n in self.names])
+        return np.asarray(refined @ self.plant.A.T + u @ self.plant.B.T)
 
 
 def _oracle_errors(plant: Plant, recording: Recording) -> dict[str, FloatArray]:

@@ -12,8 +12,6 @@ A directory is written beside its place and renamed, so a reader never sees half
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import secrets
@@ -21,35 +19,47 @@ import shutil
 import unicodedata
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow import client
-from counterflow.errors import CounterflowError, OptionError, StorageError
+from counterflow.errors import OptionError, StorageError
 from counterflow.plant import Channel, LocalModel, Plant, Unit
 from counterflow.plant.units import check_name
+from counterflow.runtime import storage_couplings
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.result import Fit, Provenance, Status, UnitPart
+from counterflow.runtime.sealed_file import (
+    Demand,
+    SealedFile,
+    blaming,
+    check_keys,
+    count,
+    digest_of,
+    number,
+    read,
+    seal,
+    texts,
+    typed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FloatArray = NDArray[np.float64]
-Arrays = dict[str, FloatArray]
+Counts = tuple[int, tuple[str, ...]]  # states, names of the inputs
 
 SERVER_FILE = "server.safetensors"
 UNITS_FOLDER = "units"
 _SUFFIX = ".safetensors"
-_FORMAT = {"server": "counterflow fit, server part", "unit": "counterflow fit, unit part"}
+_SERVER = "counterflow fit, server part"
+_UNIT = "counterflow fit, unit part"
 _VERSION = 1
-_KEY = "counterflow"
-_LARGEST_FILE = 1 << 30  # bytes; a fit takes kilobytes to megabytes
 _SERVER_SERIES = ("server_loss", "residual_loss", "disentanglement", "gradient")
 _UNIT_SERIES = ("client_loss", "proprietary_loss")
 _LETTERS = ("A", "B", "C", "Q", "R")
@@ -83,7 +93,7 @@ def save(fit: Fit, directory: str | Path) -> None:
     target = Path(directory).resolve()
     _check_file_names(fit.names)
     server = _server_bytes(fit)
-    link = _digest_of(server)
+    link = digest_of(server)
     files = {SERVER_FILE: server}
     for name in fit.names:
         files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = _unit_bytes(fit, name, link)
@@ -109,14 +119,20 @@ def _server_bytes(fit: Fit) -> bytes:
     history, traffic, status, provenance = fit.history, fit.traffic, fit.status, fit.provenance
     arrays = {"A": fit.plant.A, "B": fit.plant.B}
     arrays.update({f"history/{series}": getattr(history, series) for series in _SERVER_SERIES})
-    arrays.update({f"history/delta_d/{k}": history.delta_d[name] for k, name in enumerate(fit.names)})
+    arrays.update({f"history/delta_d/{k}": history.delta_d[name] for k, name in enumerate(fit.plant.names)})
+    learned = None
+    if fit.couplings is not None:
+        learned, more = storage_couplings.describe(fit.couplings, fit.method)
+        arrays.update(more)
     described = {
+        "couplings": learned,
         "method": fit.method,
         "dt": fit.plant.dt,
         "caveats": list(fit.caveats),
         "units": [
             {"name": unit.name, "states": unit.states, "inputs": list(unit.input_names)} for unit in fit.plant.units
         ],
+        "order": list(fit.names),
         "phase": list(history.phase),
         "traffic": {"rounds": traffic.rounds, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down},
         "status": {
@@ -132,7 +148,7 @@ def _server_bytes(fit: Fit) -> bytes:
             "method": provenance.method,
         },
     }
-    return _to_bytes("server", described, arrays, "the server's part")
+    return seal(_SERVER, described, arrays, _VERSION, "the server's part", storage_couplings.MISSING)
 
 
 def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
@@ -152,7 +168,7 @@ def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
         if estimator.model != part.working_model:
             kind = "kalman, own model"
             arrays.update({f"estimator/{letter}": getattr(estimator.model, letter) for letter in _LETTERS})
-    unit = part.unit
+    unit = plant.unit(name)
     described = {
         "server": link,
         "name": unit.name,
@@ -162,44 +178,13 @@ def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
         "uses_inputs": part.uses_inputs,
         "estimator": kind,
     }
-    return _to_bytes("unit", described, arrays, f"unit {name!r}")
+    return seal(_UNIT, described, arrays, _VERSION, f"unit {name!r}")
 
 
 def _describe(channel: Channel) -> dict[str, Any]:
     limits = channel.limits
     ends = None if limits is None else [None if end in _INFINITIES else end for end in limits]  # JSON has no infinity
     return {"name": channel.name, "unit": channel.unit, "limits": ends}
-
-
-def _to_bytes(side: str, described: dict[str, Any], arrays: Mapping[str, FloatArray], what: str) -> bytes:
-    from safetensors.numpy import save as to_bytes
-
-    checked = {key: np.ascontiguousarray(value, np.float64) for key, value in arrays.items()}
-    for key, value in checked.items():
-        if not np.isfinite(value).all():
-            raise StorageError(f"{what}: {key!r} holds a value that is not finite: such a fit cannot be used or saved.")
-    described = {"format": _FORMAT[side], "version": _VERSION, **described}
-    try:
-        described["digest"] = _digest(described, checked)
-        text = json.dumps(described, allow_nan=False)
-    except ValueError as error:
-        raise StorageError(f"{what}: {error}: such a fit cannot be used or saved.") from error
-    return bytes(to_bytes(checked, metadata={_KEY: text}))
-
-
-def _digest(described: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> str:
-    """SHA-256 of everything in a file but the digest itself."""
-    rest = {key: value for key, value in described.items() if key != "digest"}
-    hasher = hashlib.sha256(json.dumps(rest, allow_nan=False, sort_keys=True).encode())
-    for key in sorted(arrays):
-        hasher.update(json.dumps([key, list(arrays[key].shape)]).encode())
-        hasher.update(np.asarray(arrays[key], "<f8").tobytes())
-    return hasher.hexdigest()
-
-
-def _digest_of(file: bytes) -> str:
-    size = int.from_bytes(file[:8], "little")
-    return str(json.loads(json.loads(file[8 : 8 + size])["__metadata__"][_KEY])["digest"])
 
 
 @contextmanager
@@ -224,7 +209,7 @@ def _refuse_foreign(target: Path) -> None:
         return
     if SERVER_FILE not in entries:
         raise StorageError(f"{str(target)!r} is not empty and not a saved fit; nothing was written. {remedy}")
-    _read(target / SERVER_FILE, "server")
+    read(target / SERVER_FILE, _SERVER, _VERSION)
     strange = sorted(entries - {SERVER_FILE, UNITS_FOLDER})
     folder = target / UNITS_FOLDER
     if folder.is_dir():
@@ -272,12 +257,24 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
     ------
     StorageError
         If a file is missing, damaged, of another fit, or not what it claims to be.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals(), method="penalty")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found.save(f"{folder}/fit")
+    ...     loaded = cf.load(f"{folder}/fit")
+    >>> loaded.names, loaded.status == found.status
+    (('boiler', 'turbine'), True)
     """
     folder = Path(directory)
     if not folder.is_dir():
         raise StorageError(f"there is no directory {str(folder)!r}: give the one that the fit was saved to.")
-    server = _read(folder / SERVER_FILE, "server")
-    with _blaming(server.path):
+    server = read(folder / SERVER_FILE, _SERVER, _VERSION)
+    with blaming(server.path):
         names, counts, sizes = _server_units(server)
     given = dict(estimators or {})
     for name in given:
@@ -288,8 +285,8 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
     losses: dict[str, dict[str, FloatArray]] = {series: {} for series in _UNIT_SERIES}
     rounds = len(server.arrays["history/server_loss"]) if "history/server_loss" in server.arrays else 0
     for name in names:
-        stored = _read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", "unit")
-        with _blaming(stored.path):
+        stored = read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", _UNIT, _VERSION)
+        with blaming(stored.path):
             unit = _stored_unit(stored, name, counts[name], str(server.described["digest"]))
             part, estimated = _stored_part(stored, unit, given)
             for letter, block in estimated.items():
@@ -298,52 +295,23 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
                 losses[series][name] = stored.take(f"history/{series}", (rounds,))
             stored.finish()
         parts[name] = part
-    with _blaming(server.path):
-        return _stored_fit(server, parts, blocks, losses, sizes, rounds)
+    with blaming(server.path):
+        return _stored_fit(server, parts, blocks, losses, counts, sizes, rounds)
 
 
-@dataclass
-class _File:
-    """What a file holds; each part is taken out once, and nothing may be left."""
-
-    path: Path
-    described: dict[str, Any]
-    arrays: dict[str, Any]
-
-    def text(self, key: str) -> str:
-        return _typed(self.described, key, str)  # type: ignore[no-any-return]
-
-    def take(self, key: str, shape: tuple[int, ...]) -> FloatArray:
-        if key not in self.arrays:
-            raise ValueError(f"array {key!r} is missing")
-        array = self.arrays.pop(key)
-        if array.dtype != np.float64:
-            raise ValueError(f"array {key!r} has type {array.dtype}, not float64")
-        if array.shape != shape:
-            raise ValueError(f"array {key!r} has shape {array.shape}, not {shape}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"array {key!r} holds a value that is not finite")
-        array.flags.writeable = False
-        return np.asarray(array)
-
-    def finish(self) -> None:
-        if self.arrays:
-            raise ValueError(f"arrays {sorted(self.arrays)[:3]} do not belong here")
-
-
-def _server_units(server: _File) -> tuple[tuple[str, ...], dict[str, tuple[int, tuple[str, ...]]], tuple[int, int]]:
-    described = _typed(server.described, "units", list)
-    counts: dict[str, tuple[int, tuple[str, ...]]] = {}
+def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts], tuple[int, int]]:
+    described = typed(server.described, "units", list)
+    counts: dict[str, Counts] = {}
     for entry in described:
-        _keys(entry, ("name", "states", "inputs"))
-        name = _typed(entry, "name", str)
+        check_keys(entry, ("name", "states", "inputs"))
+        name = typed(entry, "name", str)
         check_name(name, "unit")
-        inputs = _typed(entry, "inputs", list)
+        inputs = typed(entry, "inputs", list)
         for channel in inputs:
             check_name(channel, "channel")
         if name in counts:
             raise ValueError(f"unit {name!r} stands in it twice")
-        counts[name] = (_count(entry, "states", 1), tuple(inputs))
+        counts[name] = (count(entry, "states", 1), tuple(inputs))
     if not counts:
         raise ValueError("it names no unit")
     _check_file_names(tuple(counts))
@@ -351,15 +319,15 @@ def _server_units(server: _File) -> tuple[tuple[str, ...], dict[str, tuple[int, 
     return tuple(counts), counts, sizes
 
 
-def _stored_unit(stored: _File, name: str, counts: tuple[int, tuple[str, ...]], link: str) -> Unit:
+def _stored_unit(stored: SealedFile, name: str, counts: Counts, link: str) -> Unit:
     described = stored.described
     expected = ("format", "version", "server", "name", "states", "inputs", "outputs", "uses_inputs", "estimator")
-    _keys(described, (*expected, "digest"))
+    check_keys(described, (*expected, "digest"))
     unit = Unit(
         stored.text("name"),
-        states=_count(described, "states", 1),
-        inputs=[_channel(entry) for entry in _typed(described, "inputs", list)],
-        outputs=[_channel(entry) for entry in _typed(described, "outputs", list)],
+        states=count(described, "states", 1),
+        inputs=[_channel(entry) for entry in typed(described, "inputs", list)],
+        outputs=[_channel(entry) for entry in typed(described, "outputs", list)],
     )
     if unit.name != name:
         raise ValueError(f"it belongs to unit {unit.name!r}")
@@ -371,11 +339,11 @@ def _stored_unit(stored: _File, name: str, counts: tuple[int, tuple[str, ...]], 
 
 
 def _stored_part(
-    stored: _File, unit: Unit, given: Mapping[str, client.Estimator]
+    stored: SealedFile, unit: Unit, given: Mapping[str, client.Estimator]
 ) -> tuple[UnitPart, dict[str, FloatArray]]:
     P, U, D = unit.states, unit.n_inputs, unit.n_outputs
     shapes = {"A": (P, P), "B": (P, U), "C": (D, P), "Q": (P, P), "R": (D, D)}
-    uses_inputs = _typed(stored.described, "uses_inputs", bool)
+    uses_inputs = typed(stored.described, "uses_inputs", bool)
     model = LocalModel(**{letter: stored.take(f"model/{letter}", shape) for letter, shape in shapes.items()})
     theta = stored.take("theta", (P, D)) if "theta" in stored.arrays else None
     phi = stored.take("phi", (P,)) if "phi" in stored.arrays else None
@@ -397,8 +365,8 @@ def _stored_part(
         estimator = client.KalmanEstimator(part.working_model)
     elif kind.startswith("custom: "):
         if unit.name not in given:
-            raise _Demand(
-                f"unit {unit.name!r} was fitted with its own proprietary estimator ({kind[8:]!r}), which is not stored: "
+            raise Demand(
+                f"unit {unit.name!r} was fitted with an estimator of its own ({kind[8:]!r}), which is not stored: "
                 f"pass estimators={{{unit.name!r}: ...}} to load."
             )
         estimator = given[unit.name]
@@ -411,62 +379,79 @@ def _stored_part(
 
 
 def _stored_fit(
-    server: _File,
+    server: SealedFile,
     parts: Mapping[str, UnitPart],
     blocks: Mapping[str, list[FloatArray]],
     losses: Mapping[str, Mapping[str, FloatArray]],
+    counts: Mapping[str, Counts],
     sizes: tuple[int, int],
     rounds: int,
 ) -> Fit:
     described = server.described
-    expected = ("format", "version", "method", "dt", "caveats", "units", "phase", "traffic", "status", "provenance")
-    _keys(described, (*expected, "digest"))
-    names = tuple(parts)
+    expected = (
+        "format",
+        "version",
+        "couplings",
+        "method",
+        "dt",
+        "caveats",
+        "units",
+        "order",
+        "phase",
+        "traffic",
+        "status",
+    )
+    check_keys(described, (*expected, "provenance", "digest"))
+    names, order = tuple(parts), texts(described, "order")
+    if sorted(order) != sorted(names):
+        raise ValueError(f"'order' should name each of {list(names)} once")
     A, B = server.take("A", (sizes[0], sizes[0])), server.take("B", sizes)
     series = {key: server.take(f"history/{key}", (rounds,)) for key in _SERVER_SERIES}
     delta_d = {name: server.take(f"history/delta_d/{k}", (rounds,)) for k, name in enumerate(names)}
+    couplings = storage_couplings.restore(server, counts, A, B)
     server.finish()
-    phase = _texts(described, "phase")
+    phase = texts(described, "phase")
     if len(phase) != rounds:
         raise ValueError(f"'phase' has {len(phase)} entries for {rounds} rounds")
     history = History(
         **series,
         phase=phase,
-        client_loss=MappingProxyType(dict(losses["client_loss"])),
-        proprietary_loss=MappingProxyType(dict(losses["proprietary_loss"])),
-        delta_d=MappingProxyType(delta_d),
+        client_loss=MappingProxyType({name: losses["client_loss"][name] for name in order}),
+        proprietary_loss=MappingProxyType({name: losses["proprietary_loss"][name] for name in order}),
+        delta_d=MappingProxyType({name: delta_d[name] for name in order}),
     )
-    traffic, status, provenance = (_typed(described, key, dict) for key in ("traffic", "status", "provenance"))
-    _keys(traffic, ("rounds", "bytes_up", "bytes_down"))
-    _keys(status, ("converged", "rounds", "gradient", "message"))
-    _keys(provenance, ("version", "seed", "data_digest", "method"))
+    traffic, status, provenance = (typed(described, key, dict) for key in ("traffic", "status", "provenance"))
+    check_keys(traffic, ("rounds", "bytes_up", "bytes_down"))
+    check_keys(status, ("converged", "rounds", "gradient", "message"))
+    check_keys(provenance, ("version", "seed", "data_digest", "method"))
     units = tuple(part.unit for part in parts.values())
     plant = Plant(
         units=units,
         A=A,
         B=B,
         **{letter: _block_diagonal(found) for letter, found in blocks.items()},
-        dt=_number(described, "dt"),
+        dt=number(described, "dt"),
     )
     return Fit(
         method=server.text("method"),
         plant=plant,
-        parts=dict(parts),
+        parts={name: parts[name] for name in order},
         history=history,
-        traffic=Traffic(**{key: _count(traffic, key, 0) for key in traffic}),
+        traffic=Traffic(**{key: count(traffic, key, 0) for key in traffic}),
         status=Status(
-            _typed(status, "converged", bool),
-            _count(status, "rounds", 0),
-            _number(status, "gradient"),
-            _typed(status, "message", str),
+            typed(status, "converged", bool),
+            count(status, "rounds", 0),
+            number(status, "gradient"),
+            typed(status, "message", str),
         ),
         provenance=Provenance(
-            _typed(provenance, "version", str),
-            _count(provenance, "seed", 0),
-            _typed(provenance, "data_digest", str),
-            _typed(provenance, "method", str),
+            typed(provenance, "version", str),
+            count(provenance, "seed", 0),
+            typed(provenance, "data_digest", str),
+            typed(provenance, "method", str),
         ),
-        caveats=_texts(described, "caveats"),
+        caveats=texts(described, "caveats"),
+        couplings=couplings,
     )
 
 
@@ -476,111 +461,8 @@ def _block_diagonal(blocks: list[FloatArray]) -> FloatArray:
     return np.asarray(block_diag(*blocks), np.float64)
 
 
-# ---- reading files that nobody vouches for
-
-
-class _Demand(StorageError):
-    """Not the file's fault: something must be passed to ``load``."""
-
-
-def _read(path: Path, side: str) -> _File:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        if not path.is_file():
-            raise StorageError(f"there is no file {str(path)!r}: is the directory a saved fit, and complete?")
-        if (size := path.stat().st_size) > _LARGEST_FILE:
-            raise StorageError(f"{str(path)!r} has {size} bytes, more than a fit can have: use another copy.")
-        with safe_open(str(path), framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StorageError(
-            f"{str(path)!r} is damaged or not a safetensors file ({error}). Use another copy, or fit again."
-        ) from error
-    if _KEY not in metadata:
-        raise StorageError(f"{str(path)!r} was not written by Counterflow: give a directory that a fit was saved to.")
-    with _blaming(path):
-        described = json.loads(metadata[_KEY], object_pairs_hook=_once, parse_constant=_no_constant)
-        if not isinstance(described, dict):
-            raise ValueError("its description is not an object")
-        if described.get("format") != _FORMAT[side]:
-            raise ValueError(f"it holds {described.get('format')!r}, not {_FORMAT[side]!r}")
-        version = described.get("version")
-        if version != _VERSION or isinstance(version, bool):
-            raise _Demand(
-                f"{str(path)!r} has format version {version!r}, this Counterflow reads {_VERSION}: update Counterflow, "
-                "or fit again."
-            )
-        for key, array in arrays.items():
-            if array.dtype != np.float64:
-                raise ValueError(f"array {key!r} has type {array.dtype}, not float64")
-        if _digest(described, arrays) != described.get("digest"):
-            raise ValueError("its contents do not match its digest")
-    return _File(path, described, arrays)
-
-
-@contextmanager
-def _blaming(path: Path) -> Iterator[None]:
-    """Whatever is wrong in a file is told as that file's fault."""
-    try:
-        yield
-    except (_Demand, OptionError):
-        raise
-    except (CounterflowError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        reason = str(error) if not isinstance(error, RecursionError) else "its description is nested too deeply"
-        raise StorageError(
-            f"{str(path)!r} is damaged or not part of this fit: {reason.rstrip('.')}. Use another copy, or fit again."
-        ) from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands in its description twice")
-    return found
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
-
-
-def _keys(found: object, expected: tuple[str, ...]) -> None:
-    if not isinstance(found, dict) or set(found) != set(expected):
-        got = sorted(found) if isinstance(found, dict) else type(found).__name__
-        raise ValueError(f"its description should have {sorted(expected)}, got {got}")
-
-
-def _typed(found: Mapping[str, Any], key: str, kind: type) -> Any:
-    value = found.get(key)
-    if type(value) is not kind:  # bool is an int to isinstance
-        raise ValueError(f"{key!r} should be {kind.__name__}, got {type(value).__name__}")
-    return value
-
-
-def _count(found: Mapping[str, Any], key: str, least: int) -> int:
-    value: int = _typed(found, key, int)
-    if value < least:
-        raise ValueError(f"{key!r} is {value}, less than {least}")
-    return value
-
-
-def _number(found: Mapping[str, Any], key: str) -> float:
-    value = found.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{key!r} should be a finite number")
-    return float(value)
-
-
-def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    values = _typed(found, key, list)
-    if not all(isinstance(value, str) for value in values):
-        raise ValueError(f"{key!r} should hold texts")
-    return tuple(values)
-
-
 def _channel(entry: Any) -> Channel:
-    _keys(entry, ("name", "unit", "limits"))
+    check_keys(entry, ("name", "unit", "limits"))
     ends = entry["limits"]
     if ends is None:
         return Channel(entry["name"], entry["unit"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tolerances import EXACT
 
-from counterflow.plant.recurrence import linear_recurrence
+from counterflow.recurrence import linear_recurrence
 
 
 def plain(F, f, x):

@@ -16,8 +16,10 @@ from counterflow.protocol import (
     Finished,
     Introduction,
     Plan,
+    Request,
     Settled,
     StateGradients,
+    Sufficient,
     decode,
     encode,
     encoded_size,
@@ -28,7 +30,7 @@ from counterflow.protocol.messages import KINDS, schema
 def examples():
     rng = np.random.default_rng(0)
     return [
-        Plan("boiler", offset=True, refined_gradient=False),
+        Plan("boiler", offset=True, refined_gradient=False, conjugate=True, penalty=2.0),
         Introduction("boiler", np.eye(2), np.ones((2, 3)), rng.standard_normal((5, 2)), rng.standard_normal((5, 3))),
         Introduction("no inputs", np.eye(1), np.ones((1, 0)), np.ones((1, 1)), np.ones((1, 0))),
         AugmentedStates("größe/µ", 3, 0.1, rng.standard_normal((5, 2)), np.ones(2)),
@@ -36,7 +38,23 @@ def examples():
         StateGradients("boiler", 1, False, True, 0.0, False, np.ones((4, 2)), np.zeros((0, 2))),
         Settled("boiler", 9, 1e-9),
         Finished("boiler", 9, True),
+        Request("boiler"),
+        sufficient(),
     ]
+
+
+def sufficient(**changes):
+    """Six rows, of which rows 0, 1 and 4 were measured."""
+    fields = dict(
+        A=np.eye(2),
+        B=np.ones((2, 1)),
+        Q=np.eye(2),
+        observation=np.ones((1, 2)),
+        values=np.ones((3, 1)),
+        spans=np.array([[0.0, 2.0], [4.0, 5.0]]),
+        inputs=np.ones((6, 1)),
+    )
+    return Sufficient("boiler", **{**fields, **changes})
 
 
 @pytest.mark.parametrize("message", examples(), ids=lambda m: type(m).__name__)
@@ -75,7 +93,7 @@ BAD = {
     "phi of another size": lambda: AugmentedStates("b", 0, 0.0, np.ones((3, 1)), np.ones(2)),
     "negative round": lambda: AugmentedStates("b", -1, 0.0, np.ones((3, 1)), np.ones(1)),
     "round that is a float": lambda: AugmentedStates("b", 1.0, 0.0, np.ones((3, 1)), np.ones(1)),
-    "flag that is a number": lambda: Plan("b", 1, True),
+    "flag that is a number": lambda: Plan("b", 1, True, False, 0.0),
     "norm that is not finite": lambda: Settled("b", 1, float("nan")),
     "empty name": lambda: Settled("", 1, 0.0),
     "name too long": lambda: Settled("x" * 101, 1, 0.0),
@@ -84,6 +102,16 @@ BAD = {
     "B of other inputs": lambda: Introduction("b", np.eye(2), np.ones((2, 2)), np.ones((4, 2)), np.ones((4, 1))),
     "rows differ": lambda: Introduction("b", np.eye(2), np.ones((2, 1)), np.ones((4, 2)), np.ones((3, 1))),
     "no rows": lambda: Introduction("b", np.eye(2), np.ones((2, 1)), np.ones((0, 2)), np.ones((0, 1))),
+    "spans that overlap": lambda: sufficient(spans=np.array([[0.0, 2.0], [1.0, 2.0]])),
+    "spans beyond the end": lambda: sufficient(spans=np.array([[0.0, 2.0], [6.0, 7.0]])),
+    "spans of other rows": lambda: sufficient(spans=np.array([[0.0, 2.0]])),
+    "spans not whole": lambda: sufficient(spans=np.array([[0.0, 2.0], [4.5, 5.5]])),
+    "negative spans": lambda: sufficient(spans=np.array([[-1.0, 1.0], [4.0, 5.0]])),
+    "more numbers than states": lambda: sufficient(observation=np.ones((3, 2)), values=np.ones((3, 3))),
+    "Q not symmetric": lambda: sufficient(Q=np.array([[1.0, 0.5], [0.0, 1.0]])),
+    "Q negative": lambda: sufficient(Q=-np.eye(2)),
+    "one row only": lambda: sufficient(inputs=np.ones((1, 1))),
+    "values of another rank": lambda: sufficient(values=np.ones((3, 2))),
     "negative penalty": lambda: StateGradients("b", 0, False, False, -1.0, False, np.ones((4, 2)), np.ones((4, 2))),
 }
 

@@ -6,6 +6,7 @@ Its loss stays at the unit (``ClientState.loss``); only what ``protocol`` define
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +49,6 @@ class ClientState:
 
 def step(state: ClientState, message: Message) -> tuple[ClientState, tuple[Message, ...]]:
     """React to one message of the server."""
-    if message.unit != state.unit:
-        raise ProtocolError(f"unit {state.unit!r} got a message meant for unit {message.unit!r}")
     match message:
         case Plan() if state.plan is None:
             return _begin(replace(state, plan=message))
@@ -63,6 +62,16 @@ def step(state: ClientState, message: Message) -> tuple[ClientState, tuple[Messa
 def _begin(state: ClientState) -> tuple[ClientState, tuple[Message, ...]]:
     local, data = state.model.model, state.model.data
     introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
+    plan = state.plan
+    assert plan is not None
+    if plan.conjugate and not state.theta.any() and not state.phi.any():
+        # here the server's best couplings are zero, and so is its gradient
+        loss, own_theta, own_phi = state.model.loss_and_gradients(state.model.base)
+        own = own_theta, own_phi if plan.offset else np.zeros_like(own_phi)
+        silence = np.zeros_like(own_theta), np.zeros_like(own_phi)
+        progress = conjugate.start(state.model, state.theta, state.phi, own, silence, plan.penalty, plan.offset)
+        theta, phi = progress.parameters()
+        state = replace(state, conjugate=progress, theta=theta, phi=phi, loss=loss)
     state, states = _send(state, gradient_norm=0.0)
     return state, (introduction, states)
 
@@ -91,52 +100,69 @@ def _update(state: ClientState, message: StateGradients) -> tuple[ClientState, t
     their_theta, their_phi = state.model.chain_rule(message.predicted, refined)
     if not plan.offset:
         own_phi, their_phi = np.zeros_like(own_phi), np.zeros_like(their_phi)
-    d_theta, d_phi = own_theta + their_theta, own_phi + their_phi
-    norm = float(np.sqrt(np.vdot(d_theta, d_theta) + np.vdot(d_phi, d_phi)))
     state = replace(state, loss=loss, round=state.round + 1)
     if message.conjugate:
         # the server's couplings are the best ones for the point that was sent: stay there if nothing more is to come
-        return (state, ()) if message.last else _conjugate_update(state, message, (d_theta, d_phi), norm)
-    state = _gradient_update(state, message, (own_theta, their_theta), (own_phi, their_phi))
+        if message.last:
+            return state, ()
+        return _conjugate_update(state, message, (own_theta, own_phi), (their_theta, their_phi))
+    steps = _steps(state, message)
+    change = -steps.eta_1 * own_theta - steps.eta_2 * their_theta, -steps.gamma_1 * own_phi - steps.gamma_2 * their_phi
+    state = _descend(state, message, change, steps.eta_2)
     if message.last:
         return state, ()
+    # what must vanish is the step itself: with steps of different sizes, that is not the gradient of the plain sum
+    scales = max(steps.eta_1, steps.eta_2), max(steps.gamma_1, steps.gamma_2)
+    norm = _norm(*(c / scale if scale > 0 else c for c, scale in zip(change, scales, strict=True)))
     state, states = _send(state, norm)
     return state, (states,)
 
 
-def _gradient_update(
-    state: ClientState,
-    message: StateGradients,
-    theta_gradients: tuple[FloatArray, FloatArray],
-    phi_gradients: tuple[FloatArray, FloatArray],
+def _norm(d_theta: FloatArray, d_phi: FloatArray) -> float:
+    return float(np.sqrt(np.vdot(d_theta, d_theta) + np.vdot(d_phi, d_phi)))
+
+
+class _Steps(NamedTuple):
+    eta_1: float
+    eta_2: float
+    gamma_1: float
+    gamma_2: float
+
+
+def _steps(state: ClientState, message: StateGradients) -> _Steps:
+    """Step sizes as given, or derived."""
+    given = state.steps
+    theta, phi = state.model.step_sizes(0.0 if message.implicit else message.penalty)
+    return _Steps(
+        theta if given.eta_1 is None else given.eta_1,
+        theta if given.eta_2 is None else given.eta_2,
+        phi if given.gamma_1 is None else given.gamma_1,
+        phi if given.gamma_2 is None else given.gamma_2,
+    )
+
+
+def _descend(
+    state: ClientState, message: StateGradients, change: tuple[FloatArray, FloatArray], eta_2: float
 ) -> ClientState:
     """theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (8)-(9)); the penalty implicit in IMEX."""
-    given = state.steps
-    derived_theta, derived_phi = state.model.step_sizes(0.0 if message.implicit else message.penalty)
-    eta_1 = derived_theta if given.eta_1 is None else given.eta_1
-    eta_2 = derived_theta if given.eta_2 is None else given.eta_2
-    gamma_1 = derived_phi if given.gamma_1 is None else given.gamma_1
-    gamma_2 = derived_phi if given.gamma_2 is None else given.gamma_2
-    change = -eta_1 * theta_gradients[0] - eta_2 * theta_gradients[1]
+    d_theta, d_phi = change
     if message.implicit and message.penalty > 0:
         # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
-        change = state.model.implicit_step(change, 2 * eta_2 * message.penalty)
-    phi = state.phi - gamma_1 * phi_gradients[0] - gamma_2 * phi_gradients[1]
-    return replace(state, theta=state.theta + change, phi=phi)
+        d_theta = state.model.implicit_step(d_theta, 2 * eta_2 * message.penalty)
+    return replace(state, theta=state.theta + d_theta, phi=state.phi + d_phi)
 
 
 def _conjugate_update(
-    state: ClientState, message: StateGradients, gradient: tuple[FloatArray, FloatArray], norm: float
+    state: ClientState, message: StateGradients, own: conjugate.Gradient, theirs: conjugate.Gradient
 ) -> tuple[ClientState, tuple[Message, ...]]:
     plan = state.plan
     assert plan is not None
     if state.conjugate is None:
-        progress = conjugate.start(
-            state.model, state.theta, state.phi, gradient, message.penalty, plan.offset, state.tolerance
-        )
+        progress = conjugate.start(state.model, state.theta, state.phi, own, theirs, message.penalty, plan.offset)
     else:
-        progress = conjugate.advance(state.conjugate, gradient, state.tolerance)
+        progress = conjugate.advance(state.conjugate, own, theirs, state.tolerance)
     state = replace(state, conjugate=progress)
+    norm = _norm(own[0] + theirs[0], own[1] + theirs[1])
     if progress.verified:
         return state, (Settled(state.unit, state.round, norm),)
     theta, phi = progress.parameters()

@@ -106,15 +106,15 @@ class ServerState:
 def begin(state: ServerState) -> tuple[ServerState, Replies]:
     """The messages that open the conversation."""
     config = state.config
-    return state, tuple(Plan(name, config.offset, config.refined_gradient) for name in config.units)
+    phase = config.phases[0]
+    return state, tuple(
+        Plan(name, config.offset, config.refined_gradient, phase.conjugate, float(penalty))
+        for name, penalty in zip(config.units, phase.penalty, strict=True)
+    )
 
 
 def step(state: ServerState, message: Message) -> tuple[ServerState, Replies]:
     """React to one message of a unit."""
-    if message.unit not in state.config.units:
-        raise ProtocolError(f"server: no unit {message.unit!r} takes part in this training")
-    if state.finished:
-        raise ProtocolError(f"server: training is over, got {type(message).__name__} of unit {message.unit!r}")
     match message:
         case Introduction():
             return _introduce(state, message), ()

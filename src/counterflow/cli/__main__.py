@@ -1,0 +1,3 @@
+from counterflow.cli import main
+
+main()

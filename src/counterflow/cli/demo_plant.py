@@ -1,0 +1,142 @@
+"""The plant of ``counterflow demo``: a boiler, the turbine it feeds, and the water treatment that feeds the boiler.
+
+One step is one minute. Every number is a deviation from the operating point, states are scaled to order one. The
+matrices are made up, but with the signs and the order of magnitude that an operator would expect:
+
+- more fuel raises the heat in the furnace, then the drum pressure, then the steam that reaches the turbine; part of it
+  arrives within the minute (the blocks B of boiler -> turbine), the rest through the pressure (A of boiler -> turbine);
+- the water treatment sends the boiler its feedwater: a colder, fuller feed lowers the pressure and raises the level;
+- the turbine's governor draws steam from the drum: a weak pull back on the boiler's pressure;
+- the turbine's condensate returns to the water treatment, weakly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.plant import Channel, Plant, Unit
+
+FloatArray = NDArray[np.float64]
+
+UNITS = (
+    Unit(
+        "boiler",
+        states=3,  # furnace heat, drum pressure, drum level
+        inputs=[Channel("fuel valve", "%", (0, 100)), Channel("feedwater valve", "%", (0, 100))],
+        outputs=[
+            Channel("drum pressure", "bar"),
+            Channel("steam flow", "t/h"),
+            Channel("drum level", "cm"),
+            Channel("furnace temperature", "10 °C"),
+            Channel("feedwater flow", "t/h"),
+            Channel("flue gas oxygen", "%"),
+            Channel("flue gas temperature", "°C"),
+        ],
+    ),
+    Unit(
+        "turbine",
+        states=3,  # inlet pressure, shaft power, condenser pressure
+        inputs=[Channel("governor valve", "%", (0, 100)), Channel("cooling water valve", "%", (0, 100))],
+        outputs=[
+            Channel("inlet pressure", "bar"),
+            Channel("electric power", "MW"),
+            Channel("shaft speed", "rpm"),
+            Channel("exhaust pressure", "10 mbar"),
+            Channel("condensate temperature", "°C"),
+            Channel("extraction flow", "t/h"),
+            Channel("bearing vibration", "µm"),
+        ],
+    ),
+    Unit(
+        "water_treatment",
+        states=3,  # tank level, feed temperature, conductivity
+        inputs=[Channel("make-up valve", "%", (0, 100)), Channel("dosing pump", "%", (0, 100))],
+        outputs=[
+            Channel("tank level", "cm"),
+            Channel("feed temperature", "°C"),
+            Channel("conductivity", "µS/cm"),
+            Channel("make-up flow", "t/h"),
+            Channel("dissolved oxygen", "µg/l"),
+            Channel("acidity", "0.1 pH"),
+        ],
+    ),
+)
+
+# columns: furnace heat, drum pressure, drum level | inlet pressure, shaft power, condenser | tank, temperature, µS/cm
+A = np.array(
+    [
+        [0.70, 0.00, 0.00, 0.00, 0.00, 0.00, 0.00, 0.05, 0.00],  # furnace heat
+        [0.30, 0.80, -0.05, -0.06, -0.03, 0.00, -0.04, 0.14, 0.00],  # drum pressure: steam drawn, feed temperature
+        [0.00, 0.05, 0.85, 0.00, 0.00, 0.00, 0.12, 0.00, 0.00],  # drum level: fuller feed
+        [0.10, 0.32, 0.00, 0.45, 0.00, 0.00, 0.00, 0.00, 0.00],  # inlet pressure: follows the drum
+        [0.00, 0.12, 0.00, 0.35, 0.60, -0.12, 0.00, 0.00, 0.00],  # shaft power
+        [0.00, 0.00, 0.00, 0.10, 0.08, 0.65, 0.00, 0.00, 0.00],  # condenser pressure
+        [0.00, 0.00, -0.03, 0.00, 0.00, 0.00, 0.90, 0.00, 0.00],  # tank level
+        [0.00, 0.00, 0.00, 0.00, 0.04, 0.05, -0.08, 0.75, 0.00],  # feed temperature: condensate returns warm
+        [0.00, 0.00, 0.00, 0.00, 0.00, 0.03, 0.05, 0.00, 0.80],  # conductivity
+    ]
+)
+# columns, per cent of opening: fuel, feedwater | governor, cooling water | make-up, dosing
+B = np.array(
+    [
+        [0.40, 0.00, 0.00, 0.00, 0.00, 0.00],
+        [0.18, -0.12, -0.08, 0.00, -0.05, 0.00],
+        [0.05, 0.35, 0.02, 0.00, 0.04, 0.00],
+        [0.16, -0.04, 0.20, 0.00, 0.00, 0.00],
+        [0.10, 0.00, 0.35, -0.05, 0.00, 0.00],
+        [0.00, 0.00, 0.12, -0.30, 0.00, 0.00],
+        [0.00, -0.06, 0.00, 0.00, 0.35, 0.00],
+        [0.00, 0.00, 0.02, 0.00, -0.25, 0.00],
+        [0.00, 0.00, 0.00, 0.00, 0.10, -0.35],
+    ]
+)
+C = {
+    "boiler": np.array(
+        [
+            [0.00, 1.00, 0.00],
+            [0.30, 0.80, 0.00],
+            [0.00, -0.20, 1.00],
+            [1.20, 0.10, 0.00],
+            [0.00, -0.20, 0.60],
+            [-0.60, 0.00, 0.00],
+            [0.80, 0.30, 0.00],
+        ]
+    ),
+    "turbine": np.array(
+        [
+            [1.00, 0.00, 0.00],
+            [0.20, 1.10, -0.20],
+            [0.00, 0.70, 0.00],
+            [0.10, 0.00, 0.90],
+            [0.00, 0.20, 0.80],
+            [0.70, 0.30, 0.00],
+            [0.20, 0.50, 0.30],
+        ]
+    ),
+    "water_treatment": np.array(
+        [
+            [1.00, 0.00, 0.00],
+            [0.00, 1.00, 0.00],
+            [0.00, 0.00, 1.00],
+            [0.50, -0.20, 0.00],
+            [0.00, -0.60, 0.30],
+            [0.00, 0.10, 0.70],
+        ]
+    ),
+}
+PROCESS_NOISE = 0.15  # standard deviation of every state, a minute
+MEASUREMENT_NOISE = 0.40  # standard deviation of every channel, in its unit of measure
+INPUT_SPREAD = 2.0  # standard deviation of the test signal on every input, per cent of opening
+
+
+def demo_plant() -> Plant:
+    """The plant that the demo simulates; nothing in the fit sees its couplings."""
+    states, outputs = len(A), sum(unit.n_outputs for unit in UNITS)
+    whole = np.zeros((outputs, states))
+    row = column = 0
+    for unit in UNITS:
+        whole[row : row + unit.n_outputs, column : column + unit.states] = C[unit.name]
+        row, column = row + unit.n_outputs, column + unit.states
+    Q, R = PROCESS_NOISE**2 * np.eye(states), MEASUREMENT_NOISE**2 * np.eye(outputs)
+    return Plant(units=UNITS, A=A, B=B, C=whole, Q=Q, R=R, dt=60.0)

@@ -1,0 +1,65 @@
+"""The unit's side of the default method: one message that says all its measurements know about the states.
+
+Write R^{-1/2} C = U S Vᵀ (rank r). Then s[t] = Uᵀ R^{-1/2} y[t] = C̃ h[t] + N(0, I), C̃ = S Vᵀ, is a sufficient
+statistic: the likelihood of (A, B, Q) given all y differs from that given all s by a constant. y, C, R stay here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import ProtocolError
+from counterflow.filtering import compress
+from counterflow.plant import LocalModel
+from counterflow.protocol import Finished, Message, Request, Sufficient
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SufficientClient:
+    """All that a unit holds while a sufficient message is asked of it."""
+
+    unit: str
+    model: LocalModel
+    y: FloatArray  # (T+1, D_m); NaN where missing
+    u: FloatArray  # (T+1, U_m)
+    sent: bool = False
+    finished: bool = False
+    loss: float | None = None
+
+
+def step(state: SufficientClient, message: Message) -> tuple[SufficientClient, tuple[Message, ...]]:
+    """React to one message of the server."""
+    match message:
+        case Request() if not state.sent:
+            return replace(state, sent=True), (sufficient_message(state.unit, state.model, state.y, state.u),)
+        case Finished() if state.sent:
+            return replace(state, finished=True), ()
+    raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__}")
+
+
+def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArray) -> Sufficient:
+    """Compress measurements (T+1, D_m); a row counts as measured if all of its channels are.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> from counterflow.client import sufficient_message
+    >>> plant = cf.random_plant(units=1, states=2, outputs=8, rng=0)
+    >>> record = plant.simulate(100, rng=1)[plant.names[0]]
+    >>> sufficient_message("boiler", plant.local(plant.names[0]), record.y, record.u).values.shape
+    (101, 2)
+    """
+    squeezed = compress(model.C, model.R)
+    measured = np.isfinite(y).all(axis=1)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], measured, [False]]).astype(np.int8)))
+    values = y[measured] @ squeezed.reach.T
+    spans = edges.reshape(-1, 2).astype(np.float64)
+    return Sufficient(
+        unit, model.A, model.B, model.Q, squeezed.observation, np.ascontiguousarray(values), spans,
+        np.ascontiguousarray(u),
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""Drawings of a report as SVG fragments to stand inside HTML.
+
+Matplotlib draws with marker colours that no eye is meant to see; they are then replaced by the page's CSS variables,
+so that one drawing serves light and dark. Everything that refers to the outside (document type, name spaces,
+metadata) is removed, and ids are made unique within the page.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import OptionError
+from counterflow.report.content import Training, WhatIf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FloatArray = NDArray[np.float64]
+
+TEXT, GRID, TRUTH, SHADE = "#123401", "#123402", "#123403", "#123404"
+SERIES = tuple(f"#1234a{k}" for k in range(6))
+_VARIABLES = {TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade"} | {
+    colour: f"--series-{k}" for k, colour in enumerate(SERIES)
+}
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "counterflow",  # the same report, the same bytes
+    "svg.fonttype": "none",  # the reader's own sans-serif: small files, text that can be searched
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": TEXT,
+    "axes.labelcolor": TEXT,
+    "axes.edgecolor": GRID,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": TEXT,
+    "ytick.labelcolor": TEXT,
+    "lines.linewidth": 2.0,
+    "axes.unicode_minus": True,
+}
+
+
+def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> str:
+    """The answers for one channel against time since the change began."""
+    channel = whatif.channels[index]
+    times = whatif.step * np.arange(len(whatif.answers[0].mean) + 1)
+    with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
+        if whatif.duration is not None:
+            axes.axvspan(0, whatif.duration * whatif.step, color=SHADE, linewidth=0, zorder=0)
+        axes.axhline(0, color=GRID, linewidth=1.0)
+        for k, answer in enumerate(whatif.estimates):
+            colour = SERIES[k % len(SERIES)]
+            if answer.lower is not None and answer.upper is not None:
+                low, high = _from_zero(answer.lower[:, index]), _from_zero(answer.upper[:, index])
+                axes.fill_between(times, low, high, color=colour, alpha=0.22, linewidth=0)
+            axes.plot(times, _from_zero(answer.mean[:, index]), color=colour, zorder=4)
+        if whatif.truth is not None:
+            # dashed and on top: where the two agree, both can be seen
+            axes.plot(times, _from_zero(whatif.truth.mean[:, index]), color=TRUTH, dashes=(3, 1.6), zorder=5)
+        unit = f" [{channel.unit}]" if channel.unit else ""
+        if title:
+            axes.set_title(_literal(f"{channel.name}{unit}"))
+        axes.set_xlabel(_literal(f"{whatif.step_unit} since the change began"))
+        axes.set_xlim(0, times[-1])
+        axes.margins(y=0.12)
+        return _fragment(figure, prefix, f"Effect on {channel.name}{unit}, {len(times) - 1} steps")
+
+
+def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix: str) -> list[tuple[str, str]]:
+    """(caption, drawing) of server loss, disentanglement, client losses and delta_d, where there are rounds to show."""
+    shown = [training for training in trainings if len(training.history) > 1]
+    if not shown:
+        return []
+    longest = max(shown, key=lambda training: len(training.history))
+    others = [training for training in shown if training is not longest]
+    out = []
+    for k, (series, caption) in enumerate(
+        (("server_loss", "Server loss"), ("disentanglement", "Disentanglement 1/T Σ|D|²"))
+    ):
+        with _axes((5.0, 2.6)) as (figure, axes):
+            axes.plot(_rounds(longest), getattr(longest.history, series), color=SERIES[0])
+            for j, training in enumerate(others):
+                axes.axhline(getattr(training.history, series)[-1], color=SERIES[j + 1], linewidth=1.6, dashes=(2, 1.5))
+            _rounds_axis(axes, longest)
+            out.append((caption, _fragment(figure, f"{prefix}{k}-", caption)))
+    history = longest.history
+    ratios = {
+        name: history.client_loss[name] / history.proprietary_loss[name]
+        for name in names
+        if name in history.client_loss and (history.proprietary_loss[name] > 0).all()
+    }
+    panels: list[tuple[str, dict[str, FloatArray], bool]] = [
+        ("Augmented client loss over the proprietary one", ratios, False),
+        ("Mean shift not yet explained, δd", {n: history.delta_d[n] for n in names if n in history.delta_d}, True),
+    ]
+    for k, (caption, curves, logarithmic) in enumerate(panels):
+        with _axes((5.0, 2.6)) as (figure, axes):
+            for j, series_values in enumerate(curves.values()):
+                axes.plot(_rounds(longest), series_values, color=SERIES[(j + 3) % len(SERIES)])
+            if not logarithmic:
+                axes.axhline(1.0, color=TRUTH, linewidth=1.2, dashes=(3, 1.6))
+            _rounds_axis(axes, longest, logarithmic and all((v > 0).all() for v in curves.values()))
+            out.append((caption, _fragment(figure, f"{prefix}{k + 2}-", caption)))
+    return out
+
+
+def _rounds(training: Training) -> FloatArray:
+    return np.arange(1, len(training.history) + 1, dtype=np.float64)
+
+
+def _rounds_axis(axes: Any, training: Training, logarithmic: bool = True) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(1, max(2, len(training.history)))
+    if logarithmic and all((line.get_ydata() > 0).all() for line in axes.get_lines() if len(line.get_ydata()) > 2):
+        axes.set_yscale("log")
+    axes.set_xlabel("round")
+
+
+def _from_zero(series: FloatArray) -> FloatArray:
+    """At the moment of the change there is no effect yet."""
+    return np.concatenate([[0.0], series])
+
+
+def _literal(text: str) -> str:
+    return text.replace("$", r"\$")  # a dollar sign in a channel's name is not mathematics
+
+
+@contextmanager
+def _axes(size: tuple[float, float], head: float = 0.08) -> Iterator[tuple[Any, Any]]:
+    try:
+        import matplotlib.ticker
+        from matplotlib.figure import Figure  # not pyplot: no global state, no display
+    except ImportError as error:
+        raise OptionError("a report needs matplotlib: install it with  pip install 'counterflow[plots]'") from error
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=size)
+        # margins in inches (``head`` above the axes): a layout engine would draw everything twice
+        figure.subplots_adjust(0.5 / size[0], 0.45 / size[1], 1 - 0.12 / size[0], 1 - head / size[1])
+        axes = figure.add_subplot()
+        axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
+        yield figure, axes
+
+
+def _fragment(figure: Any, prefix: str, label: str) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r'\s+xmlns(:xlink)?="[^"]*"', "", text)
+    text = re.sub(r'(<svg[^>]*?)\swidth="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{prefix}", text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px sans-serif", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var({variable})")
+    text = re.sub(r"\n\s*", "\n", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)

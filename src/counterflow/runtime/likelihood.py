@@ -1,0 +1,129 @@
+"""Maximum-likelihood fits in one process: "sufficient" over messages, "centralized" on pooled raw data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from counterflow import client, server
+from counterflow.errors import OptionError
+from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.runtime import in_process
+from counterflow.runtime.history import Recorder
+from counterflow.runtime.options import LikelihoodOptions
+from counterflow.runtime.result import Couplings, Fit, Provenance, Status, UnitPart, unit_parts
+from counterflow.server.estimation import Estimated
+from counterflow.server.identifiability import diagnose
+from counterflow.server.information import affordable
+from counterflow.server.parameters import Estimate
+from counterflow.server.uncertainty import uncertainty
+
+if TYPE_CHECKING:
+    from counterflow.protocol import Message
+
+
+def likelihood_fit(
+    recording: Recording,
+    local: Mapping[str, LocalModel],
+    method: str,
+    provenance: Provenance,
+    options: Mapping[str, Any],
+    *,
+    progress: bool,
+    watch: Callable[[Message, bool], None] | None,
+    over_the_wire: bool,
+    estimators: Mapping[str, client.Estimator] | None,
+) -> Fit:
+    """Maximum likelihood of the couplings."""
+    chosen = LikelihoodOptions.parse(method, options)
+    estimate = cast(Estimate, chosen.estimate)
+    names = recording.names
+    parts = unit_parts(recording, local, estimators, uses_inputs=True)
+    with _spinner(progress) as told:
+        if method == "sufficient":
+            config = server.SufficientConfig(names, estimate, chosen.tol, chosen.evaluations)
+            clients = {n: client.SufficientClient(n, local[n], recording[n].y, recording[n].u) for n in names}
+            done, _, traffic = in_process.run(
+                server.SufficientServer(config, progress=told), clients, watch=watch, over_the_wire=over_the_wire
+            )
+            assert isinstance(done, server.SufficientServer)
+            shared, found = done.shared, done.found
+        else:
+            if watch is not None or over_the_wire:
+                raise OptionError("fit: method 'centralized' pools raw data and sends no messages to watch")
+            shared, traffic = pool(recording, local), _raw_traffic(recording)
+            found = server.maximum_likelihood(
+                shared, estimate, tolerance=chosen.tol, evaluations=chosen.evaluations, progress=told
+            )
+        assert shared is not None
+        assert found is not None
+        doubts = diagnose(shared, estimate)
+        assert found.parameters is not None
+        wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
+        spread = uncertainty(shared, found).with_doubts(doubts) if wanted else None
+    couplings = Couplings(found, shared, spread, doubts)
+    history = Recorder(names).history(dict.fromkeys(names, 0.0))
+    return Fit(
+        method, assemble(found, parts, recording.dt), parts, history, traffic, _status(found, chosen), provenance,
+        caveats=tuple(str(doubt) for doubt in doubts), couplings=couplings,
+    )  # fmt: skip
+
+
+def assemble(found: Estimated, parts: Mapping[str, UnitPart], dt: float) -> Plant:
+    """The estimated plant: C and R from the units, everything else from the server."""
+    diagonals = {
+        letter: server.block_diagonal([getattr(part.model, letter) for part in parts.values()]) for letter in ("C", "R")
+    }
+    return Plant(units=tuple(part.unit for part in parts.values()), A=found.A, B=found.B, Q=found.Q, **diagonals, dt=dt)
+
+
+def pool(recording: Recording, local: Mapping[str, LocalModel]) -> server.SharedRecord:
+    """Raw measurements, C and R of all units in one place: what no federation may do, the reference for it."""
+    names, models = recording.names, [local[n] for n in recording.names]
+    return server.SharedRecord(
+        names=names,
+        states=tuple(m.states for m in models),
+        inputs=tuple(m.n_inputs for m in models),
+        values=np.hstack([recording[n].y for n in names]),
+        u=np.hstack([recording[n].u for n in names]),
+        observation=server.block_diagonal([m.C for m in models]),
+        noise=server.block_diagonal([m.R for m in models]),
+        A_local=server.block_diagonal([m.A for m in models]),
+        B_local=server.block_diagonal([m.B for m in models]),
+        Q_local=server.block_diagonal([m.Q for m in models]),
+    )
+
+
+def _raw_traffic(recording: Recording) -> in_process.Traffic:
+    return in_process.Traffic(1, sum(recording[n].y.nbytes + recording[n].u.nbytes for n in recording.names), 0)
+
+
+def _status(found: Estimated, chosen: LikelihoodOptions) -> Status:
+    length = float(np.sqrt(found.decrement))
+    if found.converged:
+        text = f"converged in {found.evaluations} passes; log-likelihood {found.log_likelihood:.6g}"
+    else:
+        text = (
+            f"not converged after {found.evaluations} passes: the gradient could still move the estimates by about "
+            f"{length:.1g} standard errors (asked: {chosen.tol:g}); give more evaluations"
+        )
+    return Status(found.converged, found.evaluations, length, text)
+
+
+@contextmanager
+def _spinner(wanted: bool) -> Iterator[Callable[[int, float], None] | None]:
+    if not wanted:
+        yield None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
+        task = bar.add_task("maximum likelihood", total=None)
+
+        def told(passes: int, value: float) -> None:
+            bar.update(task, description=f"maximum likelihood: pass {passes}, log-likelihood {value:.6g}")
+
+        yield told

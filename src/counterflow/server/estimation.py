@@ -1,0 +1,303 @@
+"""Maximum likelihood of the couplings: a consistent start, then quasi-Newton steps in the metric of EM.
+
+What is estimated: "couplings" (off-diagonal blocks of A and B; local blocks and Q given), "blocks" (all of A and B), or
+"all" (process noise Q too, block-diagonal by unit). The limited-memory BFGS direction starts from the EM step, so its
+first step is EM's and the rest is acceleration; steps that would make A unstable are shortened, so the estimate is
+stable by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import CounterflowError, ModelError, OptionError
+from counterflow.filtering import compress
+from counterflow.server.information import settled_information
+from counterflow.server.likelihood import Evaluation, SharedRecord, evaluate, rows_measured
+from counterflow.server.parameters import ESTIMATES, Estimate, Parameters
+
+FloatArray = NDArray[np.float64]
+MEMORY = 12
+EM_STEPS = 6  # passes before the metric of EM gives way to the information itself, where that is cheap
+RENEWAL = 8  # passes between two looks at the information
+PATIENCE = 5  # steps without progress that can be told from rounding
+RANK_TOLERANCE = 1e-10  # of a regressor's information, relative, below which a direction is left where it is
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """The maximum-likelihood estimate."""
+
+    A: FloatArray
+    B: FloatArray
+    Q: FloatArray
+    log_likelihood: float
+    evaluations: int
+    converged: bool
+    decrement: float  # squared length of the gradient in EM's metric: what a further step could gain, about
+    trace: tuple[float, ...] = field(default=(), repr=False)  # log-likelihood of every accepted step
+    parameters: Parameters | None = field(default=None, repr=False)
+
+
+def maximum_likelihood(
+    record: SharedRecord,
+    estimate: Estimate = "couplings",
+    *,
+    start: tuple[FloatArray, FloatArray] | None = None,
+    tolerance: float = 1e-5,
+    evaluations: int = 200,
+    penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Estimated:
+    """Estimate couplings from a shared record.
+
+    Parameters
+    ----------
+    start : full A and B to begin from; default: bias-compensated least squares, or no coupling where that is not to be
+        had (rank-deficient measurements).
+    tolerance : stop when the gradient, measured by what it could still move the estimates in (complete-data) standard
+        errors, is below this.
+    evaluations : at most so many passes over the data.
+    penalty : added to the negative log-likelihood, with its gradient, as a function of the packed [A B]; used to carry
+        what earlier data said.
+    progress : called with the pass and the log-likelihood.
+    """
+    if estimate not in ESTIMATES:
+        raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
+    root = _noise_root(record)
+    parameters = Parameters(record, estimate, root)
+    limit = _stability_limit(record)
+    A, B = start if start is not None else least_squares_start(record, estimate, limit)
+    local = np.hstack([record.A_local, record.B_local])
+    fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks
+    vector = np.concatenate([parameters.pack(np.hstack([A, B])), np.zeros(parameters.noise_size())])
+    return _climb(record, parameters, fixed, vector, limit, tolerance, evaluations, penalty, progress)
+
+
+def _climb(
+    record: SharedRecord,
+    parameters: Parameters,
+    fixed: FloatArray,
+    vector: FloatArray,
+    limit: float,
+    tolerance: float,
+    evaluations: int,
+    penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None,
+    progress: Callable[[int, float], None] | None,
+) -> Estimated:
+    P, size = record.A_local.shape[0], parameters.coupling_size()
+    count = 0
+
+    def look(x: FloatArray) -> tuple[Evaluation, float, FloatArray]:
+        nonlocal count
+        count += 1
+        coupling = fixed + parameters.unpack(x[:size])
+        at = evaluate(record, coupling[:, :P], coupling[:, P:], parameters.noise(x))
+        gradient = parameters.pack(np.asarray(np.linalg.solve(at.Q, at.gap), np.float64))
+        if parameters.noise_size():
+            gradient = np.concatenate([gradient, parameters.noise_gradient(x, at)])
+        value = at.log_likelihood
+        if penalty is not None:
+            extra, slope = penalty(x[:size])
+            value -= extra
+            gradient[:size] -= slope
+        if progress:
+            progress(count, at.log_likelihood)
+        return at, value, gradient
+
+    def radius(x: FloatArray) -> float:
+        A = (fixed + parameters.unpack(x[:size]))[:, :P]
+        return float(np.abs(np.linalg.eigvals(A)).max())
+
+    at, value, gradient = look(vector)
+    trace = [at.log_likelihood]
+    pairs: list[tuple[FloatArray, FloatArray, float]] = []
+    best, best_decrement, idle = at, float("inf"), 0
+    fisher, renewal = None, EM_STEPS if penalty is None and _is_small(record) else evaluations
+    while True:
+        if count >= renewal:
+            fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector), [], count + RENEWAL
+        metric = fisher or _metric(parameters, at)
+        decrement = float(gradient @ metric(gradient))
+        if decrement < 0.5 * best_decrement:
+            idle = 0
+        if decrement < best_decrement:
+            best, best_decrement = at, decrement
+        if decrement <= tolerance**2 or count >= evaluations or idle > PATIENCE:
+            break
+        direction = _two_loops(gradient, pairs, metric)
+        slope = float(gradient @ direction)
+        if not slope > 0:  # rounding has spoilt the pairs
+            pairs, direction = [], metric(gradient)
+            slope = decrement
+        length, accepted = 1.0, None
+        noise_floor = 1e-11 * abs(value)  # differences below it are rounding
+        while count < evaluations and length > 1e-10:
+            trial = vector + length * direction
+            if radius(trial) >= limit or parameters.noise_is_gone(trial):
+                length *= 0.5
+                continue
+            candidate = look(trial)
+            if candidate[1] >= value + 1e-4 * length * slope - noise_floor:
+                accepted = candidate
+                break
+            # the top of the parabola through what is known, kept within a tenth and a half
+            top = 0.5 * slope * length**2 / (slope * length - (candidate[1] - value))
+            length = min(max(top, 0.1 * length), 0.5 * length)
+        if accepted is None:
+            break
+        if accepted[1] - value <= noise_floor:
+            idle += 1  # the likelihood is as high as it can be told; only the gradient can still improve
+        moved, turned = trial - vector, gradient - accepted[2]
+        if (curvature := float(moved @ turned)) > 1e-14 * float(np.linalg.norm(moved) * np.linalg.norm(turned)):
+            pairs = [*pairs[-(MEMORY - 1) :], (moved, turned, curvature)]
+        vector, (at, value, gradient) = trial, accepted
+        trace.append(at.log_likelihood)
+    at, converged = best, best_decrement <= tolerance**2
+    return Estimated(at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, tuple(trace), parameters)
+
+
+def _metric(parameters: Parameters, at: Evaluation) -> Callable[[FloatArray], FloatArray]:
+    """The linear map of one EM step: for a unit's rows, Q_m · gradient · S_xx⁻¹ on the columns that move."""
+    record = parameters.record
+    factors = [_inverse_root(at.S_xx[np.ix_(f, f)]) for f in parameters.free]
+    size = parameters.coupling_size()
+
+    def apply(gradient: FloatArray) -> FloatArray:
+        out, at_ = np.empty_like(gradient), 0
+        for own, f, n, root in zip(record.state_slices, parameters.free, record.states, factors, strict=True):
+            block = gradient[at_ : at_ + n * len(f)].reshape(n, len(f))
+            out[at_ : at_ + n * len(f)] = (at.Q[own, own] @ (block @ root) @ root.T).ravel()
+            at_ += n * len(f)
+        if len(gradient) > size:
+            weights = [np.where(np.eye(n, dtype=bool), 0.5, 1.0)[np.tril_indices(n)] for n in record.states]
+            out[size:] = gradient[size:] * np.concatenate(weights) / at.steps
+        return out
+
+    return apply
+
+
+def _is_small(record: SharedRecord) -> bool:
+    """Whether forming the information costs less than the passes it saves (measured: benchmarks/results)."""
+    P = sum(record.states)
+    return bool(P * (P + record.u.shape[1] + record.observation.shape[0]) <= 1000)
+
+
+def _fisher_metric(
+    record: SharedRecord, parameters: Parameters, at: Evaluation, vector: FloatArray
+) -> Callable[[FloatArray], FloatArray] | None:
+    """The inverse of the information: with it the steps are Fisher scoring."""
+    directions = parameters.noise_directions(vector) if parameters.noise_size() else None
+    try:
+        information = settled_information(record, parameters, at.A, at.B, at.Q, directions)
+    except CounterflowError:  # no settled filter here
+        return None
+    root = _inverse_root(information)
+    return lambda gradient: np.asarray(root @ (root.T @ gradient))
+
+
+def _inverse_root(gram: FloatArray) -> FloatArray:
+    """W with W Wᵀ = gram⁺, its columns on a common scale first."""
+    if gram.size == 0:
+        return gram
+    size = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+    scaled = gram * np.outer(inverse, inverse)
+    try:
+        factor = np.linalg.cholesky(scaled)
+        if np.diag(factor).min() ** 2 > RANK_TOLERANCE:
+            from scipy.linalg import solve_triangular
+
+            return np.asarray(solve_triangular(factor, np.diag(inverse), lower=True).T)
+    except np.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(scaled)
+    keep = values > RANK_TOLERANCE * max(float(values[-1]), 1e-300)
+    return np.asarray(inverse[:, None] * vectors[:, keep] / np.sqrt(values[keep]))
+
+
+def _two_loops(
+    gradient: FloatArray,
+    pairs: list[tuple[FloatArray, FloatArray, float]],
+    metric: Callable[[FloatArray], FloatArray],
+) -> FloatArray:
+    """Limited-memory BFGS direction of ascent, with ``metric`` as the first guess of the inverse Hessian."""
+    q, weights = gradient.copy(), []
+    for moved, turned, curvature in reversed(pairs):
+        weight = float(moved @ q) / curvature
+        q -= weight * turned
+        weights.append(weight)
+    direction = metric(q)
+    if pairs:
+        moved, turned, curvature = pairs[-1]
+        direction *= curvature / float(turned @ metric(turned))
+    for (moved, turned, curvature), weight in zip(pairs, reversed(weights), strict=True):
+        direction += (weight - float(turned @ direction) / curvature) * moved
+    return direction
+
+
+def _noise_root(record: SharedRecord) -> FloatArray:
+    root = np.zeros_like(record.Q_local)
+    for name, own in zip(record.names, record.state_slices, strict=True):
+        try:
+            root[own, own] = np.linalg.cholesky(record.Q_local[own, own])
+        except np.linalg.LinAlgError:
+            raise ModelError(
+                f"unit {name!r}: its process noise Q is singular, so the likelihood has no gradient in its couplings; "
+                "give every state a small process noise, e.g. 1e-6 of its variance"
+            ) from None
+    return root
+
+
+def _stability_limit(record: SharedRecord) -> float:
+    """Radius that A must stay below: 1, or what the local blocks themselves have if they do not decay."""
+    own = float(np.abs(np.linalg.eigvals(record.A_local)).max())
+    return 1.0 - 1e-9 if own < 1.0 - 1e-6 else own + 1e-3
+
+
+def least_squares_start(record: SharedRecord, estimate: Estimate, limit: float) -> tuple[FloatArray, FloatArray]:
+    """Bias-compensated least squares on z = C̃⁺ s = h + noise of known covariance J.
+
+    In Σ z zᵀ the noise adds n J, which is subtracted; the estimate is then consistent. Only pairs of rows in which
+    every unit is present count. Where the states cannot be read off one row (rank-deficient C̃), or nothing is left,
+    the start is no coupling at all.
+    """
+    squeezed = compress(record.observation, record.noise)
+    C, P = squeezed.observation, record.A_local.shape[0]
+    complete = rows_measured(record.values)
+    both = complete[:-1] & complete[1:]
+    if C.shape[0] < P or both.sum() < 2 * (P + record.u.shape[1]) or np.linalg.cond(C) > 1e6:
+        return record.A_local, record.B_local
+    read = np.linalg.pinv(C)
+    z = record.values @ (read @ squeezed.reach).T
+    J = read @ read.T
+    before = np.hstack([z[:-1], record.u[:-1]])[both]
+    after = z[1:][both]
+    S_xx, S_yx = before.T @ before, after.T @ before
+    S_xx[:P, :P] -= _affordable(S_xx[:P, :P], both.sum() * J)
+    parameters = Parameters(record, estimate, np.eye(P))
+    local = np.hstack([record.A_local, record.B_local])
+    fixed = local - parameters.unpack(parameters.pack(local))
+    target = S_yx - fixed @ S_xx
+    out = fixed.copy()
+    for own, f in zip(record.state_slices, parameters.free, strict=True):
+        root = _inverse_root(S_xx[np.ix_(f, f)])
+        out[own.start : own.stop, f] = (target[own][:, f] @ root) @ root.T
+    # halve the couplings until the system is stable; with none of them it is, or as stable as its parts
+    for _ in range(60):
+        if float(np.abs(np.linalg.eigvals(out[:, :P])).max()) < limit:
+            return out[:, :P], out[:, P:]
+        out = local + 0.5 * (out - local)
+    return record.A_local, record.B_local
+
+
+def _affordable(gram: FloatArray, noise: FloatArray) -> FloatArray:
+    """As much of ``noise`` as leaves ``gram`` safely positive definite."""
+    from scipy.linalg import eigh
+
+    worst = float(eigh(noise, gram, eigvals_only=True)[-1])
+    return noise * min(1.0, 0.9 / worst) if worst > 0 else noise

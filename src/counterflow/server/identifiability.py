@@ -1,0 +1,119 @@
+"""Which couplings the data cannot determine, with cause and remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.server.likelihood import SharedRecord, rows_measured
+from counterflow.server.parameters import Estimate
+
+FloatArray = NDArray[np.float64]
+STILL = 1e-9  # standard deviation relative to level below which an input counts as never moved
+TOGETHER = 1e-6  # singular value, relative to the largest, below which inputs move together
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Couplings through which ``cause`` acts on ``effect`` that the data do not determine.
+
+    ``letter`` is "A" (its states) or "B" (its inputs); ``channels`` are indices of the cause's inputs, all if empty.
+    """
+
+    effect: str
+    cause: str
+    letter: str
+    channels: tuple[int, ...]
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.cause} -> {self.effect} ({self.letter}): {self.reason}; {self.remedy}"
+
+
+def diagnose(record: SharedRecord, estimate: Estimate) -> tuple[Doubt, ...]:
+    """All doubts about the couplings of a record, effect by effect."""
+    doubts: list[Doubt] = []
+    for m in range(len(record.names)):
+        measured = _measured(record, m)
+        rows = np.flatnonzero(measured[1:])  # u[t-1] for the measured rows t
+        needed = _unknowns(record, m, estimate)
+        if len(rows) < 2 * needed:
+            doubts += _too_few(record, m, len(rows), needed)
+            continue
+        doubts += _inputs(record, m, record.u[rows], estimate)
+    return tuple(doubts)
+
+
+def masks(record: SharedRecord, doubts: tuple[Doubt, ...]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Entries of A (P, P) and B (P, U) that are determined."""
+    P, U = sum(record.states), sum(record.inputs)
+    A, B = np.ones((P, P), bool), np.ones((P, U), bool)
+    for doubt in doubts:
+        rows = record.state_slices[record.names.index(doubt.effect)]
+        cause = record.names.index(doubt.cause)
+        if doubt.letter == "A":
+            A[rows, record.state_slices[cause]] = False
+        else:
+            own = record.input_slices[cause]
+            chosen = [own.start + k for k in doubt.channels] if doubt.channels else list(range(own.start, own.stop))
+            B[rows, chosen] = False
+    return A, B
+
+
+def _measured(record: SharedRecord, m: int) -> NDArray[np.bool_]:
+    own = record.observation_slices[m]
+    return np.asarray(rows_measured(record.values[:, own]) & (own.stop > own.start))
+
+
+def _unknowns(record: SharedRecord, m: int, estimate: Estimate) -> int:
+    """Unknown numbers in one row of [A B] of unit m."""
+    whole = sum(record.states) + sum(record.inputs)
+    return whole - (record.states[m] + record.inputs[m] if estimate == "couplings" else 0)
+
+
+def _too_few(record: SharedRecord, m: int, rows: int, needed: int) -> list[Doubt]:
+    name, out = record.names[m], []
+    reason = f"unit {name!r} has {rows} measured rows for {needed} unknowns in each of its states"
+    remedy = f"record at least {4 * needed} rows of unit {name!r}"
+    for other in record.names:
+        if other != name:
+            out += [Doubt(name, other, letter, (), reason, remedy) for letter in ("A", "B")]
+            out.append(Doubt(other, name, "A", (), reason, remedy))
+    return out
+
+
+def _inputs(record: SharedRecord, m: int, u: FloatArray, estimate: Estimate) -> list[Doubt]:
+    owner = np.repeat(np.arange(len(record.names)), record.inputs)
+    candidates = np.flatnonzero(owner != m) if estimate == "couplings" else np.arange(u.shape[1])
+    centred = u[:, candidates] - u[:, candidates].mean(axis=0)
+    deviation = np.sqrt(np.square(centred).mean(axis=0))
+    still = deviation <= STILL * np.maximum(np.abs(u[:, candidates]).max(axis=0, initial=0.0), 1e-300)
+    out: list[Doubt] = []
+
+    def doubt(column: int, reason: str, remedy: str) -> None:
+        cause = int(owner[column])
+        if cause != m:
+            channel = column - record.input_slices[cause].start
+            out.append(Doubt(record.names[m], record.names[cause], "B", (channel,), reason, remedy))
+
+    for column in candidates[still]:
+        cause = int(owner[column])
+        label = f"input {column - record.input_slices[cause].start + 1} of unit {record.names[cause]!r}"
+        doubt(int(column), f"{label} never varies in these data", "move it, by itself, while recording")
+    moving = candidates[~still]
+    if len(moving) > 1:
+        standard = centred[:, ~still] / deviation[~still]
+        _, singular, vectors = np.linalg.svd(np.linalg.qr(standard, mode="r"))
+        null = vectors[singular < TOGETHER * singular[0]]
+        together = np.abs(null).max(axis=0, initial=0.0) > 1e-3
+        involved = moving[together]
+        names = ", ".join(
+            f"{record.names[int(owner[c])]} input {c - record.input_slices[int(owner[c])].start + 1}" for c in involved
+        )
+        for column in involved:
+            reason = f"these inputs always move together: {names}; only their joint effect shows"
+            doubt(int(column), reason, "move each of them by itself while recording")
+    return out

@@ -1,0 +1,113 @@
+"""What the Fisher information gives: covariances, standard errors, and the spread of answers (delta method)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.server.estimation import Estimated
+from counterflow.server.identifiability import Doubt, masks
+from counterflow.server.information import differenced_information, positions, settled_information
+from counterflow.server.likelihood import SharedRecord
+from counterflow.server.parameters import Parameters
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Covariance of the estimated entries of [A B], in the order of ``parameters.pack``."""
+
+    parameters: Parameters
+    covariance: FloatArray  # (n, n); rows of directions that the data do not determine are NaN
+
+    @cached_property
+    def standard_errors(self) -> tuple[FloatArray, FloatArray]:
+        """Of A (P, P) and B (P, U): zero where given, NaN where not determined."""
+        P = sum(self.parameters.record.states)
+        with np.errstate(invalid="ignore"):
+            whole = self.parameters.unpack(np.sqrt(np.diag(self.covariance)))
+        return whole[:, :P], whole[:, P:]
+
+    def with_doubts(self, doubts: tuple[Doubt, ...]) -> Uncertainty:
+        """The same, NaN for the couplings in doubt."""
+        if not doubts:
+            return self
+        A, B = masks(self.parameters.record, doubts)
+        lost = self.parameters.pack(np.hstack([A, B]).astype(np.float64)) == 0
+        covariance = self.covariance.copy()
+        covariance[lost, :] = np.nan
+        covariance[:, lost] = np.nan
+        return Uncertainty(self.parameters, covariance)
+
+    @cached_property
+    def root(self) -> FloatArray:
+        """W with covariance = W Wᵀ; directions that are not determined are left out."""
+        known = np.isfinite(np.diag(self.covariance))
+        out = np.zeros_like(self.covariance)
+        if known.any():
+            block = self.covariance[np.ix_(known, known)]
+            size = np.sqrt(np.diag(block))
+            values, vectors = np.linalg.eigh(block / np.outer(size, size))
+            out[np.ix_(known, known)] = size[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
+        return out
+
+
+def uncertainty(record: SharedRecord, found: Estimated) -> Uncertainty:
+    """Covariance of the couplings at the estimate, the process noise being estimated too if it was."""
+    parameters = found.parameters
+    assert parameters is not None
+    if parameters.coupling_size() == 0:
+        return Uncertainty(parameters, np.zeros((0, 0)))
+    if np.isfinite(record.values).all():
+        information = settled_information(record, parameters, found.A, found.B, found.Q)
+    else:
+        information = differenced_information(record, parameters, found.A, found.B, found.Q)
+    return Uncertainty(parameters, _inverse(information)[: parameters.coupling_size(), : parameters.coupling_size()])
+
+
+def _inverse(information: FloatArray) -> FloatArray:
+    """Inverse on the directions that have information; NaN in the rows and columns of entries that do not."""
+    size = np.sqrt(np.maximum(np.diag(information), 0.0))
+    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+    values, vectors = np.linalg.eigh(information * np.outer(scale, scale))
+    keep = values > 1e-9 * max(float(values[-1]) if values.size else 0.0, 1e-300)
+    half = scale[:, None] * vectors[:, keep] / np.sqrt(values[keep])
+    out = half @ half.T
+    lost = (np.square(vectors[:, ~keep]).sum(axis=1) > 1e-6) | (size == 0)
+    out[lost, :] = np.nan
+    out[:, lost] = np.nan
+    return np.asarray(out)
+
+
+def response_root(
+    A: FloatArray, schedule: FloatArray, response: FloatArray, spread: Uncertainty, rows: slice
+) -> FloatArray:
+    """W[k] (horizon, P_m, n) with W[k] W[k]ᵀ the covariance of the estimated Δh[k+1] in ``rows`` (delta method).
+
+    dΔh[t] = A dΔh[t-1] + dA Δh[t-1] + dB Δu[t-1] for every entry of [A B]; ``schedule`` is Δu, ``response`` is Δh.
+    """
+    parameters, root = spread.parameters, spread.root
+    states, columns = positions(parameters)
+    P = A.shape[0]
+    drive = np.hstack([np.vstack([np.zeros(P), response[:-1]]), schedule])  # (Δh, Δu) of the row before
+    known = root.any(axis=0)
+    basis = root[:, known]  # (n, k): directions of uncertainty
+    directions = np.zeros((P, P + schedule.shape[1], basis.shape[1]))
+    directions[states, columns] = basis
+    out = np.empty((len(schedule), rows.stop - rows.start, basis.shape[1]))
+    Z = np.zeros((P, basis.shape[1]))
+    for k, x in enumerate(drive):
+        Z = A @ Z + np.einsum("ijk,j->ik", directions, x)
+        out[k] = Z[rows]
+    return out
+
+
+def norm_quantile(level: float) -> float:
+    """Half-width, in standard deviations, of a two-sided interval."""
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + level / 2))
