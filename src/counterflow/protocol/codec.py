@@ -59,8 +59,27 @@ def encode(message: Message) -> bytes:
 
 def encoded_size(message: Message, rows: int | None = None) -> int:
     """Length of ``encode(message)`` without encoding; with ``rows``, as if its trajectories had that many rows."""
-    header, payload, _ = _header(message, rows)
-    return _PREFIX.size + len(header) + payload
+    key = (type(message), rows, *map(_size_key, message.__dict__.values()))
+    size = _SIZES.get(key)
+    if size is None:
+        header, payload, _ = _header(message, rows)
+        size = _PREFIX.size + len(header) + payload
+        if len(_SIZES) < _SIZES_LIMIT:
+            _SIZES[key] = size
+    return size
+
+
+_SIZES: dict[tuple[object, ...], int] = {}  # messages of one kind and shape have one size; engines ask every round
+_SIZES_LIMIT = 10_000
+
+
+def _size_key(value: object) -> object:
+    """All that the size of a message depends on in one field: an array's shape, a whole number's digits, a text."""
+    if isinstance(value, np.ndarray):
+        return value.shape
+    if isinstance(value, float):
+        return None
+    return len(str(value)) if type(value) is int else value
 
 
 def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:

@@ -25,7 +25,8 @@ from counterflow.server.parameters import Parameters
 
 FloatArray = NDArray[np.float64]
 
-LARGEST_FORM = 4000  # P (P + U + r): the side of the quadratic form that is still built
+LARGEST_FORM = 12_000  # P (P + U + r): the side of the quadratic form that is still built, in some 3 GiB
+QUICK_FORM = 4000  # and up to which it takes seconds
 MOST_DIFFERENCES = 400  # parameters whose gradient is still differenced when there are gaps
 FORGOTTEN = 1e-7  # what is left of F^d when further lags are not looked at
 MOST_LAGS = 3000
@@ -35,7 +36,7 @@ def affordable(record: SharedRecord, parameters: Parameters) -> bool:
     """Whether standard errors take seconds, not minutes."""
     P = sum(record.states)
     if np.isfinite(record.values).all():
-        return bool(P * (P + record.u.shape[1] + record.observation.shape[0]) <= LARGEST_FORM)
+        return bool(P * (P + record.u.shape[1] + record.observation.shape[0]) <= QUICK_FORM)
     return parameters.coupling_size() <= MOST_DIFFERENCES // 4
 
 

@@ -8,6 +8,7 @@ speak changes nothing. Penalty method, augmented Lagrangian with an IMEX step, a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -43,7 +44,7 @@ class Phase:
     weight: tuple[float, ...]
     conjugate: bool = False
 
-    @property
+    @cached_property
     def penalty(self) -> FloatArray:
         """w in w/2 |D|²."""
         return np.array(self.weight) * (2.0 if self.method == "penalty" else 1.0)
