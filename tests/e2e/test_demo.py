@@ -226,14 +226,27 @@ def test_a_directory_without_permission(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys, counterflow.cli as cli, counterflow.cli.demo as demo\n"
+        "real = demo.run\n"
+        "def announced(*a, **k):\n"
+        "    print('running', flush=True)\n"
+        "    return real(*a, **k)\n"
+        "demo.run = announced\n"
+        "sys.argv = ['counterflow', 'demo', '--out', 'out', '--steps', '300000']\n"
+        "cli.main()\n"
+    )
     process = subprocess.Popen(
-        [*COMMAND, "demo", "--out", str(tmp_path / "out"), "--steps", "300000"],
+        [sys.executable, "-c", code],
         env=ENVIRONMENT,
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    time.sleep(2.5)  # past the imports, far from the end
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"running\n"
+    time.sleep(0.5)  # somewhere in the work, far from its end
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130

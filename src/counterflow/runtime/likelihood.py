@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -14,47 +14,36 @@ from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import LikelihoodOptions
-from counterflow.runtime.result import Couplings, Fit, Provenance, Status, UnitPart, unit_parts
+from counterflow.runtime.result import Couplings, Fit, Status, Task, UnitPart, unit_parts
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import diagnose
 from counterflow.server.information import affordable
 from counterflow.server.parameters import Estimate
 from counterflow.server.uncertainty import uncertainty
 
-if TYPE_CHECKING:
-    from counterflow.protocol import Message
 
-
-def likelihood_fit(
-    recording: Recording,
-    local: Mapping[str, LocalModel],
-    method: str,
-    provenance: Provenance,
-    options: Mapping[str, Any],
-    *,
-    progress: bool,
-    watch: Callable[[Message, bool], None] | None,
-    over_the_wire: bool,
-    estimators: Mapping[str, client.Estimator] | None,
-) -> Fit:
+def likelihood_fit(task: Task) -> Fit:
     """Maximum likelihood of the couplings."""
-    chosen = LikelihoodOptions.parse(method, options)
+    recording, method, names = task.recording, task.method, task.recording.names
+    chosen = LikelihoodOptions.parse(method, task.options)
     estimate = cast(Estimate, chosen.estimate)
-    names = recording.names
-    parts = unit_parts(recording, local, estimators, uses_inputs=True)
-    with _spinner(progress) as told:
+    parts = unit_parts(recording, task.local, task.estimators, uses_inputs=True)
+    with _spinner(task.progress) as told:
         if method == "sufficient":
             config = server.SufficientConfig(names, estimate, chosen.tol, chosen.evaluations)
-            clients = {n: client.SufficientClient(n, local[n], recording[n].y, recording[n].u) for n in names}
+            clients = {n: client.SufficientClient(n, task.local[n], recording[n].y, recording[n].u) for n in names}
             done, _, traffic = in_process.run(
-                server.SufficientServer(config, progress=told), clients, watch=watch, over_the_wire=over_the_wire
+                server.SufficientServer(config, progress=told),
+                clients,
+                watch=task.watch,
+                over_the_wire=task.over_the_wire,
             )
             assert isinstance(done, server.SufficientServer)
             shared, found = done.shared, done.found
         else:
-            if watch is not None or over_the_wire:
+            if task.watch is not None or task.over_the_wire:
                 raise OptionError("fit: method 'centralized' pools raw data and sends no messages to watch")
-            shared, traffic = pool(recording, local), _raw_traffic(recording)
+            shared, traffic = pool(recording, task.local), _raw_traffic(recording)
             found = server.maximum_likelihood(
                 shared, estimate, tolerance=chosen.tol, evaluations=chosen.evaluations, progress=told
             )
@@ -67,7 +56,7 @@ def likelihood_fit(
     couplings = Couplings(found, shared, spread, doubts)
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
     return Fit(
-        method, assemble(found, parts, recording.dt), parts, history, traffic, _status(found, chosen), provenance,
+        method, assemble(found, parts, recording.dt), parts, history, traffic, _status(found, chosen), task.provenance,
         caveats=tuple(str(doubt) for doubt in doubts), couplings=couplings,
     )  # fmt: skip
 

@@ -4,58 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow import client, server
 from counterflow.errors import DataError, OptionError
-from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.plant import Plant, Recording
 from counterflow.randomness import stream
 from counterflow.runtime import in_process
 from counterflow.runtime.compression import compress, compressed_rows
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import TrainingOptions
-from counterflow.runtime.result import Fit, Provenance, Status, UnitPart, unit_parts
-
-if TYPE_CHECKING:
-    from counterflow.protocol import Message
+from counterflow.runtime.result import Fit, Status, Task, UnitPart, unit_parts
 
 FloatArray = NDArray[np.float64]
 
 
-def published_fit(
-    recording: Recording,
-    local: Mapping[str, LocalModel],
-    method: str,
-    provenance: Provenance,
-    options: Mapping[str, Any],
-    *,
-    progress: bool,
-    watch: Callable[[Message, bool], None] | None,
-    over_the_wire: bool,
-    estimators: Mapping[str, client.Estimator] | None,
-) -> Fit:
+def published_fit(task: Task) -> Fit:
     """Train by penalty, augmented Lagrangian, hybrid schedule, or FedGC."""
-    chosen = TrainingOptions.parse(method, options)
-    names = recording.names
+    recording, method, names = task.recording, task.method, task.recording.names
+    chosen = TrainingOptions.parse(method, task.options)
     _refuse_missing(recording, method)
-    parts = unit_parts(recording, local, estimators, uses_inputs=method != "fedgc")
+    parts = unit_parts(recording, task.local, task.estimators, uses_inputs=method != "fedgc")
     data = {n: parts[n].client_data(recording[n].y, recording[n].u) for n in names}
     steps = recording.steps
     small = chosen.compress if chosen.compress is not None else 2 * compressed_rows(data) < steps
     if small:
-        if watch is not None or over_the_wire:
+        if task.watch is not None or task.over_the_wire:
             raise OptionError("fit: 'watch' and 'over_the_wire' show the real messages: pass compress=False with them")
         data = compress(data)
-    config = _server_config(method, chosen, names, provenance.seed)
+    config = _server_config(method, chosen, names, task.provenance.seed)
     coordinator = server.ServerState(
         config, ones=data[names[0]].ones if small else None, steps=steps if small else None
     )
     clients = {n: _client_state(parts[n], data[n], config, chosen) for n in names}
     recorder = Recorder(names)
-    with _progress_bar(progress, config) as advance:
+    with _progress_bar(task.progress, config) as advance:
 
         def observe(state: server.State, states: Mapping[str, client.State]) -> None:
             assert isinstance(state, server.ServerState)
@@ -63,7 +48,7 @@ def published_fit(
             advance(state)
 
         done, trained, traffic = in_process.run(
-            coordinator, clients, rows=steps, observe=observe, watch=watch, over_the_wire=over_the_wire
+            coordinator, clients, rows=steps, observe=observe, watch=task.watch, over_the_wire=task.over_the_wire
         )
     assert isinstance(done, server.ServerState)
     history = recorder.history({n: clients[n].model.proprietary_loss for n in names})
@@ -71,7 +56,7 @@ def published_fit(
         assert isinstance(state, client.ClientState)
         parts[name] = parts[name].trained(state.theta, state.phi)
     status = Status.of_training(done, chosen)
-    return Fit(method, assemble(done, parts, recording.dt), parts, history, traffic, status, provenance)
+    return Fit(method, assemble(done, parts, recording.dt), parts, history, traffic, status, task.provenance)
 
 
 def assemble(coordinator: server.ServerState, parts: Mapping[str, UnitPart], dt: float) -> Plant:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from counterflow.server.uncertainty import Uncertainty, norm_quantile, response_
 
 if TYPE_CHECKING:
     from counterflow import server
+    from counterflow.protocol import Message
     from counterflow.runtime.options import TrainingOptions
 
 FloatArray = NDArray[np.float64]
@@ -42,6 +43,21 @@ class Provenance:
     seed: int
     data_digest: str
     method: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call of ``fit``, checked: what every method needs to know."""
+
+    recording: Recording
+    local: Mapping[str, LocalModel]
+    method: str
+    provenance: Provenance
+    options: Mapping[str, Any]
+    progress: bool
+    watch: Callable[[Message, bool], None] | None
+    over_the_wire: bool
+    estimators: Mapping[str, client.Estimator] | None
 
 
 @dataclass(frozen=True)

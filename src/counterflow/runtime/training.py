@@ -16,7 +16,7 @@ from counterflow.runtime.history import Recorder
 from counterflow.runtime.likelihood import likelihood_fit
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS
 from counterflow.runtime.published import published_fit
-from counterflow.runtime.result import Fit, Provenance, Status, unit_parts
+from counterflow.runtime.result import Fit, Provenance, Status, Task, unit_parts
 
 if TYPE_CHECKING:
     from counterflow.protocol import Message
@@ -79,15 +79,8 @@ def fit(
     if method == "oracle":
         return _oracle(recording, models, provenance, options)
     local = _checked_models(recording, models)
-    if method in LIKELIHOOD_METHODS:
-        return likelihood_fit(
-            recording, local, method, provenance, options, progress=progress, watch=watch, over_the_wire=over_the_wire,
-            estimators=estimators,
-        )  # fmt: skip
-    return published_fit(
-        recording, local, method, provenance, options, progress=progress, watch=watch, over_the_wire=over_the_wire,
-        estimators=estimators,
-    )  # fmt: skip
+    task = Task(recording, local, method, provenance, options, progress, watch, over_the_wire, estimators)
+    return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
 
 
 def _oracle(recording: Recording, models: Models | None, provenance: Provenance, options: Mapping[str, Any]) -> Fit:

@@ -14,24 +14,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.protocol import Introduction
+from counterflow.server.layout import Layout
 
 FloatArray = NDArray[np.float64]
 RANK_TOLERANCE = 1e-13
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Layout):
     """What all units have told the server once: local blocks, refined states and inputs of rows t-1."""
 
-    names: tuple[str, ...]
-    states: tuple[int, ...]
-    inputs: tuple[int, ...]
     A_local: FloatArray  # (P, P), block-diagonal
     B_local: FloatArray  # (P, U), block-diagonal
     refined: FloatArray  # (T, P)
@@ -61,14 +58,6 @@ class Evidence:
             np.ones(rows) if ones is None else ones,
             rows if steps is None else steps,
         )
-
-    @cached_property
-    def state_slices(self) -> tuple[slice, ...]:
-        return _slices(self.states)
-
-    @cached_property
-    def input_slices(self) -> tuple[slice, ...]:
-        return _slices(self.inputs)
 
     @cached_property
     def cross_A(self) -> NDArray[np.bool_]:
@@ -243,11 +232,6 @@ def _spectral_factors(gram: FloatArray) -> tuple[FloatArray, FloatArray]:
     values, vectors = np.linalg.eigh(gram * np.outer(inverse, inverse))
     keep = values > RANK_TOLERANCE * max(len(size), 1)
     return vectors[:, keep] * inverse[:, None], values[keep]
-
-
-def _slices(sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    ends = np.cumsum((0, *sizes))
-    return tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 
 
 def _off_diagonal(rows: tuple[int, ...], columns: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -14,28 +14,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.filtering import FilterResult, compress, kalman_filter, rts_smoother
 from counterflow.filtering.initial import default_covariance
+from counterflow.server.layout import Layout
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class SharedRecord:
+class SharedRecord(Layout):
     """What the server knows of all units: measurements of rows 0..T (NaN: that unit is missing there), inputs, models.
 
     Columns of all units stand side by side. ``noise`` is the identity for sufficient messages; the centralized
     reference puts raw measurements, C and R in their places.
     """
 
-    names: tuple[str, ...]
-    states: tuple[int, ...]
-    inputs: tuple[int, ...]
     values: FloatArray  # (T+1, r)
     u: FloatArray  # (T+1, U)
     observation: FloatArray  # (r, P)
@@ -50,14 +47,6 @@ class SharedRecord:
     def steps(self) -> int:
         """T."""
         return int(self.values.shape[0]) - 1
-
-    @cached_property
-    def state_slices(self) -> tuple[slice, ...]:
-        return _slices(self.states)
-
-    @cached_property
-    def input_slices(self) -> tuple[slice, ...]:
-        return _slices(self.inputs)
 
     @cached_property
     def observation_slices(self) -> tuple[slice, ...]:
@@ -158,8 +147,3 @@ def evaluate(record: SharedRecord, A: FloatArray, B: FloatArray, Q: FloatArray) 
 def rows_measured(values: FloatArray) -> NDArray[np.bool_]:
     """Rows in which nothing is missing."""
     return np.asarray(np.isfinite(values).all(axis=1))
-
-
-def _slices(sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    ends = np.cumsum((0, *sizes))
-    return tuple(slice(int(a), int(b)) for a, b in pairwise(ends))

@@ -27,6 +27,7 @@ from counterflow.server.couplings import (
     residuals,
     state_gradients,
 )
+from counterflow.server.layout import refuse_other_rows
 
 FloatArray = NDArray[np.float64]
 Replies = tuple[Message, ...]
@@ -139,12 +140,9 @@ def step(state: ServerState, message: Message) -> tuple[ServerState, Replies]:
 def _introduce(state: ServerState, message: Introduction) -> ServerState:
     if message.unit in state.introductions:
         raise ProtocolError(f"server: unit {message.unit!r} has introduced itself already")
-    for other in state.introductions.values():
-        if other.refined.shape[0] != message.refined.shape[0]:
-            raise ProtocolError(
-                f"server: unit {message.unit!r} sent {message.refined.shape[0]} rows, unit {other.unit!r} "
-                f"{other.refined.shape[0]}: all units must send the same period"
-            )
+    refuse_other_rows(
+        message.unit, message.refined.shape[0], {n: i.refined.shape[0] for n, i in state.introductions.items()}
+    )
     known = {**state.introductions, message.unit: message}
     state = replace(state, introductions=MappingProxyType(known))
     if len(known) < len(state.config.units):

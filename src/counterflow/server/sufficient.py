@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from counterflow.errors import ProtocolError
 from counterflow.protocol import Finished, Message, Request, Sufficient
 from counterflow.server.estimation import Estimated, maximum_likelihood
+from counterflow.server.layout import refuse_other_rows
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Estimate
 
@@ -55,12 +56,7 @@ def step(state: SufficientServer, message: Message) -> tuple[SufficientServer, t
         raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
     if message.unit in state.messages:
         raise ProtocolError(f"server: unit {message.unit!r} has sent its message already")
-    for other in state.messages.values():
-        if other.inputs.shape[0] != message.inputs.shape[0]:
-            raise ProtocolError(
-                f"server: unit {message.unit!r} sent {message.inputs.shape[0]} rows, unit {other.unit!r} "
-                f"{other.inputs.shape[0]}: all units must send the same period"
-            )
+    refuse_other_rows(message.unit, message.inputs.shape[0], {n: m.inputs.shape[0] for n, m in state.messages.items()})
     state = replace(state, messages=MappingProxyType({**state.messages, message.unit: message}))
     if len(state.messages) < len(state.config.units):
         return state, ()
