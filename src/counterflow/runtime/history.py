@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import polars
+    from matplotlib.figure import Figure
 
     from counterflow import client, server
 
@@ -55,6 +56,12 @@ class History:
             for unit, values in getattr(self, field).items():
                 columns[f"{field}/{unit}"] = values
         return pl.DataFrame(columns)
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure of all series against the round."""
+        from counterflow.runtime.plots import history_figure
+
+        return history_figure(self)
 
 
 class Recorder:

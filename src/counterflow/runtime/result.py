@@ -28,6 +28,9 @@ from counterflow.server.sufficient import share
 from counterflow.server.uncertainty import Uncertainty, norm_quantile, response_root
 
 if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
     from counterflow import server
     from counterflow.protocol import Message
     from counterflow.runtime.options import TrainingOptions
@@ -179,6 +182,26 @@ class Effect:
     lower: FloatArray | None = None
     upper: FloatArray | None = None
     level: float | None = None
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a step and channel: step, channel, mean, and lower and upper where there are any."""
+        import polars as pl
+
+        steps, count = self.mean.shape
+        columns: dict[str, Any] = {
+            "step": np.repeat(np.arange(1, steps + 1), count),
+            "channel": list(self.channels) * steps,
+            "mean": self.mean.ravel(),
+        }
+        if self.lower is not None and self.upper is not None:
+            columns |= {"lower": self.lower.ravel(), "upper": self.upper.ravel()}
+        return pl.DataFrame(columns)
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure of the channels that move most."""
+        from counterflow.runtime.plots import effect_figure
+
+        return effect_figure(self)
 
     def __str__(self) -> str:
         peak = int(np.abs(self.mean).max(axis=1).argmax()) if self.mean.size else 0
@@ -342,6 +365,17 @@ class Fit:
         return "\n".join(lines)
 
     __str__ = summary
+
+    @property
+    def privacy(self) -> None:
+        """What was spent of a privacy budget: nothing, because nothing was made private."""
+        return None
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure: the training record of a published method, or else the estimated couplings."""
+        from counterflow.runtime.plots import couplings_figure, history_figure
+
+        return history_figure(self.history) if len(self.history) else couplings_figure(self)
 
     def save(self, directory: str | Path) -> None:
         """Write the fit to a directory, split as trust is split; ``counterflow.load`` reads it back."""

@@ -30,6 +30,7 @@ def fit(
     method: str = "sufficient",
     *,
     seed: int = 0,
+    privacy: None = None,
     progress: bool = False,
     estimators: Mapping[str, client.Estimator] | None = None,
     watch: Callable[[Message, bool], None] | None = None,
@@ -47,6 +48,7 @@ def fit(
         "penalty", "lagrangian", "hybrid", "fedgc" (the published methods and their predecessor); "centralized" (the
         reference: the same likelihood on pooled raw data); "oracle" (the true plant given).
     seed : of the published methods' initial parameters; each unit's stream derives from it and the unit's name.
+    privacy : must be None; differential privacy is not there yet.
     progress : show a progress bar.
     estimators : {name: Estimator}, the proprietary estimators; default: a Kalman filter on the unit's own model.
     watch : called with (message, goes_up) for every message that crosses.
@@ -75,6 +77,8 @@ def fit(
         raise OptionError(f"fit: method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise OptionError(f"fit: seed must be a whole number of at least 0, got {seed!r}")
+    if privacy is not None:
+        raise OptionError("fit: differential privacy is not there yet; leave privacy out")
     provenance = Provenance(__version__, int(seed), recording.digest, method)
     if method == "oracle":
         return _oracle(recording, models, provenance, options)
