@@ -1,4 +1,4 @@
-"""Draw the pictures of README.md: python docs/images/make_images.py
+"""Draw the picture of README.md: python docs/images/make_images.py
 
 The plant is the one of ``counterflow demo``; the true effect is a twin run of its simulator with the same noise.
 """
@@ -17,7 +17,9 @@ from counterflow.cli.demo_plant import INPUT_SPREAD, demo_plant
 from counterflow.plant import excitation
 
 HERE = Path(__file__).parent
-INK, MUTED, GRID, SHADE, TRUTH, PUBLISHED = "#1c2126", "#59636e", "#dcdcd5", "#f1eee4", "#1c2126", "#d1495b"
+INK, MUTED, GRID, SHADE = "#1c2126", "#59636e", "#dcdcd5", "#f1eee4"
+HAPPENED, ANSWER, PUBLISHED = "#a9b0b7", "#0072b2", "#d55e00"
+BEFORE = 10  # minutes shown before the change
 STYLE = {
     "font.size": 9,
     "text.color": INK,
@@ -35,14 +37,15 @@ STYLE = {
 }
 
 
-def what_if(path: Path, steps: int = 4000, seed: int = 0) -> None:
-    """The demo's first two questions: what happened, what would have happened, and the effect as estimated."""
+def what_if(path: Path, steps: int = 1000, seed: int = 0) -> None:
+    """Two of the demo's questions: what happened, what would have happened, and what each method says."""
     plant = demo_plant()
     inputs = excitation.white(plant, steps, seed, scale=INPUT_SPREAD)
     recording = plant.simulate(steps, rng=seed, inputs=inputs)
-    published = fit(recording, plant.locals(), method="penalty", seed=seed)
+    default = fit(recording, plant.locals())
+    published = fit(recording, plant.locals(), method="penalty")
     start = steps // 2
-    minutes = np.arange(-10, HORIZON + 1)
+    minutes = np.arange(-BEFORE, HORIZON + 1)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 3.9), layout="constrained", facecolor="white")
         for axes, question in zip(figure.subplots(1, 2), QUESTIONS[:2], strict=True):
@@ -52,22 +55,37 @@ def what_if(path: Path, steps: int = 4000, seed: int = 0) -> None:
             unit = plant.unit(question.effect)
             at = unit.output_names.index(question.headline)
             twin = plant.simulate(steps, rng=seed, inputs=changed)
-            rows = slice(start - 10, start + HORIZON + 1)
+            rows = slice(start - BEFORE, start + HORIZON + 1)
             observed, other = (run[unit.name].y[rows, at] for run in (recording, twin))
-            effect = published.effect(
-                question.cause, question.effect, {question.valve: question.change}, HORIZON, HELD
-            ).mean[:, at]
+            asked = (question.cause, question.effect, {question.valve: question.change}, HORIZON, HELD)
+            answer, theirs = default.effect(*asked), published.effect(*asked)
+            after, since = observed[BEFORE:], minutes[BEFORE:]
+
+            def added(effect, base=after, channel=at):
+                return base + np.concatenate([[0.0], effect[:, channel]])
+
             axes.axvspan(0, HELD, color=SHADE, linewidth=0)
-            axes.plot(minutes, observed, color="#a9b0b7", linewidth=1.4, label="what happened")
+            axes.plot(minutes, observed, color=HAPPENED, linewidth=1.4, label="what happened")
             axes.plot(
-                minutes, other, color=TRUTH, dashes=(3, 1.6), linewidth=2, label="what would have happened (truth)"
+                since, added(theirs.mean), color=PUBLISHED, linewidth=1.1, alpha=0.55, label="the published method"
             )
+            axes.fill_between(
+                since,
+                added(answer.lower),
+                added(answer.upper),
+                color=ANSWER,
+                alpha=0.3,
+                linewidth=0,
+                label="Counterflow, with its 95 % interval",
+            )
+            axes.plot(since, added(answer.mean), color=ANSWER, linewidth=1.6)
             axes.plot(
-                minutes[10:],
-                observed[10:] + np.concatenate([[0.0], effect]),
-                color=PUBLISHED,
-                linewidth=2,
-                label="what the published method says",
+                since,
+                other[BEFORE:],
+                color=INK,
+                dashes=(3, 1.6),
+                linewidth=1.3,
+                label="what would have happened (truth)",
             )
             cause = question.cause.replace("_", " ")
             axes.set_title(
@@ -80,7 +98,7 @@ def what_if(path: Path, steps: int = 4000, seed: int = 0) -> None:
             axes.set_xlabel("minutes since the change")
             axes.set_xlim(minutes[0], minutes[-1])
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, dpi=130, metadata={"Software": None})
 
 

@@ -25,10 +25,21 @@ from counterflow.errors import (
 if TYPE_CHECKING:
     from counterflow.client import Estimates, Estimator, KalmanEstimator
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
-    from counterflow.runtime import Effect, Fit, LikelihoodOptions, TrainingOptions, Validation, fit
+    from counterflow.runtime import (
+        Attribution,
+        Effect,
+        Fit,
+        LikelihoodOptions,
+        Restoration,
+        TrainingOptions,
+        Trajectory,
+        Validation,
+        fit,
+    )
     from counterflow.runtime.storage import load
 
 _HOMES = {
+    "Attribution": "runtime",
     "Channel": "plant",
     "Effect": "runtime",
     "Estimates": "client",
@@ -39,7 +50,9 @@ _HOMES = {
     "LocalModel": "plant",
     "Plant": "plant",
     "Recording": "plant",
+    "Restoration": "runtime",
     "TrainingOptions": "runtime",
+    "Trajectory": "runtime",
     "Unit": "plant",
     "Validation": "runtime",
     "fit": "runtime",
@@ -48,6 +61,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Attribution",
     "Channel",
     "CounterflowError",
     "DataError",
@@ -63,8 +77,10 @@ __all__ = [
     "Plant",
     "ProtocolError",
     "Recording",
+    "Restoration",
     "StorageError",
     "TrainingOptions",
+    "Trajectory",
     "UnidentifiedError",
     "Unit",
     "UnknownNameError",

@@ -1,5 +1,21 @@
-"""Questions and answers: what a change at one unit does to another."""
+"""Questions and answers: what a change at one unit does to another, what would have happened, who moved what.
 
-from counterflow.counterfactual.effects import held_change, state_response
+``coordinator`` is the server's half (states of the asking unit, nothing else), ``answers`` what the unit makes of it.
+"""
 
-__all__ = ["held_change", "state_response"]
+from counterflow.counterfactual.answers import Attribution, Effect, Restoration, Trajectory, band, deviation
+from counterflow.counterfactual.coordinator import BASELINE, INITIAL, Knowledge, Spread, answer
+
+__all__ = [
+    "BASELINE",
+    "INITIAL",
+    "Attribution",
+    "Effect",
+    "Knowledge",
+    "Restoration",
+    "Spread",
+    "Trajectory",
+    "answer",
+    "band",
+    "deviation",
+]

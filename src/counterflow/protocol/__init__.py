@@ -2,7 +2,10 @@
 
 from counterflow.protocol.codec import decode, encode, encoded_size
 from counterflow.protocol.messages import (
+    Answer,
+    Ask,
     AugmentedStates,
+    Change,
     Finished,
     Introduction,
     Message,
@@ -14,7 +17,10 @@ from counterflow.protocol.messages import (
 )
 
 __all__ = [
+    "Answer",
+    "Ask",
     "AugmentedStates",
+    "Change",
     "Finished",
     "Introduction",
     "Message",

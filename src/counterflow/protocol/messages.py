@@ -18,6 +18,12 @@ Sufficient messages, the default method, one round::
     server -> unit    Request
     unit -> server    Sufficient        compressed measurements, inputs, local blocks
     server -> unit    Finished
+
+Questions, from a unit about its own outputs::
+
+    unit -> server    Change            what another unit would do (any number of them)
+    unit -> server    Ask               what do I want to know of it
+    server -> unit    Answer            my own states' part of the answer, never anybody's inputs or measurements
 """
 
 from __future__ import annotations
@@ -252,7 +258,62 @@ class Sufficient(Message):
         return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
 
 
+@dataclass(frozen=True)
+class Change(Message):
+    """Unit to server: suppose that ``cause``'s inputs were changed from step or row ``first`` on.
+
+    ``values`` (n, U_cause), one row a step: added to its inputs, or, if ``absolute``, in their place.
+    """
+
+    cause: str
+    absolute: bool
+    first: int
+    values: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        if not self.cause or len(self.cause) > NAME_LIMIT or self.values.shape[0] < 1:
+            raise ProtocolError(f"{self.label}: needs the name of a unit and at least one row of values")
+
+
+QUESTIONS = ("effect", "counterfactual", "forecast", "attribute", "reach")
+
+
+@dataclass(frozen=True)
+class Ask(Message):
+    """Unit to server: the question, for ``steps`` steps or rows from ``first`` on."""
+
+    kind: str
+    first: int
+    steps: int
+
+    def check(self) -> None:
+        if self.kind not in QUESTIONS or not 1 <= self.steps <= 10_000_000:
+            raise ProtocolError(f"{self.label}: unknown question {self.kind[:40]!r}, or {self.steps} steps")
+
+
+@dataclass(frozen=True)
+class Answer(Message):
+    """Server to unit: one part of an answer, at the level of the unit's own states.
+
+    ``share`` says whose part it is, ``note`` what to keep in mind. ``mean`` (n, P_m); ``covariance`` (n P_m, P_m), one
+    block a row, or no rows.
+    """
+
+    kind: str
+    share: str
+    note: str
+    mean: FloatArray = field(metadata=MATRIX)
+    covariance: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        if len(self.share) > NAME_LIMIT or len(self.note) > 2000:
+            raise ProtocolError(f"{self.label}: 'share' or 'note' is too long")
+        rows, states = self.mean.shape
+        self._expect_shape("covariance", (rows * states if self.covariance.shape[0] else 0, states))
+
+
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
+KINDS |= {kind.__name__: kind for kind in (Change, Ask, Answer)}

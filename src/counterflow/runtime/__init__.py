@@ -1,20 +1,24 @@
 """Engines that carry messages, and ``fit``, which sets a federation up and runs it in one process."""
 
+from counterflow.counterfactual import Attribution, Effect, Restoration, Trajectory
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
-from counterflow.runtime.result import Effect, Fit, Provenance, Status, UnitPart, Validation
+from counterflow.runtime.result import Fit, Provenance, Status, UnitPart, Validation
 from counterflow.runtime.training import fit
 
 __all__ = [
+    "Attribution",
     "Effect",
     "Fit",
     "History",
     "LikelihoodOptions",
     "Provenance",
+    "Restoration",
     "Status",
     "Traffic",
     "TrainingOptions",
+    "Trajectory",
     "UnitPart",
     "Validation",
     "fit",

@@ -22,7 +22,8 @@ class Traffic:
     bytes_down: int
 
     def __str__(self) -> str:
-        return f"{self.rounds} rounds, {_readable(self.bytes_up)} up, {_readable(self.bytes_down)} down"
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        return f"{rounds}, {_readable(self.bytes_up)} up, {_readable(self.bytes_down)} down"
 
 
 def _readable(count: float) -> str:

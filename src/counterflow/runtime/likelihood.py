@@ -49,7 +49,7 @@ def likelihood_fit(task: Task) -> Fit:
             )
         assert shared is not None
         assert found is not None
-        doubts = diagnose(shared, estimate)
+        doubts = diagnose(shared, estimate, {unit.name: unit.input_names for unit in recording.units})
         assert found.parameters is not None
         wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
         spread = uncertainty(shared, found).with_doubts(doubts) if wanted else None
@@ -97,7 +97,8 @@ def _status(found: Estimated, chosen: LikelihoodOptions) -> Status:
     else:
         text = (
             f"not converged after {found.evaluations} passes: the gradient could still move the estimates by about "
-            f"{length:.1g} standard errors (asked: {chosen.tol:g}); give more evaluations"
+            f"{length:.1g} standard errors (asked: {chosen.tol:g}); "
+            + ("give more evaluations" if found.evaluations >= chosen.evaluations else "rounding allows no more")
         )
     return Status(found.converged, found.evaluations, length, text)
 

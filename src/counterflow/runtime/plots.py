@@ -1,4 +1,4 @@
-"""Pictures of results, drawn with matplotlib when asked for (``pip install counterflow[plots]``)."""
+"""Pictures of fits, drawn with matplotlib when asked for (``pip install counterflow[plots]``)."""
 
 from __future__ import annotations
 
@@ -7,49 +7,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.errors import CounterflowError
+from counterflow.counterfactual.plots import COLOURS, canvas
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from counterflow.runtime.history import History
-    from counterflow.runtime.result import Effect, Fit
+    from counterflow.runtime.result import Fit
 
 FloatArray = NDArray[np.float64]
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6b6b6b")  # safe for the colour-blind
-MOST_CHANNELS = 6
-
-
-def _canvas(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise CounterflowError("plots need matplotlib: pip install counterflow[plots]") from error
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
-
-
-def effect_figure(effect: Effect) -> Figure:
-    """The channels that move most, with their bands where there are any."""
-    order = np.argsort(-np.abs(effect.mean).max(axis=0))[:MOST_CHANNELS]
-    figure, axes = _canvas(1, 1, (7.0, 4.0))
-    axis, steps = axes[0, 0], np.arange(1, len(effect.mean) + 1)
-    for colour, channel in zip(COLOURS, order, strict=False):
-        axis.plot(steps, effect.mean[:, channel], color=colour, label=effect.channels[channel])
-        if effect.lower is not None and effect.upper is not None:
-            axis.fill_between(steps, effect.lower[:, channel], effect.upper[:, channel], color=colour, alpha=0.2)
-    axis.axhline(0.0, color="0.6", linewidth=0.8)
-    axis.set_xlabel("steps after the change")
-    axis.set_ylabel(f"change at {effect.effect}")
-    band = "" if effect.level is None else f", {effect.level:.0%} bands"
-    axis.set_title(f"{effect.effect}, if {effect.cause} were run differently{band}")
-    axis.legend(frameon=False)
-    return figure
 
 
 def history_figure(history: History) -> Figure:
     """Server loss, disentanglement, losses of the units against their proprietary models, and delta_d."""
-    figure, axes = _canvas(2, 2, (9.0, 6.0), sharex=True)
+    figure, axes = canvas(2, 2, (9.0, 6.0), sharex=True)
     rounds = np.arange(len(history))
     axes[0, 0].plot(rounds, history.server_loss, color=COLOURS[0])
     axes[0, 0].set_title("server loss")
@@ -71,7 +42,7 @@ def history_figure(history: History) -> Figure:
 def couplings_figure(fit: Fit) -> Figure:
     """Estimated A and B, block by block; a dot where an entry is more than two standard errors from zero."""
     plant = fit.plant
-    figure, axes = _canvas(1, 2, (10.0, 4.8))
+    figure, axes = canvas(1, 2, (10.0, 4.8))
     spread = fit.couplings.spread if fit.couplings is not None else None
     errors = (None, None) if spread is None else spread.standard_errors
     for axis, letter, error in zip(axes[0], "AB", errors, strict=True):

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow import client
-from counterflow.counterfactual import held_change, state_response
-from counterflow.errors import DataError, OptionError, UnidentifiedError, UnknownNameError
-from counterflow.filtering import kalman_filter
+from counterflow.counterfactual import Attribution, Effect, Restoration, Trajectory
+from counterflow.errors import DataError, OptionError
+from counterflow.filtering import compress, kalman_filter
 from counterflow.plant import LocalModel, Plant, Recording, Unit
 from counterflow.protocol import encoded_size
 from counterflow.runtime.history import History
@@ -25,10 +25,9 @@ from counterflow.server.influence import InfluenceGraph, influence_graph
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.online import Memory, Predictor, remember, update
 from counterflow.server.sufficient import share
-from counterflow.server.uncertainty import Uncertainty, norm_quantile, response_root
+from counterflow.server.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
-    import polars
     from matplotlib.figure import Figure
 
     from counterflow import server
@@ -88,7 +87,8 @@ class Status:
             other = options.solver == "gradient" and not given and record.phase == "penalty"
             remedy = "give more rounds, or solver='conjugate'" if other else "give more rounds"
             text = f"not converged: relative gradient {record.gradient:.2g} after {state.round} rounds; {remedy}"
-        return cls(state.converged, state.round, record.gradient, text)
+        gradient = state.settled_gradient if state.settled else record.gradient
+        return cls(state.converged, state.round, gradient, text)
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,13 @@ class UnitPart:
         seen = u if self.uses_inputs else u[:, :0]
         estimates = client.checked_estimates(self.unit.name, self.estimator, y, seen, self.model.states)
         return client.ClientData.from_rows(y, seen, estimates)
+
+    def message(self, y: FloatArray) -> FloatArray:
+        """The sufficient numbers s (r,) of one row of measurements y (D_m,), as ``Fit.predictor`` takes them."""
+        row = np.asarray(y, np.float64)
+        if row.shape != (self.model.n_outputs,):
+            raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
+        return np.asarray(compress(self.model.C, self.model.R).reach @ row)
 
     def trained(self, theta: FloatArray, phi: FloatArray) -> UnitPart:
         return replace(self, theta=_frozen(theta), phi=_frozen(phi))
@@ -165,53 +172,6 @@ class StandardErrors:
 
 
 @dataclass(frozen=True)
-class Effect:
-    """Answer to "what would the effect unit's outputs do if the cause unit's inputs were changed?".
-
-    ``mean`` (horizon, D_m): change of the measurements, row k is k+1 steps after the change began (Q1).
-    ``states`` (horizon, P_m): the same at the level of states, all that the server knows (Q2).
-    ``lower``, ``upper``: None where the method gives no uncertainty; ``caveats`` travel with the answer.
-    """
-
-    cause: str
-    effect: str
-    channels: tuple[str, ...]
-    mean: FloatArray
-    states: FloatArray
-    caveats: tuple[str, ...] = ()
-    lower: FloatArray | None = None
-    upper: FloatArray | None = None
-    level: float | None = None
-
-    def to_frame(self) -> polars.DataFrame:
-        """One row a step and channel: step, channel, mean, and lower and upper where there are any."""
-        import polars as pl
-
-        steps, count = self.mean.shape
-        columns: dict[str, Any] = {
-            "step": np.repeat(np.arange(1, steps + 1), count),
-            "channel": list(self.channels) * steps,
-            "mean": self.mean.ravel(),
-        }
-        if self.lower is not None and self.upper is not None:
-            columns |= {"lower": self.lower.ravel(), "upper": self.upper.ravel()}
-        return pl.DataFrame(columns)
-
-    def plot(self) -> Figure:
-        """A matplotlib Figure of the channels that move most."""
-        from counterflow.runtime.plots import effect_figure
-
-        return effect_figure(self)
-
-    def __str__(self) -> str:
-        peak = int(np.abs(self.mean).max(axis=1).argmax()) if self.mean.size else 0
-        lines = [f"effect of {self.cause} on {self.effect}, {len(self.mean)} steps; largest after {peak + 1}:"]
-        for channel, value in zip(self.channels, self.mean[peak], strict=True):
-            lines.append(f"  {channel:>12}  {value:+.4g}")
-        return "\n".join(lines + [f"  note: {text}" for text in self.caveats])
-
-
-@dataclass(frozen=True)
 class Validation:
     """One-step prediction errors |y_m[t] - ỹ_m[t]|² of row t = 1..T on data that the fit has not seen.
 
@@ -227,12 +187,6 @@ class Validation:
             model: {unit: float(series[start:stop].mean()) for unit, series in units.items()}
             for model, units in self.errors.items()
         }
-
-
-PUBLISHED_CAVEAT = (
-    "the published method cannot recover B_mn when inputs are white and is biased otherwise (docs/theory/paper.md): "
-    "treat this number as the method's output, not as the plant's answer"
-)
 
 
 @dataclass(frozen=True)
@@ -342,7 +296,7 @@ class Fit:
         """
         if self.couplings is None:
             raise OptionError(f"method {self.method!r} has no predictor; fit with method='sufficient'")
-        return Predictor.settled(self.couplings.shared, self.couplings.found)
+        return Predictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -351,6 +305,7 @@ class Fit:
     def summary(self) -> str:
         """A readable account of the fit."""
         lines = [f"Counterflow fit, method {self.method!r}: {self.status}", f"traffic: {self.traffic}"]
+        lines += [f"note: {text}" for text in self.caveats]
         if len(self.history):
             lines.append(
                 f"server loss {self.history.server_loss[-1]:.4g}, "
@@ -385,63 +340,117 @@ class Fit:
 
     def effect(
         self,
-        cause: str,
+        cause: str | Sequence[str],
         effect: str,
-        change: Sequence[float] | FloatArray | Mapping[str, float],
+        change: Any,
         horizon: int = 1,
         duration: int | None = None,
         level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
     ) -> Effect:
-        """Effect of a change of ``cause``'s inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
+        """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
 
         Parameters
         ----------
-        change : one number per input channel of ``cause``, or {channel: number} (others unchanged).
+        cause : a unit's name, or several.
+        change : one number per input channel of ``cause``, {channel: number or series} (others unchanged), or an array
+            (horizon, inputs) for any schedule; with several causes {cause: change}.
         horizon : steps to follow.
         duration : steps for which the change is held; None: throughout.
         level : of the intervals (delta method on the Fisher information).
+        watch : called with (message, goes_up) for every message that crosses.
 
         Examples
         --------
         >>> import counterflow as cf
         >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
-        >>> oracle = cf.fit(plant.simulate(100, rng=2), plant, method="oracle")
-        >>> oracle.effect(cause="boiler", effect="turbine", change={"u1": 1.0}, horizon=5).mean.shape
-        (5, 8)
+        >>> found = cf.fit(plant.simulate(1000, rng=2), plant.locals())
+        >>> answer = found.effect(cause="boiler", effect="turbine", change={"u1": 1.0}, horizon=5)
+        >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
+        ((5, 8), True)
         """
-        source, target = self.plant.unit(cause), self.plant.unit(effect)
-        _positive("horizon", horizon)
-        if duration is not None:
-            _positive("duration", duration)
-        schedule = np.zeros((horizon, self.plant.B.shape[1]))
-        schedule[:, self.plant.input_slice(cause)] = held_change(_as_change(source, change), horizon, duration)
-        self._refuse_doubtful(source, schedule[:, self.plant.input_slice(cause)])
-        whole = state_response(self.plant.A, self.plant.B, schedule)
-        C, own = self.parts[effect].model.C, self.plant.state_slice(effect)
-        mean, states = _frozen(whole[:, own] @ C.T), _frozen(whole[:, own])
-        if self.couplings is None:
-            caveats = () if self.method == "oracle" else (PUBLISHED_CAVEAT,)
-            return Effect(cause, effect, target.output_names, mean, states, caveats)
-        if self.couplings.spread is None:
-            note = ("standard errors were not computed for this fit, so there is no interval",)
-            return Effect(cause, effect, target.output_names, mean, states, note)
-        if not 0 < level < 1:
-            raise OptionError(f"effect: level must lie between 0 and 1, got {level!r}")
-        root = response_root(self.plant.A, schedule, whole, self.couplings.spread, own)  # (horizon, P_m, k)
-        deviation = np.sqrt(np.square(C @ root).sum(axis=2))
-        half = float(norm_quantile(level)) * deviation
-        return Effect(
-            cause, effect, target.output_names, mean, states, (), _frozen(mean - half), _frozen(mean + half), level,
-        )  # fmt: skip
+        from counterflow.runtime import questions
 
-    def _refuse_doubtful(self, source: Unit, schedule: FloatArray) -> None:
-        """A change of an input whose effect the data do not determine has no answer."""
-        moved = np.flatnonzero(np.abs(schedule).max(axis=0, initial=0.0) > 0)
-        for doubt in self.couplings.doubts if self.couplings is not None else ():
-            if doubt.cause != source.name or doubt.letter != "B":
-                continue
-            if not doubt.channels or set(doubt.channels) & set(moved.tolist()):
-                raise UnidentifiedError(f"effect: not to be told from these data. {doubt}")
+        return questions.effect(self, cause, effect, change, horizon, duration, level, watch)
+
+    def counterfactual(
+        self,
+        recording: Recording,
+        do: Mapping[str, Any],
+        start: int = 0,
+        stop: int | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> dict[str, Trajectory]:
+        """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
+
+        The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
+        change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> recording = plant.simulate(1000, rng=2)
+        >>> found = cf.fit(recording, plant.locals())
+        >>> worlds = found.counterfactual(recording, do={"boiler": {"u1": 0.0}}, start=900, stop=950)
+        >>> worlds["turbine"].mean.shape
+        (50, 8)
+        """
+        from counterflow.runtime import questions
+
+        return questions.counterfactual_trajectories(self, recording, do, start, stop, level, watch)
+
+    def forecast(
+        self,
+        recording: Recording,
+        horizon: int,
+        plan: Mapping[str, Any] | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> dict[str, Trajectory]:
+        """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
+
+        Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
+        """
+        from counterflow.runtime import questions
+
+        return questions.forecast(self, recording, horizon, plan, level, watch)
+
+    def attribute(
+        self,
+        recording: Recording,
+        unit: str,
+        start: int = 0,
+        stop: int | None = None,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Attribution:
+        """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
+
+        The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
+        state at the start of the window, and the rest.
+        """
+        from counterflow.runtime import questions
+
+        return questions.attribute(self, recording, unit, start, stop, watch)
+
+    def restore(
+        self,
+        unit: str,
+        target: Mapping[str, float],
+        using: Sequence[str] | Mapping[str, Sequence[str]],
+        horizon: int = 50,
+        tolerance: float = 1e-3,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Restoration:
+        """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
+
+        ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
+        the channels' limits; a target that cannot be reached is said so, with the nearest that can.
+        """
+        from counterflow.runtime import questions
+
+        return questions.restore(self, unit, target, using, horizon, tolerance, watch)
 
     def aggregate_effect(self, unit: str, phi_1: FloatArray, phi_0: FloatArray | None = None) -> FloatArray:
         """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
@@ -508,27 +517,3 @@ def _oracle_errors(plant: Plant, recording: Recording) -> dict[str, FloatArray]:
 
 def _square(residual: FloatArray) -> FloatArray:
     return np.asarray(np.einsum("td,td->t", residual, residual))
-
-
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise OptionError(f"effect: {name} must be a whole number of at least 1, got {value!r}")
-
-
-def _as_change(unit: Unit, change: Sequence[float] | FloatArray | Mapping[str, float]) -> FloatArray:
-    if isinstance(change, Mapping):
-        out = np.zeros(unit.n_inputs)
-        for channel, value in change.items():
-            if channel not in unit.input_names:
-                raise UnknownNameError(
-                    f"unit {unit.name!r} has no input {channel!r}; its inputs are {', '.join(unit.input_names)}"
-                )
-            out[unit.input_names.index(channel)] = value
-    else:
-        out = np.asarray(change, np.float64)
-    if out.shape != (unit.n_inputs,) or not np.isfinite(out).all():
-        raise DataError(
-            f"effect: change at unit {unit.name!r} needs {unit.n_inputs} finite numbers, one for each of "
-            f"{', '.join(unit.input_names)}; got {change!r}"
-        )
-    return out

@@ -8,6 +8,7 @@ stable by construction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -117,7 +118,7 @@ def _climb(
     trace = [at.log_likelihood]
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
-    fisher, renewal = None, EM_STEPS if penalty is None and _is_small(record) else evaluations
+    fisher, renewal = None, EM_STEPS if penalty is None and _is_small(record) else math.inf
     while True:
         if count >= renewal:
             fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector), [], count + RENEWAL

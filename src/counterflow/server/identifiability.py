@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,10 @@ class Doubt:
         return f"{self.cause} -> {self.effect} ({self.letter}): {self.reason}; {self.remedy}"
 
 
-def diagnose(record: SharedRecord, estimate: Estimate) -> tuple[Doubt, ...]:
+Labels = Mapping[str, Sequence[str]]  # names of each unit's inputs, if known here
+
+
+def diagnose(record: SharedRecord, estimate: Estimate, labels: Labels | None = None) -> tuple[Doubt, ...]:
     """All doubts about the couplings of a record, effect by effect."""
     doubts: list[Doubt] = []
     for m in range(len(record.names)):
@@ -43,7 +47,7 @@ def diagnose(record: SharedRecord, estimate: Estimate) -> tuple[Doubt, ...]:
         if len(rows) < 2 * needed:
             doubts += _too_few(record, m, len(rows), needed)
             continue
-        doubts += _inputs(record, m, record.u[rows], estimate)
+        doubts += _inputs(record, m, record.u[rows], estimate, labels or {})
     return tuple(doubts)
 
 
@@ -85,13 +89,18 @@ def _too_few(record: SharedRecord, m: int, rows: int, needed: int) -> list[Doubt
     return out
 
 
-def _inputs(record: SharedRecord, m: int, u: FloatArray, estimate: Estimate) -> list[Doubt]:
+def _inputs(record: SharedRecord, m: int, u: FloatArray, estimate: Estimate, labels: Labels) -> list[Doubt]:
     owner = np.repeat(np.arange(len(record.names)), record.inputs)
     candidates = np.flatnonzero(owner != m) if estimate == "couplings" else np.arange(u.shape[1])
     centred = u[:, candidates] - u[:, candidates].mean(axis=0)
     deviation = np.sqrt(np.square(centred).mean(axis=0))
     still = deviation <= STILL * np.maximum(np.abs(u[:, candidates]).max(axis=0, initial=0.0), 1e-300)
     out: list[Doubt] = []
+
+    def name(column: int) -> str:
+        unit = record.names[int(owner[column])]
+        place = column - record.input_slices[int(owner[column])].start
+        return f"{unit} {labels[unit][place]}" if unit in labels else f"{unit} input {place + 1}"
 
     def doubt(column: int, reason: str, remedy: str) -> None:
         cause = int(owner[column])
@@ -100,9 +109,7 @@ def _inputs(record: SharedRecord, m: int, u: FloatArray, estimate: Estimate) -> 
             out.append(Doubt(record.names[m], record.names[cause], "B", (channel,), reason, remedy))
 
     for column in candidates[still]:
-        cause = int(owner[column])
-        label = f"input {column - record.input_slices[cause].start + 1} of unit {record.names[cause]!r}"
-        doubt(int(column), f"{label} never varies in these data", "move it, by itself, while recording")
+        doubt(int(column), f"{name(int(column))} never varies in these data", "move it, by itself, while recording")
     moving = candidates[~still]
     if len(moving) > 1:
         standard = centred[:, ~still] / deviation[~still]
@@ -110,9 +117,7 @@ def _inputs(record: SharedRecord, m: int, u: FloatArray, estimate: Estimate) -> 
         null = vectors[singular < TOGETHER * singular[0]]
         together = np.abs(null).max(axis=0, initial=0.0) > 1e-3
         involved = moving[together]
-        names = ", ".join(
-            f"{record.names[int(owner[c])]} input {c - record.input_slices[int(owner[c])].start + 1}" for c in involved
-        )
+        names = ", ".join(name(int(c)) for c in involved)
         for column in involved:
             reason = f"these inputs always move together: {names}; only their joint effect shows"
             doubt(int(column), reason, "move each of them by itself while recording")

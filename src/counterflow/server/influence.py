@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.errors import UnknownNameError
 from counterflow.filtering.initial import lyapunov
 from counterflow.server.uncertainty import Uncertainty
 
@@ -57,7 +58,7 @@ class InfluenceGraph:
         for edge in self.edges:
             if (edge.cause, edge.effect) == (cause, effect):
                 return edge
-        raise KeyError(f"no edge {cause!r} -> {effect!r}")
+        raise UnknownNameError(f"no edge {cause!r} -> {effect!r}; the units are {', '.join(self.names)}")
 
     def direct(self) -> tuple[tuple[str, str], ...]:
         """(cause, effect) of the edges that are kept."""

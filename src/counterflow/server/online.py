@@ -117,12 +117,15 @@ class Predictor:
     predicted: FloatArray  # (P,) of the row to come
 
     @classmethod
-    def settled(cls, record: SharedRecord, found: Estimated) -> Predictor:
-        """With the settled gain, standing after the record's last row."""
+    def settled(cls, record: SharedRecord, found: Estimated, memory: Memory | None) -> Predictor:
+        """With the settled gain, standing after the last row: that of ``memory``, or else of the record."""
         steady = steady_state(found.A, record.observation, found.Q, record.noise)
-        filtered = record.filter(found.A, found.B, found.Q)
-        ahead = found.A @ filtered.final_mean + found.B @ record.u[-1]
-        return cls(record, found.A, found.B, steady.gain, ahead)
+        if memory is None:
+            filtered = record.filter(found.A, found.B, found.Q)
+            mean, last_input = filtered.final_mean, record.u[-1]
+        else:
+            mean, last_input = memory.mean, memory.last_input
+        return cls(record, found.A, found.B, steady.gain, found.A @ mean + found.B @ last_input)
 
     def step(
         self, values: Mapping[str, FloatArray], inputs: Mapping[str, FloatArray]

@@ -94,6 +94,7 @@ class ServerState:
     multipliers: FloatArray | None = None
     inbox: MappingProxyType[str, AugmentedStates] = field(default_factory=lambda: MappingProxyType({}))
     settled: frozenset[str] = frozenset()
+    settled_gradient: float = 0.0  # the largest that a settled unit reported, relative to the first round
     eliminator: Eliminator | None = None
     phase: int = 0
     phase_round: int = 0
@@ -125,7 +126,10 @@ def step(state: ServerState, message: Message) -> tuple[ServerState, Replies]:
         case Settled():
             if state.evidence is None or message.round != state.round or message.unit in state.settled:
                 raise ProtocolError(f"server: unit {message.unit!r} cannot be settled in round {message.round}")
-            state = replace(state, settled=state.settled | {message.unit})
+            worst = max(
+                state.settled_gradient, message.gradient_norm / state.first_norm if state.first_norm > 0 else 0.0
+            )
+            state = replace(state, settled=state.settled | {message.unit}, settled_gradient=worst)
         case _:
             raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
     if len(state.settled) == len(state.config.units):

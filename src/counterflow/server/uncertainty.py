@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import Doubt, masks
-from counterflow.server.information import differenced_information, positions, settled_information
+from counterflow.server.information import differenced_information, settled_information
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Parameters
 
@@ -81,33 +81,3 @@ def _inverse(information: FloatArray) -> FloatArray:
     out[lost, :] = np.nan
     out[:, lost] = np.nan
     return np.asarray(out)
-
-
-def response_root(
-    A: FloatArray, schedule: FloatArray, response: FloatArray, spread: Uncertainty, rows: slice
-) -> FloatArray:
-    """W[k] (horizon, P_m, n) with W[k] W[k]ᵀ the covariance of the estimated Δh[k+1] in ``rows`` (delta method).
-
-    dΔh[t] = A dΔh[t-1] + dA Δh[t-1] + dB Δu[t-1] for every entry of [A B]; ``schedule`` is Δu, ``response`` is Δh.
-    """
-    parameters, root = spread.parameters, spread.root
-    states, columns = positions(parameters)
-    P = A.shape[0]
-    drive = np.hstack([np.vstack([np.zeros(P), response[:-1]]), schedule])  # (Δh, Δu) of the row before
-    known = root.any(axis=0)
-    basis = root[:, known]  # (n, k): directions of uncertainty
-    directions = np.zeros((P, P + schedule.shape[1], basis.shape[1]))
-    directions[states, columns] = basis
-    out = np.empty((len(schedule), rows.stop - rows.start, basis.shape[1]))
-    Z = np.zeros((P, basis.shape[1]))
-    for k, x in enumerate(drive):
-        Z = A @ Z + np.einsum("ijk,j->ik", directions, x)
-        out[k] = Z[rows]
-    return out
-
-
-def norm_quantile(level: float) -> float:
-    """Half-width, in standard deviations, of a two-sided interval."""
-    from scipy.special import ndtri
-
-    return float(ndtri(0.5 + level / 2))

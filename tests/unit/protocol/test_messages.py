@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from counterflow import ProtocolError
 from counterflow.protocol import (
+    Answer,
+    Ask,
     AugmentedStates,
+    Change,
     Finished,
     Introduction,
     Plan,
@@ -40,6 +43,10 @@ def examples():
         Finished("boiler", 9, True),
         Request("boiler"),
         sufficient(),
+        Change("turbine", "boiler", False, 3, np.ones((4, 2))),
+        Ask("turbine", "effect", 0, 10),
+        Answer("turbine", "effect", "", "far", np.ones((3, 2)), np.ones((6, 2))),
+        Answer("turbine", "reach", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2))),
     ]
 
 
@@ -112,6 +119,13 @@ BAD = {
     "Q negative": lambda: sufficient(Q=-np.eye(2)),
     "one row only": lambda: sufficient(inputs=np.ones((1, 1))),
     "values of another rank": lambda: sufficient(values=np.ones((3, 2))),
+    "change of nobody": lambda: Change("b", "", False, 0, np.ones((1, 1))),
+    "change without rows": lambda: Change("b", "c", False, 0, np.ones((0, 1))),
+    "unknown question": lambda: Ask("b", "everything", 0, 1),
+    "no steps": lambda: Ask("b", "effect", 0, 0),
+    "too many steps": lambda: Ask("b", "effect", 0, 10**9),
+    "covariance of other rows": lambda: Answer("b", "effect", "", "", np.ones((3, 2)), np.ones((5, 2))),
+    "endless note": lambda: Answer("b", "effect", "", "x" * 3000, np.ones((3, 2)), np.ones((6, 2))),
     "negative penalty": lambda: StateGradients("b", 0, False, False, -1.0, False, np.ones((4, 2)), np.ones((4, 2))),
 }
 

@@ -1,0 +1,213 @@
+"""The server's half of a question: what a change does to the asking unit's states, and how sure that is.
+
+Everything is linear, so the difference of two worlds with the same noise obeys the noise-free recursion of method §6,
+
+    Δh[t] = A Δh[t-1] + B Δu[t-1]
+
+and depends on the uncertain entries of [A B] to first order by dΔh[t] = A dΔh[t-1] + dA Δh[t-1] + dB Δu[t-1]. The
+answer holds the rows of the asking unit only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import DataError, UnknownNameError, UnstableError
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.recurrence import linear_recurrence
+
+FloatArray = NDArray[np.float64]
+BASELINE, INITIAL = "baseline", "initial state"
+FAR = 2.0  # times the range seen in the data, beyond which a change is called far
+OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Uncertainty of couplings: entry ``rows[i], columns[i]`` of [A B] varies as ``root[i] @ standard normal``."""
+
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    root: FloatArray  # (n, k)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the server brings to a question."""
+
+    names: tuple[str, ...]
+    state_slices: tuple[slice, ...]
+    input_slices: tuple[slice, ...]
+    A: FloatArray
+    B: FloatArray
+    Q: FloatArray
+    u: FloatArray  # (T+1, U) inputs of the recorded rows
+    smoothed: FloatArray  # (T+1, P) states of the recorded rows, given all messages
+    last_mean: FloatArray  # (P,) filtered state of the last row
+    last_covariance: FloatArray  # (P, P)
+    spread: Spread | None = None
+
+    def index(self, name: str) -> int:
+        if name not in self.names:
+            raise UnknownNameError(f"no unit {name!r}; the units are {', '.join(self.names)}")
+        return self.names.index(name)
+
+
+def answer(knowledge: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    """Answer one question of unit ``ask.unit``."""
+    own = knowledge.state_slices[knowledge.index(ask.unit)]
+    _refuse_runaway(knowledge.A, ask.steps)
+    if ask.kind == "effect":
+        schedule = _schedule(knowledge, changes, np.zeros((ask.steps, knowledge.u.shape[1])), 0, recorded=False)
+        return (_difference(knowledge, ask, own, schedule),)
+    if ask.kind == "counterfactual":
+        rows = _window(knowledge, ask)
+        factual = knowledge.u[rows]
+        schedule = _schedule(knowledge, changes, factual, ask.first, recorded=True) - factual
+        # row ``first`` itself is not yet touched: its input acts on the next one
+        delayed = np.vstack([np.zeros(schedule.shape[1]), schedule[:-1]])
+        return (_difference(knowledge, ask, own, delayed),)
+    if ask.kind == "forecast":
+        return (_forecast(knowledge, changes, ask, own),)
+    if ask.kind == "attribute":
+        return _attribute(knowledge, ask, own)
+    return _reach(knowledge, ask, own)
+
+
+def _schedule(
+    knowledge: Knowledge, changes: Sequence[Change], base: FloatArray, first: int, recorded: bool
+) -> FloatArray:
+    """Inputs of all units after the changes, for the rows of ``base``, the first of which is row ``first``."""
+    out = base.copy()
+    for change in changes:
+        own = knowledge.input_slices[knowledge.index(change.cause)]
+        if change.values.shape[1] != own.stop - own.start:
+            raise DataError(
+                f"unit {change.cause!r} has {own.stop - own.start} inputs, the change has {change.values.shape[1]}"
+            )
+        start = change.first - first
+        if start < 0 or start + len(change.values) > len(out):
+            raise DataError(
+                f"the change at unit {change.cause!r} covers {change.first} to "
+                f"{change.first + len(change.values) - 1}, the question {first} to {first + len(out) - 1}"
+            )
+        rows = slice(start, start + len(change.values))
+        if change.absolute and not recorded:
+            raise DataError("an effect is of a change: give what is added to the inputs, not what replaces them")
+        out[rows, own] = change.values if change.absolute else out[rows, own] + change.values
+    return out
+
+
+def _window(knowledge: Knowledge, ask: Ask) -> slice:
+    rows = knowledge.u.shape[0]
+    if ask.first + ask.steps > rows:
+        raise DataError(f"rows {ask.first} to {ask.first + ask.steps - 1} are asked for; 0 to {rows - 1} are recorded")
+    return slice(ask.first, ask.first + ask.steps)
+
+
+def _refuse_runaway(A: FloatArray, steps: int) -> None:
+    radius = float(np.abs(np.linalg.eigvals(A)).max())
+    if radius > 1 and radius**steps > OVERFLOWING:
+        raise UnstableError(
+            f"the estimated system is unstable (spectral radius {radius:.4g}), and over {steps} steps its errors grow "
+            f"beyond use; ask for at most {int(np.log(OVERFLOWING) / np.log(radius))} steps"
+        )
+
+
+def _range_note(knowledge: Knowledge, change: FloatArray) -> str:
+    """Says so if inputs would move much further than they ever did in the data."""
+    if len(knowledge.u) < 2:
+        return ""
+    seen = np.ptp(knowledge.u, axis=0)
+    far = np.abs(change).max(axis=0, initial=0.0) > FAR * seen
+    names = [n for n, own in zip(knowledge.names, knowledge.input_slices, strict=True) if far[own].any()]
+    if not names:
+        return ""
+    return f"inputs of {', '.join(names)} would move more than {FAR:g} times the range seen in the data: extrapolation"
+
+
+def _difference(knowledge: Knowledge, ask: Ask, own: slice, schedule: FloatArray) -> Answer:
+    response = linear_recurrence(knowledge.A, schedule @ knowledge.B.T, np.zeros(knowledge.A.shape[0]))
+    before = np.vstack([np.zeros(response.shape[1]), response[:-1]])
+    covariance = coupling_covariance(knowledge, np.hstack([before, schedule]), own)
+    note = _range_note(knowledge, schedule)
+    return Answer(ask.unit, ask.kind, "", note, np.ascontiguousarray(response[:, own]), covariance)
+
+
+def coupling_covariance(knowledge: Knowledge, drive: FloatArray, own: slice) -> FloatArray:
+    """Covariance (n P_m, P_m), from the couplings' spread, of states driven by [A B] x[t-1], x = ``drive`` (n, P+U)."""
+    size, spread = own.stop - own.start, knowledge.spread
+    if spread is None:
+        return np.zeros((0, size))
+    P, k = knowledge.A.shape[0], spread.root.shape[1]
+    # every direction of uncertainty drives its own copy of the system; they march side by side, in slices of memory
+    out = np.zeros((len(drive), size, size))
+    width = max(1, 4_000_000 // max(len(drive) * P, 1))
+    for start in range(0, k, width):
+        root = spread.root[:, start : start + width]
+        push = np.zeros((len(drive), P, root.shape[1]))
+        for row in range(P):
+            mine = spread.rows == row
+            push[:, row] = drive[:, spread.columns[mine]] @ root[mine]
+        Z = np.zeros((P, root.shape[1]))
+        for t in range(len(drive)):
+            Z = knowledge.A @ Z + push[t]
+            out[t] += Z[own] @ Z[own].T
+    return out.reshape(-1, size)
+
+
+def _forecast(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, own: slice) -> Answer:
+    base = np.tile(knowledge.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
+    plan = _schedule(knowledge, changes, base, 0, recorded=True)
+    mean = linear_recurrence(knowledge.A, plan @ knowledge.B.T, knowledge.last_mean)
+    before = np.vstack([knowledge.last_mean, mean[:-1]])
+    covariance = coupling_covariance(knowledge, np.hstack([before, plan]), own)
+    if not len(covariance):
+        covariance = np.zeros((ask.steps * (own.stop - own.start), own.stop - own.start))
+    blocks = covariance.reshape(ask.steps, own.stop - own.start, -1)
+    X = knowledge.last_covariance
+    for t in range(ask.steps):
+        X = knowledge.A @ X @ knowledge.A.T + knowledge.Q
+        blocks[t] += X[own, own]
+    note = _range_note(knowledge, plan - base)
+    return Answer(ask.unit, ask.kind, "", note, np.ascontiguousarray(mean[:, own]), blocks.reshape(covariance.shape))
+
+
+def _attribute(knowledge: Knowledge, ask: Ask, own: slice) -> tuple[Answer, ...]:
+    """Shares of every unit's inputs (their departure from their mean), of the state at the start, and the baseline."""
+    rows = _window(knowledge, ask)
+    mean_input = knowledge.u.mean(axis=0)
+    A, P = knowledge.A, knowledge.A.shape[0]
+    if float(np.abs(np.linalg.eigvals(A)).max()) >= 1 - 1e-9:
+        raise UnstableError("attribute: a system that does not settle has no level to compare with")
+    level = np.linalg.solve(np.eye(P) - A, knowledge.B @ mean_input)
+    none = np.zeros((0, own.stop - own.start))
+    departure = knowledge.u[rows] - mean_input
+    departure = np.vstack([np.zeros(departure.shape[1]), departure[:-1]])
+    shares = [Answer(ask.unit, ask.kind, BASELINE, "", np.tile(level[own], (ask.steps, 1)), none)]
+    start = knowledge.smoothed[ask.first] - level
+    decay = np.vstack([start, linear_recurrence(A, np.zeros((ask.steps - 1, P)), start)])
+    shares.append(Answer(ask.unit, ask.kind, INITIAL, "", np.ascontiguousarray(decay[:, own]), none))
+    for name, inputs in zip(knowledge.names, knowledge.input_slices, strict=True):
+        push = departure[:, inputs] @ knowledge.B[:, inputs].T
+        moved = linear_recurrence(A, push, np.zeros(P))
+        shares.append(Answer(ask.unit, ask.kind, name, "", np.ascontiguousarray(moved[:, own]), none))
+    return tuple(shares)
+
+
+def _reach(knowledge: Knowledge, ask: Ask, own: slice) -> tuple[Answer, ...]:
+    """For every unit, what one unit of each of its inputs, held from step 0 on, does: rows are (input, step)."""
+    out = []
+    P, size = knowledge.A.shape[0], own.stop - own.start
+    for name, inputs in zip(knowledge.names, knowledge.input_slices, strict=True):
+        pieces = [
+            linear_recurrence(knowledge.A, np.tile(knowledge.B[:, column], (ask.steps, 1)), np.zeros(P))[:, own]
+            for column in range(inputs.start, inputs.stop)
+        ]
+        mean = np.vstack(pieces) if pieces else np.zeros((0, size))
+        out.append(Answer(ask.unit, ask.kind, name, "", mean, np.zeros((0, size))))
+    return tuple(out)

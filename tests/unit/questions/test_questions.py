@@ -1,0 +1,286 @@
+"""Questions to a fit: right against twin simulations, decentralized by the messages, refused where they must be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.plant import excitation
+
+NAMES = ["boiler", "turbine", "pump"]
+
+
+def named_plant(rng=1):
+    valve = cf.Channel("valve", "%", (-8.0, 8.0))
+    units = [cf.Unit(n, 2, [valve, "speed"], [f"{n[0]}{k}" for k in range(5)]) for n in NAMES]
+    return cf.random_plant(units, rng=rng)
+
+
+PLANT = named_plant()
+RECORDING = PLANT.simulate(5000, rng=2)
+FOUND = cf.fit(RECORDING, PLANT.locals())
+ORACLE = cf.fit(RECORDING, PLANT, method="oracle")
+
+
+def twin(change, start, stop):
+    """Another world with the very same noise: inputs of rows start to stop - 1 changed."""
+    inputs = {n: RECORDING[n].u.copy() for n in NAMES}
+    change(inputs)
+    return PLANT.simulate(5000, rng=2, inputs=inputs)
+
+
+def r_squared(found, truth):
+    return 1 - np.square(found - truth).sum() / np.square(truth).sum()
+
+
+def test_what_would_have_happened_is_the_twin_world():
+    """With the true plant the answer is exact; with the fit, R² of the effects is above 0.99."""
+
+    def change(inputs):
+        inputs["boiler"][4000:4030, 0] = 2.0
+        inputs["pump"][4010:4030, 1] += 1.5
+
+    other = twin(change, 4000, 4060)
+    do = {"boiler": {"valve": 2.0}, "pump": {"speed": RECORDING["pump"].u[4000:4060, 1]}}
+    do["boiler"]["valve"] = np.where(np.arange(60) < 30, 2.0, RECORDING["boiler"].u[4000:4060, 0])
+    do["pump"]["speed"] = do["pump"]["speed"] + np.where((np.arange(60) >= 10) & (np.arange(60) < 30), 1.5, 0.0)
+    exact = ORACLE.counterfactual(RECORDING, do, start=4000, stop=4060)
+    found = FOUND.counterfactual(RECORDING, do, start=4000, stop=4060)
+    for name in NAMES:
+        truth = other[name].y[4000:4060]
+        assert np.abs(exact[name].mean - truth).max() < 1e-9
+        assert np.array_equal(found[name].factual, RECORDING[name].y[4000:4060])
+        moved = truth - RECORDING[name].y[4000:4060]
+        assert r_squared(found[name].mean - found[name].factual, moved) > 0.99
+        assert not moved[0].any()  # row t's input acts on row t + 1
+        assert np.array_equal(found[name].mean[0], found[name].factual[0])
+        inside = (found[name].lower <= truth) & (truth <= found[name].upper)
+        assert inside.mean() > 0.7
+        assert exact[name].lower is None
+
+
+def test_an_effect_of_any_schedule_and_several_causes_is_the_sum():
+    rng = np.random.default_rng(0)
+    ramp, noise = np.outer(np.linspace(0, 1, 20), [1.0, -1.0]), rng.standard_normal((20, 2))
+    both = FOUND.effect(["boiler", "pump"], "turbine", {"boiler": ramp, "pump": noise}, horizon=20)
+    one = FOUND.effect("boiler", "turbine", ramp, horizon=20)
+    two = FOUND.effect("pump", "turbine", {"valve": noise[:, 0], "speed": noise[:, 1]}, horizon=20)
+    assert np.allclose(both.mean, one.mean + two.mean, rtol=EXACT, atol=1e-12)
+    assert both.cause == "boiler and pump"
+    pulse = FOUND.effect("boiler", "turbine", [1.0, 0.0], horizon=20, duration=1).mean
+    powers = [
+        PLANT.block("C", "turbine") @ (np.linalg.matrix_power(FOUND.plant.A, k) @ FOUND.plant.B[:, 0])[2:4]
+        for k in range(20)
+    ]
+    assert np.allclose(pulse, powers, rtol=1e-10, atol=1e-12)
+
+
+def test_the_interval_of_an_effect_is_the_differenced_one():
+    """The delta method against plain differences in every coupling."""
+    answer = FOUND.effect("boiler", "turbine", [1.0, 0.5], horizon=6)
+    spread = FOUND.couplings.spread
+    here = spread.parameters.pack(np.hstack([FOUND.plant.A, FOUND.plant.B]))
+    C = PLANT.block("C", "turbine")
+
+    def response(vector):
+        moved = spread.parameters.unpack(vector)
+        A = np.where(moved[:, :6] != 0, moved[:, :6], FOUND.plant.A)
+        B = np.where(moved[:, 6:] != 0, moved[:, 6:], FOUND.plant.B)
+        state, rows = np.zeros(6), []
+        for _ in range(6):
+            state = A @ state + B[:, :2] @ [1.0, 0.5]
+            rows.append(C @ state[2:4])
+        return np.array(rows)
+
+    step = 1e-6
+    jacobian = np.array([
+        (response(here + step * e) - response(here - step * e)) / (2 * step) for e in np.eye(len(here))
+    ])  # fmt: skip
+    variance = np.einsum("itd,ij,jtd->td", jacobian, spread.covariance, jacobian)
+    half = (answer.upper - answer.lower) / 2 / 1.959963984540054
+    assert np.allclose(half, np.sqrt(variance), rtol=1e-5)
+
+
+def test_a_forecast_covers_what_then_happens():
+    hits = total = 0
+    for start in range(1000, 4900, 130):
+        past, future = RECORDING.slice(0, start), RECORDING.slice(start, start + 15)
+        plan = {n: np.vstack([RECORDING[n].u[start - 1], future[n].u[:-1]]) for n in NAMES}
+        for name, answer in FOUND.forecast(past, 15, plan=plan).items():
+            truth = future[name].y
+            hits += int(((answer.lower <= truth) & (truth <= answer.upper)).sum())
+            total += truth.size
+            assert answer.first == start
+            assert np.isnan(answer.factual).all()
+    assert 0.93 < hits / total < 0.97
+
+
+def test_an_attribution_adds_up_and_names_the_culprit():
+    def change(inputs):
+        inputs["pump"][4500:4550, 0] += 6.0
+
+    disturbed = twin(change, 4500, 4550)
+    found = FOUND.attribute(disturbed, "turbine", start=4500, stop=4550)
+    total = sum(found.shares.values())
+    assert set(found.shares) == {*NAMES, "initial state", "rest"}
+    assert np.abs(total - found.departure).max() < 1e-9
+    assert np.abs(found.baseline + found.departure - disturbed["turbine"].y[4500:4550]).max() < 1e-9
+    calm = FOUND.attribute(RECORDING, "turbine", start=4500, stop=4550)
+    gap = found.shares["pump"] - calm.shares["pump"]
+    truth = disturbed["turbine"].y[4500:4550] - RECORDING["turbine"].y[4500:4550]
+    assert r_squared(gap, truth) > 0.97
+    strongest = int(np.abs(truth).mean(axis=0).argmax())
+    assert found.ranked(found.channels[strongest])[0][0] == "pump"
+    assert "pump" in str(found)
+
+
+def test_a_restoration_reaches_its_target_with_the_smallest_change():
+    target = {"t1": 0.8}
+    found = ORACLE.restore("turbine", target, using=["boiler", "pump"], horizon=40)
+    assert found.feasible
+    reached = ORACLE.effect(list(found.change), "turbine", {n: dict(c) for n, c in found.change.items()}, horizon=40)
+    assert reached.mean[-1, 1] == pytest.approx(0.8, rel=1e-3)
+    # the smallest: minimum-norm solution of one equation
+    step = [
+        ORACLE.effect(n, "turbine", {c: 1.0}, horizon=40).mean[-1, 1]
+        for n in ("boiler", "pump")
+        for c in ("valve", "speed")
+    ]
+    sizes = np.array([16.0, 1.0, 16.0, 1.0])  # the valves' limits; nothing seen of the speeds without a record
+    best = sizes**2 * step / np.square(sizes * step).sum() * 0.8
+    values = [found.change[n][c] for n in ("boiler", "pump") for c in ("valve", "speed")]
+    assert np.allclose(values, best, rtol=1e-3, atol=1e-6)
+    far = FOUND.restore("turbine", {"t1": 1e4}, using={"boiler": ["valve"]}, horizon=40)
+    assert not far.feasible
+    assert "cannot" in far.message
+    last = RECORDING["boiler"].u[-1, 0]
+    assert -8.0 - 1e-9 <= last + far.change["boiler"]["valve"] <= 8.0 + 1e-9
+
+
+def test_messages_of_a_question_carry_nobody_elses_data():
+    seen = []
+    watch = lambda message, up: seen.append((message, up))  # noqa: E731
+    FOUND.effect("boiler", "turbine", [1.0, 0.0], horizon=7, watch=watch)
+    FOUND.counterfactual(RECORDING, {"boiler": {"valve": 0.5}}, start=100, stop=120, watch=watch)
+    FOUND.forecast(RECORDING, 5, watch=watch)
+    FOUND.attribute(RECORDING, "pump", start=10, stop=30, watch=watch)
+    FOUND.restore("pump", {"p0": 0.1}, using=["boiler"], watch=watch)
+    assert {type(m).__name__ for m, up in seen if up} == {"Change", "Ask"}
+    downs = [m for m, up in seen if not up]
+    assert {type(m).__name__ for m in downs} == {"Answer"}
+    for message in downs:
+        model = PLANT.local(message.unit)
+        assert message.mean.shape[1] == model.states  # its own states, nobody else's, no measurements
+        for array in (message.mean, message.covariance):
+            for name in NAMES:
+                for secret in (RECORDING[name].u[:, 0], RECORDING[name].y[:, 0], PLANT.local(name).C[:, 0]):
+                    assert not set(np.round(secret, 12)) & set(np.round(array.ravel(), 12)) - {0.0}
+
+
+def test_answers_do_not_depend_on_basis_order_or_scale():
+    base = ORACLE.effect("boiler", "turbine", [1.0, 1.0], horizon=30).mean
+    turned = PLANT.transformed({n: np.array([[2.0, 0.4], [-0.3, 0.7]]) for n in NAMES})
+    order = PLANT.permuted(["pump", "turbine", "boiler"])
+    for other in (turned, order):
+        found = cf.fit(other.simulate(10, rng=1), other, method="oracle")
+        assert np.abs(found.effect("boiler", "turbine", [1.0, 1.0], horizon=30).mean - base).max() < 1e-9
+
+
+REFUSED = {
+    "unknown unit": (lambda f: f.effect("boilr", "turbine", [1, 1]), cf.UnknownNameError, "boiler"),
+    "unknown channel": (lambda f: f.effect("boiler", "turbine", {"valv": 1}), cf.UnknownNameError, "valve"),
+    "numbers missing": (lambda f: f.effect("boiler", "turbine", [1.0]), cf.DataError, "valve, speed"),
+    "not numbers": (lambda f: f.effect("boiler", "turbine", ["a", "b"]), cf.DataError, "numbers"),
+    "not finite": (lambda f: f.effect("boiler", "turbine", [np.inf, 0]), cf.DataError, "finite"),
+    "horizon": (lambda f: f.effect("boiler", "turbine", [1, 1], horizon=-1), cf.OptionError, "horizon"),
+    "level": (lambda f: f.effect("boiler", "turbine", [1, 1], level=2), cf.OptionError, "level"),
+    "wider than the limits": (lambda f: f.effect("boiler", "turbine", {"valve": 17.0}), cf.OptionError, "limits"),
+    "several causes, one change": (lambda f: f.effect(["boiler", "pump"], "turbine", [1, 1]), cf.OptionError, "boiler"),
+    "window": (
+        lambda f: f.counterfactual(RECORDING, {"boiler": {"valve": 0}}, start=9, stop=9), cf.OptionError, "start"
+    ),
+    "beyond the record": (
+        lambda f: f.counterfactual(RECORDING, {"boiler": {"valve": 0}}, stop=9999), cf.OptionError, "stop"
+    ),
+    "outside the limits": (
+        lambda f: f.counterfactual(RECORDING, {"boiler": {"valve": 9.0}}, stop=5), cf.OptionError, "outside its limits"
+    ),
+    "empty do": (lambda f: f.counterfactual(RECORDING, {}), cf.OptionError, "do"),
+    "array of another shape": (
+        lambda f: f.counterfactual(RECORDING, {"boiler": np.zeros((3, 2))}, stop=5), cf.DataError, "shape"
+    ),
+    "other units": (
+        lambda f: f.attribute(cf.random_plant(units=2, rng=1).simulate(9, rng=1), "pump"), cf.DataError, "units"
+    ),
+    "target unknown": (lambda f: f.restore("pump", {"x": 1.0}, using=["boiler"]), cf.UnknownNameError, "p0"),
+    "no target": (lambda f: f.restore("pump", {}, using=["boiler"]), cf.OptionError, "target"),
+    "no lever": (lambda f: f.restore("pump", {"p0": 1.0}, using=[]), cf.OptionError, "using"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_questions_get_one_clear_error(case):
+    call, kind, text = REFUSED[case]
+    with pytest.raises(kind, match=text):
+        call(FOUND)
+
+
+def test_a_far_change_carries_a_warning():
+    assert not FOUND.effect("boiler", "turbine", {"speed": 1.0}).caveats
+    far = FOUND.effect("boiler", "turbine", {"speed": 100.0})
+    assert "extrapolation" in far.caveats[0]
+
+
+def test_an_unstable_estimate_is_not_followed_far():
+    units = [cf.Unit("a", 1, 1, 1), cf.Unit("b", 1, 1, 1)]
+    plant = cf.Plant(units=units, A=[[1.05, 0], [0.1, 0.5]], B=np.eye(2), C=np.eye(2), Q=np.eye(2), R=np.eye(2))
+    oracle = cf.fit(plant.simulate(20, rng=1), plant, method="oracle")
+    assert np.isfinite(oracle.effect("a", "b", [1.0], horizon=50).mean).all()
+    with pytest.raises(cf.UnstableError, match="at most"):
+        oracle.effect("a", "b", [1.0], horizon=2000)
+    with pytest.raises(cf.UnstableError, match="settle"):
+        oracle.attribute(plant.simulate(20, rng=1), "b")
+
+
+def test_questions_through_a_hardly_measured_unit_are_refused():
+    rows = {n: (RECORDING[n].y[:800].copy(), RECORDING[n].u[:800]) for n in NAMES}
+    rows["pump"][0][12:] = np.nan
+    found = cf.fit(cf.Recording.from_arrays(rows, units=PLANT.units), PLANT.locals())
+    with pytest.raises(cf.UnidentifiedError, match="pump"):
+        found.effect("pump", "boiler", [1.0, 1.0], horizon=10)
+    assert any("pump" in text for text in found.summary().splitlines())
+
+
+def test_answers_draw_and_export_themselves(tmp_path):
+    world = FOUND.counterfactual(RECORDING, {"boiler": {"valve": 1.0}}, start=100, stop=140)["turbine"]
+    frame = world.to_frame()
+    assert frame.height == 40 * 5
+    assert frame["row"].to_list()[:5] == [100] * 5
+    share = FOUND.attribute(RECORDING, "pump", start=10, stop=60)
+    for k, figure in enumerate((world.plot(), share.plot())):
+        figure.savefig(tmp_path / f"{k}.png")
+        assert (tmp_path / f"{k}.png").stat().st_size > 1000
+    assert len(world.plot().axes) == 3
+    lines = share.plot().axes[0].get_lines()
+    assert {line.get_label() for line in lines} >= {*NAMES, "rest", "departure"}
+
+
+def test_published_fits_answer_with_their_caveat():
+    published = cf.fit(RECORDING, PLANT.locals(), method="penalty")
+    world = published.counterfactual(RECORDING, {"boiler": {"valve": 1.0}}, start=100, stop=120)["turbine"]
+    assert "published" in world.caveats[0]
+    assert world.lower is None
+    with pytest.raises(cf.OptionError, match="sufficient"):
+        published.forecast(RECORDING, 5)
+
+
+def test_inputs_drawn_from_elsewhere_can_be_asked_about():
+    new = PLANT.simulate(300, rng=77, inputs=excitation.holds(PLANT, 300, 77))
+    world = ORACLE.counterfactual(new, {"pump": np.zeros((50, 2))}, start=200, stop=250)
+    inputs = {n: new[n].u.copy() for n in NAMES}
+    inputs["pump"][200:250] = 0.0
+    truth = PLANT.simulate(300, rng=77, inputs=inputs)
+    for name in NAMES:
+        assert np.abs(world[name].mean - truth[name].y[200:250]).max() < 1e-9
