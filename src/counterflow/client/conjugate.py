@@ -27,6 +27,7 @@ RANK_TOLERANCE = 1e-12
 MACHINE = float(np.finfo(np.float64).eps)
 NEW = 1e-3  # part of a direction that must be new for it to be worth a place in the span
 LOUD = 0.3  # a probe is never smaller than this part of the first one, or K would drown in rounding
+FAINT = 1e-8  # and a row this much smaller than the whole residual is rounding
 SPARE, EXTRAS = 1e-4, 2  # probes beyond what was asked: with a large penalty a small gradient is no small error
 Gradient = tuple[FloatArray, FloatArray]
 
@@ -157,6 +158,7 @@ class ConjugateState:
     first: tuple[float, float]  # norms of the gradient at the start: whitened, plain
     extras: int = 0
     verified: bool = False
+    relative: float = 0.0  # gradient at the verified point, relative to the start
 
     def parameters(self) -> Gradient:
         """(theta, phi) of the point to send."""
@@ -192,7 +194,7 @@ def advance(state: ConjugateState, own: Gradient, server: Gradient, tolerance: f
     whole = whitening.to_gradient(own) + theirs
     relative = max(_ratio(float(np.linalg.norm(whole)), state.first[0]), _ratio(_norm(own, server), state.first[1]))
     if relative <= tolerance:
-        return replace(state, verified=True)
+        return replace(state, verified=True, relative=relative)
     if state.probe is None:  # rounding, or a direction not seen before: go on from here, keeping what is known of K
         theta_0, phi_0 = state.parameters()
         zero = np.zeros_like(state.solution)
@@ -217,8 +219,19 @@ def _next_point(state: ConjugateState, tolerance: float) -> ConjugateState:
     if size <= 0.3 * enough:
         state = replace(state, extras=state.extras + 1)
     curvature = np.diag(whitening.own)[:, None] * whitening.moving + whitening.guess
-    probe = max(1.0, LOUD * state.first[0] / size) * residual / curvature
+    probe = _loud(residual, size, state.first[0]) / curvature
     return replace(state, probe=probe if _extended(state.span, state.span, probe, probe)[0] is not state.span else None)
+
+
+def _loud(residual: FloatArray, size: float, first: float) -> FloatArray:
+    """The rows of a residual, each at least a fair part of the first one: K treats rows alike, so each may be scaled.
+
+    A row that is nothing but rounding beside the others has no direction to show.
+    """
+    rows = np.sqrt(np.square(residual).sum(axis=1, keepdims=True))
+    heard = rows > FAINT * size
+    scale = np.where(heard, np.maximum(1.0, LOUD * first / np.where(heard, rows, 1.0)), 0.0)
+    return scale * residual
 
 
 def _galerkin(state: ConjugateState) -> tuple[FloatArray, FloatArray]:

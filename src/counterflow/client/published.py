@@ -164,7 +164,7 @@ def _conjugate_update(
     state = replace(state, conjugate=progress)
     norm = _norm(own[0] + theirs[0], own[1] + theirs[1])
     if progress.verified:
-        return state, (Settled(state.unit, state.round, norm),)
+        return state, (Settled(state.unit, state.round, progress.relative),)
     theta, phi = progress.parameters()
     state, states = _send(replace(state, theta=theta, phi=phi), norm)
     return state, (states,)

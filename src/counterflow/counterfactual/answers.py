@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Effect:
     """Answer to "what would the effect unit's outputs do if the cause unit's inputs were changed?".
 
@@ -71,7 +71,7 @@ class Effect:
         return "\n".join(lines + [f"  note: {text}" for text in self.caveats])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trajectory:
     """What a unit's outputs did, or are expected to do, and what they would have done.
 
@@ -111,7 +111,32 @@ class Trajectory:
         return trajectory_figure(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """An effect split by the way it takes; all arrays are (horizon, D_m).
+
+    ``direct``: with every third unit held still. ``through``: for each third unit, what is lost if it is held still.
+    A way through two units counts at both, so the parts need not add up to ``total``.
+    """
+
+    cause: str
+    effect: str
+    channels: tuple[str, ...]
+    total: FloatArray
+    direct: FloatArray
+    through: Mapping[str, FloatArray]
+    caveats: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        def size(values: FloatArray) -> str:
+            return f"{float(np.abs(values).max(initial=0.0)):.4g}"
+
+        lines = [f"{self.cause} -> {self.effect}, largest change of any channel: {size(self.total)}"]
+        lines.append(f"  {'direct':>16}  {size(self.direct)}")
+        return "\n".join(lines + [f"  {'through ' + n:>16}  {size(v)}" for n, v in self.through.items()])
+
+
+@dataclass(frozen=True, eq=False)
 class Attribution:
     """Who moved a unit's outputs in a window: an exact split of their departure from the usual level.
 
@@ -150,7 +175,7 @@ class Attribution:
         return attribution_figure(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Restoration:
     """The smallest held change of some units' inputs that brings outputs to a target.
 

@@ -21,7 +21,7 @@ from counterflow.protocol import Answer, Ask, Change
 from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
-BASELINE, INITIAL = "baseline", "initial state"
+BASELINE, INITIAL, DIRECT = "baseline", "initial state", "direct"
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far
 OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
 
@@ -64,6 +64,8 @@ def answer(knowledge: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[A
     if ask.kind == "effect":
         schedule = _schedule(knowledge, changes, np.zeros((ask.steps, knowledge.u.shape[1])), 0, recorded=False)
         return (_difference(knowledge, ask, own, schedule),)
+    if ask.kind == "paths":
+        return _paths(knowledge, changes, ask, own)
     if ask.kind == "counterfactual":
         rows = _window(knowledge, ask)
         factual = knowledge.u[rows]
@@ -98,7 +100,9 @@ def _schedule(
         rows = slice(start, start + len(change.values))
         if change.absolute and not recorded:
             raise DataError("an effect is of a change: give what is added to the inputs, not what replaces them")
-        out[rows, own] = change.values if change.absolute else out[rows, own] + change.values
+        columns = [own.start + k for k in change.columns]
+        values = change.values[:, change.columns]
+        out[rows, columns] = values if change.absolute else out[rows, columns] + values
     return out
 
 
@@ -118,6 +122,11 @@ def _refuse_runaway(A: FloatArray, steps: int) -> None:
         )
 
 
+def _refuse_overflow(states: FloatArray) -> None:
+    if not np.isfinite(states).all():
+        raise DataError("the change is too large for double precision: give it in other units, or a smaller one")
+
+
 def _range_note(knowledge: Knowledge, change: FloatArray) -> str:
     """Says so if inputs would move much further than they ever did in the data."""
     if len(knowledge.u) < 2:
@@ -134,6 +143,7 @@ def _difference(knowledge: Knowledge, ask: Ask, own: slice, schedule: FloatArray
     response = linear_recurrence(knowledge.A, schedule @ knowledge.B.T, np.zeros(knowledge.A.shape[0]))
     before = np.vstack([np.zeros(response.shape[1]), response[:-1]])
     covariance = coupling_covariance(knowledge, np.hstack([before, schedule]), own)
+    _refuse_overflow(response)
     note = _range_note(knowledge, schedule)
     return Answer(ask.unit, ask.kind, "", note, np.ascontiguousarray(response[:, own]), covariance)
 
@@ -197,6 +207,27 @@ def _attribute(knowledge: Knowledge, ask: Ask, own: slice) -> tuple[Answer, ...]
         moved = linear_recurrence(A, push, np.zeros(P))
         shares.append(Answer(ask.unit, ask.kind, name, "", np.ascontiguousarray(moved[:, own]), none))
     return tuple(shares)
+
+
+def _paths(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, own: slice) -> tuple[Answer, ...]:
+    """The whole effect, what reaches the unit with every third unit held still, and what each third unit adds.
+
+    A unit held still is one whose states do not move; what passes through it is the whole less what is left then.
+    """
+    schedule = _schedule(knowledge, changes, np.zeros((ask.steps, knowledge.u.shape[1])), 0, recorded=False)
+    causes = {change.cause for change in changes}
+    third = [k for k, name in enumerate(knowledge.names) if name != ask.unit and name not in causes]
+
+    def response(still: Sequence[int]) -> FloatArray:
+        alive = np.ones(knowledge.A.shape[0])
+        for k in still:
+            alive[knowledge.state_slices[k]] = 0.0
+        A, B = alive[:, None] * knowledge.A, alive[:, None] * knowledge.B
+        return linear_recurrence(A, schedule @ B.T, np.zeros(len(alive)))[:, own]
+
+    none, whole = np.zeros((0, own.stop - own.start)), response([])
+    parts = {"": whole, DIRECT: response(third)} | {knowledge.names[k]: whole - response([k]) for k in third}
+    return tuple(Answer(ask.unit, ask.kind, share, "", np.ascontiguousarray(p), none) for share, p in parts.items())
 
 
 def _reach(knowledge: Knowledge, ask: Ask, own: slice) -> tuple[Answer, ...]:

@@ -49,7 +49,7 @@ def encode(message: Message) -> bytes:
     """Bytes of a message.
 
     >>> from counterflow.protocol import Settled, decode, encode
-    >>> decode(encode(Settled("boiler", round=3, gradient_norm=0.0))).unit
+    >>> decode(encode(Settled("boiler", round=3, gradient=0.0))).unit
     'boiler'
     """
     header, _, names = _header(message)

@@ -193,10 +193,13 @@ class StateGradients(Message):
 
 @dataclass(frozen=True)
 class Settled(Message):
-    """Unit to server: the point of my last AugmentedStates is stationary to the asked tolerance."""
+    """Unit to server: the point of my last AugmentedStates is stationary to the asked tolerance.
+
+    ``gradient``: norm of the gradient there, relative to that at the unit's starting point.
+    """
 
     round: int
-    gradient_norm: float
+    gradient: float
 
 
 @dataclass(frozen=True)
@@ -262,20 +265,31 @@ class Sufficient(Message):
 class Change(Message):
     """Unit to server: suppose that ``cause``'s inputs were changed from step or row ``first`` on.
 
-    ``values`` (n, U_cause), one row a step: added to its inputs, or, if ``absolute``, in their place.
+    ``values`` (n, U_cause), one row a step: added to its inputs, or, if ``absolute``, in their place; ``channels``
+    names the columns meant, as "0,2" (all if empty).
     """
 
     cause: str
     absolute: bool
     first: int
+    channels: str
     values: FloatArray = field(metadata=MATRIX)
 
     def check(self) -> None:
         if not self.cause or len(self.cause) > NAME_LIMIT or self.values.shape[0] < 1:
             raise ProtocolError(f"{self.label}: needs the name of a unit and at least one row of values")
+        parts = self.channels.split(",") if self.channels else []
+        good = all(part.isascii() and part.isdigit() and int(part) < self.values.shape[1] for part in parts[:10_000])
+        if not good or len(parts) > self.values.shape[1]:
+            raise ProtocolError(f"{self.label}: 'channels' must list columns of the values, got {self.channels[:80]!r}")
+
+    @property
+    def columns(self) -> list[int]:
+        """The columns of ``values`` that are meant."""
+        return [int(part) for part in self.channels.split(",")] if self.channels else list(range(self.values.shape[1]))
 
 
-QUESTIONS = ("effect", "counterfactual", "forecast", "attribute", "reach")
+QUESTIONS = ("effect", "paths", "counterfactual", "forecast", "attribute", "reach")
 
 
 @dataclass(frozen=True)

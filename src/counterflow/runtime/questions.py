@@ -1,29 +1,45 @@
-"""Questions to a fit, carried as messages between the asking unit and the server, in one process.
+"""Questions, carried as messages between the asking unit and the server.
 
-The server's half sees changes and its own couplings and returns the asking unit's states; the unit's half adds C_mm,
-R_m and the unit's own measurements. ``watch`` sees every message, as in ``fit``.
+Each function takes the two sides as they are stored: the ``Server`` part of a fit (couplings, inputs, nobody's C or y)
+and the asking unit's ``UnitPart`` (its C and R), and nothing of any other unit. The server returns the asking unit's
+states, the unit makes its measurements of them. ``watch`` sees every message, as in ``fit``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow import client, counterfactual
-from counterflow.counterfactual import Attribution, Effect, Knowledge, Restoration, Spread, Trajectory, band, deviation
+from counterflow import counterfactual
+from counterflow.counterfactual import (
+    Attribution,
+    Effect,
+    Knowledge,
+    Paths,
+    Restoration,
+    Spread,
+    Trajectory,
+    band,
+    deviation,
+)
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnknownNameError
 from counterflow.filtering import rts_smoother
-from counterflow.plant import Recording, Unit
-from counterflow.protocol import Answer, Ask, Change, Message, decode, encode
+from counterflow.plant import Unit
+from counterflow.plant.units import unknown_name
+from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.server.information import positions
+from counterflow.server.layout import Layout
+from counterflow.server.likelihood import SharedRecord
 from counterflow.server.sufficient import share
 
 if TYPE_CHECKING:
-    from counterflow.runtime.result import Fit
+    from counterflow.runtime.result import Couplings, UnitPart
 
 FloatArray = NDArray[np.float64]
 ChangeLike = Sequence[float] | FloatArray | Mapping[str, float]
@@ -54,60 +70,84 @@ def exchange(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, watch: W
     return tuple(part for part in back if isinstance(part, Answer))
 
 
-def knowledge_of(fit: Fit, recording: Recording | None = None, states: bool = False) -> Knowledge:
-    """What the server knows: couplings, and the inputs (and states, if asked for) of a recording, or the fitted one."""
-    plant, couplings = fit.plant, fit.couplings
-    P, U = plant.B.shape
-    u, smoothed = np.zeros((1, U)), np.zeros((1, P))
-    last_mean, last_covariance = np.zeros(P), np.zeros((P, P))
-    shared = couplings.shared if couplings is not None else None
-    if recording is not None:
-        if set(recording.names) != set(fit.names):
-            raise DataError(f"the recording has units {list(recording.names)}, the fit {list(fit.names)}")
-        shared = share(
-            [client.sufficient_message(n, fit.parts[n].model, recording[n].y, recording[n].u) for n in fit.names]
-        )
-    if shared is not None:
-        u = shared.u
-        if states:
-            filtered = shared.filter(plant.A, plant.B, plant.Q)
-            smoothed = rts_smoother(filtered, plant.A).smoothed
-            last_mean, last_covariance = filtered.final_mean, filtered.final_covariance
-    spread = None
-    if couplings is not None and couplings.spread is not None:
-        rows, columns = positions(couplings.spread.parameters)
-        root = couplings.spread.root
-        spread = Spread(rows, columns, root[:, root.any(axis=0)])
-    return Knowledge(
-        names=plant.names,
-        state_slices=tuple(plant.state_slice(n) for n in plant.names),
-        input_slices=tuple(plant.input_slice(n) for n in plant.names),
-        A=plant.A,
-        B=plant.B,
-        Q=plant.Q,
-        u=u,
-        smoothed=smoothed,
-        last_mean=last_mean,
-        last_covariance=last_covariance,
-        spread=spread,
-    )
+@dataclass(frozen=True)
+class Server:
+    """The server's part of a fit, as far as questions need it; outputs of ``units`` mean nothing here."""
+
+    method: str
+    units: tuple[Unit, ...]
+    A: FloatArray
+    B: FloatArray
+    Q: FloatArray
+    couplings: Couplings | None
+    shared: SharedRecord | None  # the rows that questions about the past refer to
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(unit.name for unit in self.units)
+
+    def unit(self, name: str) -> Unit:
+        """The unit of that name."""
+        for unit in self.units:
+            if unit.name == name:
+                return unit
+        raise unknown_name("unit", name, self.names)
+
+    def about(self, messages: list[Sufficient]) -> Server:
+        """The same, with other rows to refer to: what the units send of another recording."""
+        return replace(self, shared=share(messages))
+
+    @cached_property
+    def spread(self) -> Spread | None:
+        """How far the couplings may be off."""
+        if self.couplings is None or self.couplings.spread is None:
+            return None
+        rows, columns = positions(self.couplings.spread.parameters)
+        root = self.couplings.spread.root
+        return Spread(rows, columns, root[:, root.any(axis=0)])
+
+    def knowledge(self, states: bool = False) -> Knowledge:
+        """What is brought to a question; the states of the recorded rows only if it needs them."""
+        layout = Layout(self.names, tuple(u.states for u in self.units), tuple(u.n_inputs for u in self.units))
+        P, U = self.B.shape
+        u, smoothed = np.zeros((1, U)), np.zeros((1, P))
+        last_mean, last_covariance = np.zeros(P), np.zeros((P, P))
+        if self.shared is not None:
+            u = self.shared.u
+            if states:
+                filtered = self.shared.filter(self.A, self.B, self.Q)
+                smoothed = rts_smoother(filtered, self.A).smoothed
+                last_mean, last_covariance = filtered.final_mean, filtered.final_covariance
+        return Knowledge(
+            self.names, layout.state_slices, layout.input_slices, self.A, self.B, self.Q, u, smoothed, last_mean,
+            last_covariance, self.spread,
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        """How many rows questions about the past can refer to."""
+        if self.shared is None:
+            raise OptionError(
+                f"method {self.method!r} keeps no record of inputs: give the recording that is asked about"
+            )
+        return int(self.shared.u.shape[0])
 
 
 # ---- the questions
 
 
 def effect(
-    fit: Fit,
+    server: Server,
+    part: UnitPart,
     cause: str | Sequence[str],
-    target: str,
     change: ChangeLike | Mapping[str, ChangeLike],
     horizon: int,
     duration: int | None,
     level: float,
     watch: Watch | None,
 ) -> Effect:
-    """Effect of changes at one or several units on another's outputs."""
-    unit = fit.plant.unit(target)
+    """Effect of changes at one or several units on the asking unit's outputs."""
+    target = part.unit.name
     check_count("effect", "horizon", horizon)
     if duration is not None:
         check_count("effect", "duration", duration)
@@ -115,127 +155,135 @@ def effect(
     causes = [cause] if isinstance(cause, str) else list(cause)
     changes = []
     for name in causes:
-        source = fit.plant.unit(name)
+        source = server.unit(name)
         given: Any = change if isinstance(cause, str) else _of_cause(change, name)
         values = _as_schedule(source, given, horizon, duration)
-        _refuse_doubtful(fit, source, values)
+        _refuse_doubtful(server, source, values)
         _refuse_beyond_limits(source, values, absolute=False)
-        changes.append(Change(target, name, False, 0, values))
-    (found,) = exchange(knowledge_of(fit), changes, Ask(target, "effect", 0, horizon), watch)
-    C = fit.parts[target].model.C
+        changes.append(Change(target, name, False, 0, "", values))
+    (found,) = exchange(server.knowledge(), changes, Ask(target, "effect", 0, horizon), watch)
+    C = part.model.C
     mean = found.mean @ C.T
     lower, upper = band(mean, deviation(found, C), level)
     return Effect(
         cause=" and ".join(causes),
         effect=target,
-        channels=unit.output_names,
+        channels=part.unit.output_names,
         mean=_frozen(mean),
         states=_frozen(found.mean),
-        caveats=_caveats(fit, found, interval=lower is not None),
+        caveats=_caveats(server, found, interval=lower is not None),
         lower=lower,
         upper=upper,
         level=level if lower is not None else None,
     )
 
 
-def counterfactual_trajectories(
-    fit: Fit,
-    recording: Recording,
-    do: Mapping[str, Mapping[str, FloatArray | float] | FloatArray],
+def what_would_have_happened(
+    server: Server,
+    part: UnitPart,
+    y: FloatArray,
+    do: Mapping[str, Any],
     start: int,
     stop: int | None,
     level: float,
     watch: Watch | None,
-) -> dict[str, Trajectory]:
-    """What every unit's outputs would have been, had some units' inputs been others in rows start to stop - 1."""
-    stop = recording.rows if stop is None else stop
-    _check_window("counterfactual", recording, start, stop)
+) -> Trajectory:
+    """The asking unit's outputs, had some units' inputs been others in rows start to stop - 1 of the server's record.
+
+    ``y`` (rows, D_m): the unit's own measurements of all rows of that record.
+    """
+    stop = server.rows if stop is None else stop
+    _check_window("counterfactual", server.rows, start, stop)
+    measured = _own_measurements("counterfactual", server, part, y)[start:stop]
     check_level("counterfactual", level)
     if not isinstance(do, Mapping) or not do:
         raise OptionError("counterfactual: do must be {unit: {input channel: values}} or {unit: array}, and not empty")
-    changes = {}
-    for name, given in do.items():
-        source = fit.plant.unit(name)
-        factual = recording[name].u[start:stop]
-        values = _replaced_inputs(source, given, factual)
-        _refuse_doubtful(fit, source, values - factual)
-        _refuse_beyond_limits(source, values, absolute=True)
-        changes[name] = values
-    knowledge = knowledge_of(fit, recording)
-    out = {}
-    for name in fit.names:
-        asked = [Change(name, cause, True, start, values) for cause, values in changes.items()]
-        (found,) = exchange(knowledge, asked, Ask(name, "counterfactual", start, stop - start), watch)
-        C, y = fit.parts[name].model.C, recording[name].y[start:stop]
-        mean = y + found.mean @ C.T
-        lower, upper = band(mean, deviation(found, C), level)
-        out[name] = Trajectory(
-            name, fit.plant.unit(name).output_names, start, _frozen(y), _frozen(mean), lower, upper,
-            level if lower is not None else None, _caveats(fit, found, interval=lower is not None),
-        )  # fmt: skip
-    return out
+    name = part.unit.name
+    changes = []
+    for cause, given in do.items():
+        source = server.unit(cause)
+        for first, values, channels in _replacements(source, given, start, stop - start):
+            _refuse_doubtful(server, source, _marked(source, channels))
+            _refuse_beyond_limits(source, values, absolute=True, channels=channels)
+            changes.append(Change(name, cause, True, first, ",".join(map(str, channels)), values))
+    (found,) = exchange(server.knowledge(), changes, Ask(name, "counterfactual", start, stop - start), watch)
+    C = part.model.C
+    mean = measured + found.mean @ C.T
+    lower, upper = band(mean, deviation(found, C), level)
+    return Trajectory(
+        name, part.unit.output_names, start, _frozen(measured), _frozen(mean), lower, upper,
+        level if lower is not None else None, _caveats(server, found, interval=lower is not None),
+    )  # fmt: skip
 
 
 def forecast(
-    fit: Fit,
-    recording: Recording,
-    horizon: int,
-    plan: Mapping[str, Mapping[str, FloatArray | float] | FloatArray] | None,
-    level: float,
-    watch: Watch | None,
-) -> dict[str, Trajectory]:
-    """What every unit's outputs will be after the recording's last row, if inputs follow a plan (else: stay)."""
+    server: Server, part: UnitPart, horizon: int, plan: Mapping[str, Any] | None, level: float, watch: Watch | None
+) -> Trajectory:
+    """What the asking unit's outputs will be after the record's last row, if inputs follow a plan (else: stay)."""
     check_count("forecast", "horizon", horizon)
     check_level("forecast", level)
-    if fit.couplings is None and fit.method != "oracle":
-        raise OptionError(f"forecast: method {fit.method!r} keeps no joint filter; fit with method='sufficient'")
-    changes = {}
-    for name, given in (plan or {}).items():
-        source = fit.plant.unit(name)
-        last = recording[name].u[-1]
-        values = _replaced_inputs(source, given, np.tile(last, (horizon, 1)))
-        _refuse_doubtful(fit, source, values - last)
-        _refuse_beyond_limits(source, values, absolute=True)
-        changes[name] = values
-    knowledge = knowledge_of(fit, recording, states=True)
-    out = {}
-    for name in fit.names:
-        asked = [Change(name, cause, True, 0, values) for cause, values in changes.items()]
-        (found,) = exchange(knowledge, asked, Ask(name, "forecast", 0, horizon), watch)
-        model = fit.parts[name].model
-        mean = found.mean @ model.C.T
-        lower, upper = band(mean, deviation(found, model.C, model.R), level)
-        out[name] = Trajectory(
-            name, fit.plant.unit(name).output_names, recording.rows, _frozen(np.full_like(mean, np.nan)),
-            _frozen(mean), lower, upper, level, _caveats(fit, found, interval=True),
-        )  # fmt: skip
-    return out
+    if server.couplings is None and server.method != "oracle":
+        raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
+    name, first = part.unit.name, server.rows
+    changes = []
+    for cause, given in (plan or {}).items():
+        source = server.unit(cause)
+        for start, values, channels in _replacements(source, given, 0, horizon):
+            _refuse_doubtful(server, source, _marked(source, channels))
+            _refuse_beyond_limits(source, values, absolute=True, channels=channels)
+            changes.append(Change(name, cause, True, start, ",".join(map(str, channels)), values))
+    (found,) = exchange(server.knowledge(states=True), changes, Ask(name, "forecast", 0, horizon), watch)
+    model = part.model
+    mean = found.mean @ model.C.T
+    lower, upper = band(mean, deviation(found, model.C, model.R), level)
+    return Trajectory(
+        name, part.unit.output_names, first, _frozen(np.full_like(mean, np.nan)), _frozen(mean), lower, upper, level,
+        _caveats(server, found, interval=True),
+    )  # fmt: skip
 
 
 def attribute(
-    fit: Fit, recording: Recording, unit: str, start: int, stop: int | None, watch: Watch | None
+    server: Server, part: UnitPart, y: FloatArray, start: int, stop: int | None, watch: Watch | None
 ) -> Attribution:
-    """Split the departure of a unit's outputs from their usual level in rows start to stop - 1."""
-    described = fit.plant.unit(unit)
-    stop = recording.rows if stop is None else stop
-    _check_window("attribute", recording, start, stop)
-    knowledge = knowledge_of(fit, recording, states=True)
-    parts = exchange(knowledge, [], Ask(unit, "attribute", start, stop - start), watch)
-    C, y = fit.parts[unit].model.C, recording[unit].y[start:stop]
-    mapped = {part.share: part.mean @ C.T for part in parts}
+    """Split the departure of the asking unit's outputs from their usual level in rows start to stop - 1."""
+    stop = server.rows if stop is None else stop
+    _check_window("attribute", server.rows, start, stop)
+    measured = _own_measurements("attribute", server, part, y)[start:stop]
+    unit = part.unit
+    parts = exchange(server.knowledge(states=True), [], Ask(unit.name, "attribute", start, stop - start), watch)
+    mapped = {piece.share: piece.mean @ part.model.C.T for piece in parts}
     baseline = mapped.pop(counterfactual.BASELINE)
-    departure = y - baseline
+    departure = measured - baseline
     initial = mapped.pop(counterfactual.INITIAL)
     shares = {**mapped, "initial state": initial}
     shares["rest"] = departure - sum(shares.values())
     frozen = MappingProxyType({name: _frozen(values) for name, values in shares.items()})
-    caveats = _fit_caveats(fit)
-    return Attribution(unit, described.output_names, start, _frozen(baseline), _frozen(departure), frozen, caveats)
+    return Attribution(
+        unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen, _fit_caveats(server)
+    )
+
+
+def paths(
+    server: Server, part: UnitPart, cause: str, change: Any, horizon: int, duration: int | None, watch: Watch | None
+) -> Paths:
+    """The effect of a change, split by the way it takes."""
+    check_count("paths", "horizon", horizon)
+    source, name = server.unit(cause), part.unit.name
+    if cause == name:
+        raise OptionError(f"paths: cause and effect are both {name!r}; ask for the effect of another unit")
+    values = _as_schedule(source, change, horizon, duration)
+    _refuse_doubtful(server, source, values)
+    _refuse_beyond_limits(source, values, absolute=False)
+    asked = [Change(name, cause, False, 0, "", values)]
+    found = exchange(server.knowledge(), asked, Ask(name, "paths", 0, horizon), watch)
+    mapped = {piece.share: _frozen(piece.mean @ part.model.C.T) for piece in found}
+    total, direct = mapped.pop(""), mapped.pop(counterfactual.DIRECT)
+    return Paths(cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped), _fit_caveats(server))
 
 
 def restore(
-    fit: Fit,
-    unit: str,
+    server: Server,
+    part: UnitPart,
     target: Mapping[str, float],
     using: Sequence[str] | Mapping[str, Sequence[str]],
     horizon: int,
@@ -249,7 +297,7 @@ def restore(
     """
     from scipy.optimize import lsq_linear
 
-    described = fit.plant.unit(unit)
+    described, unit = part.unit, part.unit.name
     check_count("restore", "horizon", horizon)
     if not isinstance(target, Mapping) or not target:
         raise OptionError("restore: target must be {output channel: change}, and not empty")
@@ -257,18 +305,18 @@ def restore(
     wanted = np.array([float(value) for value in target.values()])
     if not np.isfinite(wanted).all():
         raise DataError(f"restore: target must be finite numbers, got {dict(target)}")
-    levers = _levers(fit, using)
+    levers = _levers(server, using)
     if not levers:
         raise OptionError("restore: using must name at least one unit with inputs")
-    knowledge = knowledge_of(fit)
+    knowledge = server.knowledge()
     reach = {part.share: part.mean for part in exchange(knowledge, [], Ask(unit, "reach", 0, horizon), watch)}
-    C = fit.parts[unit].model.C[outputs]
+    C = part.model.C[outputs]
     columns, low, high, sizes = [], [], [], []
     for source, channel in levers:
-        _refuse_doubtful(fit, source, np.eye(source.n_inputs)[[channel]])
+        _refuse_doubtful(server, source, np.eye(source.n_inputs)[[channel]])
         held = reach[source.name].reshape(source.n_inputs, horizon, -1)[channel, -1]
         columns.append(C @ held)
-        bounds, size = _room(knowledge, fit, source, channel)
+        bounds, size = _room(knowledge, source, channel)
         low.append(bounds[0])
         high.append(bounds[1])
         sizes.append(size)
@@ -290,7 +338,7 @@ def restore(
     else:
         missed = ", ".join(f"{n} {r:+.4g} of {w:+.4g}" for n, r, w in zip(names, reached, wanted, strict=True))
         message = f"{unit} cannot reach the target within the limits of these inputs; the nearest is {missed}, with:"
-    caveats = _fit_caveats(fit)
+    caveats = _fit_caveats(server)
     return Restoration(
         unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message, caveats
     )  # fmt: skip
@@ -309,12 +357,11 @@ def check_level(question: str, level: object) -> None:
         raise OptionError(f"{question}: level must lie between 0 and 1, got {level!r}")
 
 
-def _check_window(question: str, recording: Recording, start: object, stop: object) -> None:
+def _check_window(question: str, rows: int, start: object, stop: object) -> None:
     good = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in (start, stop))
-    if not good or not 0 <= start < stop <= recording.rows:  # type: ignore[operator]
+    if not good or not 0 <= start < stop <= rows:  # type: ignore[operator]
         raise OptionError(
-            f"{question}: start and stop must be rows with 0 <= start < stop <= {recording.rows}, "
-            f"got {start!r} and {stop!r}"
+            f"{question}: start and stop must be rows with 0 <= start < stop <= {rows}, got {start!r} and {stop!r}"
         )
 
 
@@ -369,37 +416,53 @@ def _numbers(unit: Unit, name: str, value: object, rows: int) -> FloatArray:
     return np.broadcast_to(array, (rows,))
 
 
-def _replaced_inputs(
-    unit: Unit, given: Mapping[str, FloatArray | float] | FloatArray, factual: FloatArray
-) -> FloatArray:
-    """Inputs with some channels replaced, (rows, U)."""
-    out = factual.copy()
+def _own_measurements(question: str, server: Server, part: UnitPart, y: object) -> FloatArray:
+    array = np.asarray(y, np.float64)
+    shape = (server.rows, part.model.n_outputs)
+    if array.shape != shape:
+        raise DataError(f"{question}: unit {part.unit.name!r} needs its measurements {shape}, got shape {array.shape}")
+    return array
+
+
+def _replacements(unit: Unit, given: object, first: int, rows: int) -> list[tuple[int, FloatArray, tuple[int, ...]]]:
+    """What replaces a unit's inputs: (first row, values (rows, U), which channels they are for)."""
     if isinstance(given, Mapping):
+        out = np.zeros((rows, unit.n_inputs))
+        channels = []
         for name, value in given.items():
-            out[:, _channel(unit, name, unit.input_names, "input")] = _numbers(unit, name, value, len(factual))
-        return out
+            channels.append(_channel(unit, name, unit.input_names, "input"))
+            out[:, channels[-1]] = _numbers(unit, name, value, rows)
+        return [(first, out, tuple(channels))]
     array = _plain(unit, given)
-    if array.shape != factual.shape:
-        raise DataError(f"unit {unit.name!r}: inputs of shape {factual.shape} are needed, got {array.shape}")
-    return array.copy()
+    if array.shape != (rows, unit.n_inputs):
+        raise DataError(f"unit {unit.name!r}: inputs of shape {(rows, unit.n_inputs)} are needed, got {array.shape}")
+    return [(first, array.copy(), tuple(range(unit.n_inputs)))]
 
 
-def _refuse_doubtful(fit: Fit, source: Unit, change: FloatArray) -> None:
+def _marked(unit: Unit, channels: tuple[int, ...]) -> FloatArray:
+    out = np.zeros((1, unit.n_inputs))
+    out[0, list(channels)] = 1.0
+    return out
+
+
+def _refuse_doubtful(server: Server, source: Unit, change: FloatArray) -> None:
     """A change whose effect passes through couplings that the data do not determine has no answer.
 
     Its inputs must be determined; and where states' couplings are not (a unit that was hardly measured), nothing that
     passes through that unit is, which in a coupled plant is everything.
     """
     moved = set(np.flatnonzero(np.abs(change).max(axis=0, initial=0.0) > 0).tolist())
-    for doubt in fit.couplings.doubts if fit.couplings is not None else ():
+    for doubt in server.couplings.doubts if server.couplings is not None else ():
         own_input = doubt.letter == "B" and doubt.cause == source.name
         if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & moved)):
             raise UnidentifiedError(f"not to be told from these data. {doubt}")
 
 
-def _refuse_beyond_limits(source: Unit, values: FloatArray, absolute: bool) -> None:
+def _refuse_beyond_limits(
+    source: Unit, values: FloatArray, absolute: bool, channels: tuple[int, ...] | None = None
+) -> None:
     for k, channel in enumerate(source.inputs):
-        if channel.limits is None:
+        if channel.limits is None or (channels is not None and k not in channels):
             continue
         low, high = channel.limits
         column = values[:, k]
@@ -416,19 +479,19 @@ def _refuse_beyond_limits(source: Unit, values: FloatArray, absolute: bool) -> N
             )
 
 
-def _levers(fit: Fit, using: Sequence[str] | Mapping[str, Sequence[str]]) -> list[tuple[Unit, int]]:
+def _levers(server: Server, using: Sequence[str] | Mapping[str, Sequence[str]]) -> list[tuple[Unit, int]]:
     names = [using] if isinstance(using, str) else list(using)
     out = []
     for name in names:
-        unit = fit.plant.unit(name)
+        unit = server.unit(name)
         chosen = using[name] if isinstance(using, Mapping) else unit.input_names
         out += [(unit, _channel(unit, channel, unit.input_names, "input")) for channel in chosen]
     return out
 
 
-def _room(knowledge: Knowledge, fit: Fit, source: Unit, channel: int) -> tuple[tuple[float, float], float]:
+def _room(knowledge: Knowledge, source: Unit, channel: int) -> tuple[tuple[float, float], float]:
     """How far an input may move from its last value, and the size its change is measured in."""
-    column = fit.plant.input_slice(source.name).start + channel
+    column = knowledge.input_slices[knowledge.index(source.name)].start + channel
     seen, last = knowledge.u[:, column], float(knowledge.u[-1, column])
     limits = source.inputs[channel].limits
     size = float(np.ptp(seen)) if len(seen) > 1 else 0.0
@@ -437,16 +500,16 @@ def _room(knowledge: Knowledge, fit: Fit, source: Unit, channel: int) -> tuple[t
     return (min(limits[0] - last, 0.0), max(limits[1] - last, 0.0)), size or limits[1] - limits[0]
 
 
-def _fit_caveats(fit: Fit) -> tuple[str, ...]:
-    if fit.couplings is not None:
-        return tuple(str(doubt) for doubt in fit.couplings.doubts)
-    return () if fit.method == "oracle" else (PUBLISHED_CAVEAT,)
+def _fit_caveats(server: Server) -> tuple[str, ...]:
+    if server.couplings is not None:
+        return tuple(str(doubt) for doubt in server.couplings.doubts)
+    return () if server.method == "oracle" else (PUBLISHED_CAVEAT,)
 
 
-def _caveats(fit: Fit, found: Answer, interval: bool) -> tuple[str, ...]:
+def _caveats(server: Server, found: Answer, interval: bool) -> tuple[str, ...]:
     out = [found.note] if found.note else []
-    if fit.couplings is None:
-        return tuple(out) if fit.method == "oracle" else (PUBLISHED_CAVEAT, *out)
+    if server.couplings is None:
+        return tuple(out) if server.method == "oracle" else (PUBLISHED_CAVEAT, *out)
     return tuple(out) if interval else (NO_INTERVAL, *out)
 
 
@@ -454,6 +517,3 @@ def _frozen(array: FloatArray) -> FloatArray:
     out = np.array(array, np.float64)
     out.flags.writeable = False
     return out
-
-
-__all__ = ["attribute", "counterfactual_trajectories", "effect", "exchange", "forecast", "knowledge_of", "restore"]

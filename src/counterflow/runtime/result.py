@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow import client
-from counterflow.counterfactual import Attribution, Effect, Restoration, Trajectory
+from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering import compress, kalman_filter
 from counterflow.plant import LocalModel, Plant, Recording, Unit
-from counterflow.protocol import encoded_size
+from counterflow.protocol import Sufficient, encoded_size
+from counterflow.runtime import questions
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.questions import Server
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import Doubt
 from counterflow.server.influence import InfluenceGraph, influence_graph
@@ -91,7 +93,7 @@ class Status:
         return cls(state.converged, state.round, gradient, text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UnitPart:
     """What stays at a unit: its model, its estimator, and the parameters theta, phi that it has learned."""
 
@@ -118,6 +120,55 @@ class UnitPart:
         if row.shape != (self.model.n_outputs,):
             raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
         return np.asarray(compress(self.model.C, self.model.R).reach @ row)
+
+    def effect(
+        self,
+        server: Server,
+        cause: str | Sequence[str],
+        change: Any,
+        horizon: int = 1,
+        duration: int | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Effect:
+        """``Fit.effect`` on this unit, asked with nothing but its own part and a server."""
+        return questions.effect(server, self, cause, change, horizon, duration, level, watch)
+
+    def counterfactual(
+        self,
+        server: Server,
+        y: FloatArray,
+        do: Mapping[str, Any],
+        start: int = 0,
+        stop: int | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Trajectory:
+        """``Fit.counterfactual`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
+        return questions.what_would_have_happened(server, self, y, do, start, stop, level, watch)
+
+    def attribute(
+        self,
+        server: Server,
+        y: FloatArray,
+        start: int = 0,
+        stop: int | None = None,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Attribution:
+        """``Fit.attribute`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
+        return questions.attribute(server, self, y, start, stop, watch)
+
+    def restore(
+        self,
+        server: Server,
+        target: Mapping[str, float],
+        using: Sequence[str] | Mapping[str, Sequence[str]],
+        horizon: int = 50,
+        tolerance: float = 1e-3,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Restoration:
+        """``Fit.restore`` for this unit."""
+        return questions.restore(server, self, target, using, horizon, tolerance, watch)
 
     def trained(self, theta: FloatArray, phi: FloatArray) -> UnitPart:
         return replace(self, theta=_frozen(theta), phi=_frozen(phi))
@@ -152,7 +203,7 @@ def _frozen(array: FloatArray) -> FloatArray:
     return out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Couplings:
     """What the server knows after a maximum-likelihood fit: estimate, data it rests on, uncertainty, doubts."""
 
@@ -163,7 +214,7 @@ class Couplings:
     memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StandardErrors:
     """Of every entry of A (P, P) and B (P, U): zero where given, NaN where the data do not determine it."""
 
@@ -171,7 +222,7 @@ class StandardErrors:
     B: FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Validation:
     """One-step prediction errors |y_m[t] - ỹ_m[t]|² of row t = 1..T on data that the fit has not seen.
 
@@ -184,12 +235,12 @@ class Validation:
     def mean(self, start: int = 0, stop: int | None = None) -> dict[str, dict[str, float]]:
         """Mean over rows of each series."""
         return {
-            model: {unit: float(series[start:stop].mean()) for unit, series in units.items()}
+            model: {unit: _mean(series[start:stop]) for unit, series in units.items()}
             for model, units in self.errors.items()
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """A fitted federation.
 
@@ -264,11 +315,8 @@ class Fit:
         True
         """
         memory = self._memory
-        if set(recording.names) != set(self.names):
-            raise DataError(f"update: the recording has units {list(recording.names)}, the fit {list(self.names)}")
-        messages = [
-            client.sufficient_message(n, self.parts[n].model, recording[n].y, recording[n].u) for n in self.names
-        ]
+        self._check_recording(recording)
+        messages = self._messages(recording, self.names)
         size = sum(encoded_size(message) for message in messages)
         found, spread, later = update(memory, share(messages))
         assert self.couplings is not None
@@ -369,9 +417,29 @@ class Fit:
         >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
         ((5, 8), True)
         """
-        from counterflow.runtime import questions
+        return self._part(effect).effect(self.server, cause, change, horizon, duration, level, watch)
 
-        return questions.effect(self, cause, effect, change, horizon, duration, level, watch)
+    def paths(
+        self,
+        cause: str,
+        effect: str,
+        change: Any,
+        horizon: int = 50,
+        duration: int | None = None,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Paths:
+        """The effect of a change split by the way it takes: directly, and through each third unit.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["a", "b", "c"], topology="chain", rng=1)
+        >>> oracle = cf.fit(plant.simulate(50, rng=2), plant, method="oracle")
+        >>> found = oracle.paths("a", "c", [1.0, 0.0], horizon=20)
+        >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
+        (True, True)
+        """
+        return questions.paths(self.server, self._part(effect), cause, change, horizon, duration, watch)
 
     def counterfactual(
         self,
@@ -397,9 +465,11 @@ class Fit:
         >>> worlds["turbine"].mean.shape
         (50, 8)
         """
-        from counterflow.runtime import questions
-
-        return questions.counterfactual_trajectories(self, recording, do, start, stop, level, watch)
+        server = self._about(recording)
+        return {
+            n: part.counterfactual(server, recording[n].y, do, start, stop, level, watch)
+            for n, part in self.parts.items()
+        }
 
     def forecast(
         self,
@@ -413,9 +483,8 @@ class Fit:
 
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
         """
-        from counterflow.runtime import questions
-
-        return questions.forecast(self, recording, horizon, plan, level, watch)
+        server = self._about(recording)
+        return {n: questions.forecast(server, part, horizon, plan, level, watch) for n, part in self.parts.items()}
 
     def attribute(
         self,
@@ -430,9 +499,8 @@ class Fit:
         The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
         state at the start of the window, and the rest.
         """
-        from counterflow.runtime import questions
-
-        return questions.attribute(self, recording, unit, start, stop, watch)
+        part = self._part(unit)
+        return part.attribute(self._about(recording), recording[unit].y, start, stop, watch)
 
     def restore(
         self,
@@ -448,9 +516,42 @@ class Fit:
         ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
         the channels' limits; a target that cannot be reached is said so, with the nearest that can.
         """
-        from counterflow.runtime import questions
+        return self._part(unit).restore(self.server, target, using, horizon, tolerance, watch)
 
-        return questions.restore(self, unit, target, using, horizon, tolerance, watch)
+    @cached_property
+    def server(self) -> Server:
+        """The server's part of the fit: all that a unit needs to ask, besides its own part."""
+        shared = None if self.couplings is None else self.couplings.shared
+        return Server(self.method, self.plant.units, self.plant.A, self.plant.B, self.plant.Q, self.couplings, shared)
+
+    def _part(self, name: str) -> UnitPart:
+        return self.parts[self.plant.unit(name).name]
+
+    def _about(self, recording: Recording) -> Server:
+        """The server, with what the units send it of a recording."""
+        self._check_recording(recording)
+        return self.server.about(self._messages(recording, self.plant.names))
+
+    def _messages(self, recording: Recording, names: Sequence[str]) -> list[Sufficient]:
+        return [client.sufficient_message(n, self.parts[n].model, recording[n].y, recording[n].u) for n in names]
+
+    def _check_recording(self, recording: object) -> None:
+        """A recording of the same units, with the same channels in the same order, and the same time step."""
+        if not isinstance(recording, Recording):
+            raise DataError(f"a counterflow.Recording is needed, got {type(recording).__name__}")
+        if set(recording.names) != set(self.names):
+            raise DataError(f"the recording has units {list(recording.names)}, the fit {list(self.names)}")
+        for name, part in self.parts.items():
+            other = recording[name].unit
+            for kind in ("input_names", "output_names"):
+                mine, theirs = getattr(part.unit, kind), getattr(other, kind)
+                if mine != theirs:
+                    raise DataError(
+                        f"unit {name!r}: the fit knows its channels as {', '.join(mine)}, the recording as "
+                        f"{', '.join(theirs)}: name and order them alike"
+                    )
+        if not np.isclose(recording.dt, self.plant.dt):
+            raise DataError(f"the recording has dt {recording.dt:g}, the fit {self.plant.dt:g}: resample it")
 
     def aggregate_effect(self, unit: str, phi_1: FloatArray, phi_0: FloatArray | None = None) -> FloatArray:
         """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
@@ -475,8 +576,7 @@ class Fit:
         The units send the server their refined states and inputs (or sufficient messages, if the fit rests on them),
         and get back their own predicted states.
         """
-        if set(recording.names) != set(self.names):
-            raise DataError(f"validate: the recording has units {list(recording.names)}, the fit {list(self.names)}")
+        self._check_recording(recording)
         data = {n: self.parts[n].client_data(recording[n].y, recording[n].u) for n in self.names}
         served = self._served(recording, data)
         errors: dict[str, dict[str, FloatArray]] = {"proprietary": {}, "server": {}}
@@ -494,14 +594,14 @@ class Fit:
 
     def _served(self, recording: Recording, data: Mapping[str, client.ClientData]) -> FloatArray:
         """The server's one-step predictions of all states, rows 1..T."""
-        if self.couplings is not None:
-            messages = [
-                client.sufficient_message(n, self.parts[n].model, recording[n].y, recording[n].u) for n in self.names
-            ]
-            predicted = share(messages).filter(self.plant.A, self.plant.B, self.plant.Q).predicted
+        names = self.plant.names
+        if self.couplings is not None or self.method == "oracle":
+            predicted = (
+                share(self._messages(recording, names)).filter(self.plant.A, self.plant.B, self.plant.Q).predicted
+            )
             return np.asarray(predicted[1:])
-        refined = np.hstack([data[n].refined for n in self.names])
-        u = np.hstack([recording[n].u[:-1] for n in self.names])
+        refined = np.hstack([data[n].refined for n in names])
+        u = np.hstack([recording[n].u[:-1] for n in names])
         return np.asarray(refined @ self.plant.A.T + u @ self.plant.B.T)
 
 
@@ -513,6 +613,12 @@ def _oracle_errors(plant: Plant, recording: Recording) -> dict[str, FloatArray]:
     found = kalman_filter(y, u, plant.A, plant.B, plant.C, plant.Q, plant.R)
     residual = (y - found.predicted @ plant.C.T)[1:]
     return {n: _square(residual[:, plant.output_slice(n)]) for n in plant.names}
+
+
+def _mean(series: FloatArray) -> float:
+    """Over the rows that were measured; NaN if there are none."""
+    known = series[np.isfinite(series)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 def _square(residual: FloatArray) -> FloatArray:

@@ -126,9 +126,7 @@ def step(state: ServerState, message: Message) -> tuple[ServerState, Replies]:
         case Settled():
             if state.evidence is None or message.round != state.round or message.unit in state.settled:
                 raise ProtocolError(f"server: unit {message.unit!r} cannot be settled in round {message.round}")
-            worst = max(
-                state.settled_gradient, message.gradient_norm / state.first_norm if state.first_norm > 0 else 0.0
-            )
+            worst = max(state.settled_gradient, message.gradient)
             state = replace(state, settled=state.settled | {message.unit}, settled_gradient=worst)
         case _:
             raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")

@@ -43,7 +43,7 @@ def examples():
         Finished("boiler", 9, True),
         Request("boiler"),
         sufficient(),
-        Change("turbine", "boiler", False, 3, np.ones((4, 2))),
+        Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))),
         Ask("turbine", "effect", 0, 10),
         Answer("turbine", "effect", "", "far", np.ones((3, 2)), np.ones((6, 2))),
         Answer("turbine", "reach", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2))),
@@ -119,8 +119,10 @@ BAD = {
     "Q negative": lambda: sufficient(Q=-np.eye(2)),
     "one row only": lambda: sufficient(inputs=np.ones((1, 1))),
     "values of another rank": lambda: sufficient(values=np.ones((3, 2))),
-    "change of nobody": lambda: Change("b", "", False, 0, np.ones((1, 1))),
-    "change without rows": lambda: Change("b", "c", False, 0, np.ones((0, 1))),
+    "change of nobody": lambda: Change("b", "", False, 0, "", np.ones((1, 1))),
+    "change without rows": lambda: Change("b", "c", False, 0, "", np.ones((0, 1))),
+    "change of columns that are not there": lambda: Change("b", "c", False, 0, "0,7", np.ones((2, 2))),
+    "columns that are no numbers": lambda: Change("b", "c", False, 0, "a", np.ones((2, 2))),
     "unknown question": lambda: Ask("b", "everything", 0, 1),
     "no steps": lambda: Ask("b", "effect", 0, 0),
     "too many steps": lambda: Ask("b", "effect", 0, 10**9),
@@ -164,10 +166,10 @@ HOSTILE = {
     "big integer": frame(header(fields={"unit": "b", "round": 10**30, "converged": True})),
     "bytes beyond the end": frame(header(), b"\0" * 8),
     "array announced, not there": frame({
-        "kind": "Settled", "fields": {"unit": "b", "round": 1}, "arrays": {"gradient_norm": []}
+        "kind": "Settled", "fields": {"unit": "b", "round": 1}, "arrays": {"gradient": []}
     }),
     "float with axes": frame({
-        "kind": "Settled", "fields": {"unit": "b", "round": 1}, "arrays": {"gradient_norm": [1]}
+        "kind": "Settled", "fields": {"unit": "b", "round": 1}, "arrays": {"gradient": [1]}
     }, b"\0" * 8),
     "huge shape": frame({
         "kind": "AugmentedStates", "fields": {"unit": "b", "round": 1},
