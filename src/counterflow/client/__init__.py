@@ -4,7 +4,7 @@ from counterflow.client import published, sufficient
 from counterflow.client.augmented import AugmentedModel, ClientData
 from counterflow.client.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
 from counterflow.client.published import ClientState, ClientSteps
-from counterflow.client.sufficient import SufficientClient, sufficient_message
+from counterflow.client.sufficient import SufficientClient, rows_and_channels, sufficient_message
 from counterflow.errors import ProtocolError
 from counterflow.protocol import Message
 
@@ -31,6 +31,7 @@ __all__ = [
     "State",
     "SufficientClient",
     "checked_estimates",
+    "rows_and_channels",
     "step",
     "sufficient_message",
 ]

@@ -43,7 +43,9 @@ def step(state: SufficientClient, message: Message) -> tuple[SufficientClient, t
 
 
 def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArray) -> Sufficient:
-    """Compress measurements (T+1, D_m); a row counts as measured if all of its channels are.
+    """Compress measurements (T+1, D_m).
+
+    A row counts as measured if all channels are that are measured most of the time; others are left out altogether.
 
     Examples
     --------
@@ -54,12 +56,26 @@ def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArra
     >>> sufficient_message("boiler", plant.local(plant.names[0]), record.y, record.u).values.shape
     (101, 2)
     """
-    squeezed = compress(model.C, model.R)
-    measured = np.isfinite(y).all(axis=1)
+    measured, chosen = rows_and_channels(y)
+    squeezed = compress(model.C[chosen], model.R[np.ix_(chosen, chosen)])
     edges = np.flatnonzero(np.diff(np.concatenate([[False], measured, [False]]).astype(np.int8)))
-    values = y[measured] @ squeezed.reach.T
+    values = y[np.ix_(measured, chosen)] @ squeezed.reach.T
     spans = edges.reshape(-1, 2).astype(np.float64)
     return Sufficient(
         unit, model.A, model.B, model.Q, squeezed.observation, np.ascontiguousarray(values), spans,
         np.ascontiguousarray(u),
     )  # fmt: skip
+
+
+def rows_and_channels(y: FloatArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which rows and channels of y (T+1, D_m) go into the message.
+
+    A channel that is missing in more than half of the rows in which anything was measured (a dead sensor) would cost
+    those rows: it is left out. Of the others, all must be there.
+    """
+    known = np.isfinite(y)
+    alive = known.any(axis=1)
+    chosen = known[alive].mean(axis=0) > 0.5 if alive.any() else np.ones(y.shape[1], bool)
+    if not chosen.any():
+        chosen = np.ones(y.shape[1], bool)
+    return np.asarray(known[:, chosen].all(axis=1)), np.asarray(chosen)

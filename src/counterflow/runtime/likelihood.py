@@ -21,6 +21,8 @@ from counterflow.server.information import affordable
 from counterflow.server.parameters import Estimate
 from counterflow.server.uncertainty import uncertainty
 
+NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
+
 
 def likelihood_fit(task: Task) -> Fit:
     """Maximum likelihood of the couplings."""
@@ -52,13 +54,43 @@ def likelihood_fit(task: Task) -> Fit:
         doubts = diagnose(shared, estimate, {unit.name: unit.input_names for unit in recording.units})
         assert found.parameters is not None
         wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
-        spread = uncertainty(shared, found).with_doubts(doubts) if wanted else None
+        caveats = tuple(str(doubt) for doubt in doubts) + _caveats(task, found)
+        good = found.converged or found.decrement <= NEARLY**2
+        spread = uncertainty(shared, found).with_doubts(doubts) if wanted and good else None
     couplings = Couplings(found, shared, spread, doubts)
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
     return Fit(
         method, assemble(found, parts, recording.dt), parts, history, traffic, _status(found, chosen), task.provenance,
-        caveats=tuple(str(doubt) for doubt in doubts), couplings=couplings,
+        caveats=caveats, couplings=couplings,
     )  # fmt: skip
+
+
+def _caveats(task: Task, found: Estimated) -> tuple[str, ...]:
+    """What a reader of any answer of this fit should know."""
+    out = []
+    if found.at_bound:
+        out.append(
+            "the estimate rests on the stability bound: the data ask for a system that is not stable. Answers are not "
+            "to be trusted; check the local models, or look for a drift or an integrator that is missing in them"
+        )
+    elif not found.converged and found.decrement > NEARLY**2:
+        out.append("the fit has not converged, so its answers have no interval and may be far off")
+    for name in task.recording.names:
+        y, model = task.recording[name].y, task.local[name]
+        if task.method == "sufficient":
+            used, whole = client.rows_and_channels(y)
+            dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
+            if dropped or not whole.all():
+                out.append(
+                    f"unit {name!r}: {dropped} rows were left out because a channel was missing in them, and "
+                    f"{int((~whole).sum())} channels because they were missing most of the time"
+                )
+            if np.linalg.matrix_rank(model.C) == model.n_outputs:
+                out.append(
+                    f"unit {name!r}: its message determines its measurements exactly, because it has no more outputs "
+                    "than states; compression hides nothing here"
+                )
+    return tuple(out)
 
 
 def assemble(found: Estimated, parts: Mapping[str, UnitPart], dt: float) -> Plant:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 from counterflow.errors import OptionError
 
 LIKELIHOOD_METHODS = ("sufficient", "centralized")
@@ -25,14 +27,14 @@ class TrainingOptions:
         "gradient" (Algorithm 1 as published). The augmented Lagrangian always takes gradient (IMEX) steps.
     xi : weight of the disentanglement penalty, one number or {unit: number}.
     rho : penalty of the augmented Lagrangian.
-    rounds : at most so many; default 2000 for "gradient", 50 for "conjugate".
+    rounds : at most so many (hybrid: after the warm ones); default 2000 for "gradient", 50 for "conjugate".
     warm_rounds : hybrid: rounds of augmented Lagrangian before the penalty method; default 200.
     tol : relative gradient at which training has converged.
     loss_tol : stop when the server loss is at or below it (the published rule); None: no such rule.
     eta_1, eta_2, gamma_1, gamma_2, alpha_A, alpha_B : step sizes of the paper; None: derived from the data.
     initial_scale : standard deviation of the random initial parameters; default 0.1 for "gradient", 0 for "conjugate".
     gradients : "both" (∂L/∂h_a and ∂L/∂ĥ_a are sent) or "algorithm-1" (only the first, as in the pseudocode).
-    compress : let rounds in one process cost the same whatever T is; None: where it pays.
+    compress : let rounds in one process cost the same whatever T is; None: where it pays and nobody watches.
     """
 
     solver: str = "conjugate"
@@ -86,7 +88,7 @@ class TrainingOptions:
             if (value := getattr(self, name)) is not None:
                 _number(name, value, low=0.0)
         for name, count in (("rounds", self.rounds), ("warm_rounds", self.warm_rounds)):
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
                 raise OptionError(f"fit: option {name!r} must be a whole number of at least 1, got {count!r}")
         if self.compress is not None and not isinstance(self.compress, bool):
             raise OptionError(f"fit: option 'compress' must be True, False or None, got {self.compress!r}")
@@ -125,7 +127,7 @@ class LikelihoodOptions:
         _choice("estimate", options.estimate, ("couplings", "blocks", "all"))
         _number("tol", options.tol, low=0.0)
         count = options.evaluations
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
             raise OptionError(f"fit: option 'evaluations' must be a whole number of at least 1, got {count!r}")
         if options.uncertainty is not None and not isinstance(options.uncertainty, bool):
             raise OptionError(f"fit: option 'uncertainty' must be True, False or None, got {options.uncertainty!r}")
@@ -147,7 +149,11 @@ def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _number(name: str, value: object, low: float, open_low: bool = False) -> None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    good = (
+        isinstance(value, (int, float, np.integer, np.floating))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
     if not good or value < low or (open_low and value == low):  # type: ignore[operator]
         bound = "greater than" if open_low else "at least"
         raise OptionError(f"fit: option {name!r} must be a finite number {bound} {low:g}, got {value!r}")

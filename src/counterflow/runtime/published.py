@@ -29,9 +29,10 @@ def published_fit(task: Task) -> Fit:
     parts = unit_parts(recording, task.local, task.estimators, uses_inputs=method != "fedgc")
     data = {n: parts[n].client_data(recording[n].y, recording[n].u) for n in names}
     steps = recording.steps
-    small = chosen.compress if chosen.compress is not None else 2 * compressed_rows(data) < steps
+    seen = task.watch is not None or task.over_the_wire
+    small = chosen.compress if chosen.compress is not None else not seen and 2 * compressed_rows(data) < steps
     if small:
-        if task.watch is not None or task.over_the_wire:
+        if seen:
             raise OptionError("fit: 'watch' and 'over_the_wire' show the real messages: pass compress=False with them")
         data = compress(data)
     config = _server_config(method, chosen, names, task.provenance.seed)

@@ -81,6 +81,7 @@ class Server:
     Q: FloatArray
     couplings: Couplings | None
     shared: SharedRecord | None  # the rows that questions about the past refer to
+    caveats: tuple[str, ...] = ()  # of the fit; they travel with every answer
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -502,12 +503,12 @@ def _room(knowledge: Knowledge, source: Unit, channel: int) -> tuple[tuple[float
 
 def _fit_caveats(server: Server) -> tuple[str, ...]:
     if server.couplings is not None:
-        return tuple(str(doubt) for doubt in server.couplings.doubts)
+        return server.caveats
     return () if server.method == "oracle" else (PUBLISHED_CAVEAT,)
 
 
 def _caveats(server: Server, found: Answer, interval: bool) -> tuple[str, ...]:
-    out = [found.note] if found.note else []
+    out = [*server.caveats, *([found.note] if found.note else [])]
     if server.couplings is None:
         return tuple(out) if server.method == "oracle" else (PUBLISHED_CAVEAT, *out)
     return tuple(out) if interval else (NO_INTERVAL, *out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -327,7 +328,11 @@ class Fit:
         )  # fmt: skip
         couplings = Couplings(found, self.couplings.shared, spread, self.couplings.doubts, later)
         plant = self.plant.replace(A=found.A, B=found.B)
-        return replace(self, plant=plant, traffic=traffic, status=status, couplings=couplings)
+        joined = hashlib.sha256((self.provenance.data_digest + recording.digest).encode()).hexdigest()
+        provenance = replace(self.provenance, data_digest=joined)
+        return replace(
+            self, plant=plant, traffic=traffic, status=status, couplings=couplings, provenance=provenance
+        )  # fmt: skip
 
     @property
     def _memory(self) -> Memory:
@@ -522,7 +527,16 @@ class Fit:
     def server(self) -> Server:
         """The server's part of the fit: all that a unit needs to ask, besides its own part."""
         shared = None if self.couplings is None else self.couplings.shared
-        return Server(self.method, self.plant.units, self.plant.A, self.plant.B, self.plant.Q, self.couplings, shared)
+        return Server(
+            self.method,
+            self.plant.units,
+            self.plant.A,
+            self.plant.B,
+            self.plant.Q,
+            self.couplings,
+            shared,
+            self.caveats,
+        )
 
     def _part(self, name: str) -> UnitPart:
         return self.parts[self.plant.unit(name).name]

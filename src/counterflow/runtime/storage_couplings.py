@@ -53,6 +53,7 @@ def describe(couplings: Couplings, method: str) -> tuple[dict[str, Any], dict[st
         "log_likelihood": found.log_likelihood,
         "evaluations": found.evaluations,
         "converged": found.converged,
+        "at_bound": found.at_bound,
         "decrement": found.decrement,
         "estimate": None if parameters is None else parameters.estimate,
         "names": list(shared.names),
@@ -78,8 +79,18 @@ def restore(
     described = server.described.get("couplings")
     if described is None:
         return None
-    keys = ("rows", "log_likelihood", "evaluations", "converged", "decrement", "estimate", "names", "doubts")
-    check_keys(described, keys)
+    keys = (
+        "rows",
+        "log_likelihood",
+        "evaluations",
+        "converged",
+        "at_bound",
+        "decrement",
+        "estimate",
+        "names",
+        "doubts",
+    )
+    check_keys(described, (*keys, "names", "doubts"))
     names = texts(described, "names")
     if sorted(names) != sorted(counts):
         raise ValueError("the couplings do not name the same units")
@@ -117,6 +128,7 @@ def restore(
         log_likelihood=number(described, "log_likelihood"),
         evaluations=count(described, "evaluations", 0),
         converged=typed(described, "converged", bool),
+        at_bound=typed(described, "at_bound", bool),
         decrement=number(described, "decrement"),
         trace=tuple(float(v) for v in server.take("couplings/trace", _shape(server, "couplings/trace", 1))),
         parameters=parameters,

@@ -51,6 +51,7 @@ def fit(
     privacy : must be None; differential privacy is not there yet.
     progress : show a progress bar.
     estimators : {name: Estimator}, the proprietary estimators; default: a Kalman filter on the unit's own model.
+        The published methods train on their states; the others use them only in ``Fit.validate``.
     watch : called with (message, goes_up) for every message that crosses.
     over_the_wire : encode and decode every message, as between machines.
     **options : see ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized",
@@ -73,7 +74,11 @@ def fit(
             f"fit: recording must be a counterflow.Recording, got {type(recording).__name__}; "
             "build one with Recording.from_arrays or Plant.simulate"
         )
-    if method not in METHODS:
+    if watch is not None and not callable(watch):
+        raise OptionError(f"fit: watch must be callable with (message, goes_up), got {type(watch).__name__}")
+    if estimators is not None and not isinstance(estimators, Mapping):
+        raise OptionError(f"fit: estimators must be {{unit name: Estimator}}, got {type(estimators).__name__}")
+    if not isinstance(method, str) or method not in METHODS:
         raise OptionError(f"fit: method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise OptionError(f"fit: seed must be a whole number of at least 0, got {seed!r}")
@@ -111,6 +116,15 @@ def _checked_models(recording: Recording, models: Models | None) -> dict[str, Lo
             f"fit: models are given for {sorted(map(str, found))}, the recording has {sorted(recording.names)}: "
             "give one model for every unit, by its name"
         )
+    if isinstance(models, Plant):
+        for unit in recording.units:
+            for kind in ("input_names", "output_names"):
+                mine, theirs = getattr(unit, kind), getattr(models.unit(unit.name), kind)
+                if mine != theirs:
+                    raise ModelError(
+                        f"fit: unit {unit.name!r} has channels {', '.join(mine)} in the recording and "
+                        f"{', '.join(theirs)} in the plant: name and order them alike"
+                    )
     for unit in recording.units:
         model = found[unit.name]
         if not isinstance(model, LocalModel):

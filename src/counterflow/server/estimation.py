@@ -40,6 +40,7 @@ class Estimated:
     evaluations: int
     converged: bool
     decrement: float  # squared length of the gradient in EM's metric: what a further step could gain, about
+    at_bound: bool = False  # the estimate rests on the stability bound, which the data would cross
     trace: tuple[float, ...] = field(default=(), repr=False)  # log-likelihood of every accepted step
     parameters: Parameters | None = field(default=None, repr=False)
 
@@ -139,10 +140,14 @@ def _climb(
         noise_floor = 1e-11 * abs(value)  # differences below it are rounding
         while count < evaluations and length > 1e-10:
             trial = vector + length * direction
-            if radius(trial) >= limit or parameters.noise_is_gone(trial):
+            if radius(trial) >= limit or parameters.noise_is_off(trial):
                 length *= 0.5
                 continue
-            candidate = look(trial)
+            try:
+                candidate = look(trial)
+            except (CounterflowError, np.linalg.LinAlgError):  # a trial too far out to be filtered: come closer
+                length *= 0.25
+                continue
             if candidate[1] >= value + 1e-4 * length * slope - noise_floor:
                 accepted = candidate
                 break
@@ -159,7 +164,11 @@ def _climb(
         vector, (at, value, gradient) = trial, accepted
         trace.append(at.log_likelihood)
     at, converged = best, best_decrement <= tolerance**2
-    return Estimated(at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, tuple(trace), parameters)
+    room = limit - float(np.abs(np.linalg.eigvals(at.A)).max())
+    at_bound = not converged and room < 1e-3
+    return Estimated(
+        at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters
+    )
 
 
 def _metric(parameters: Parameters, at: Evaluation) -> Callable[[FloatArray], FloatArray]:
@@ -297,8 +306,9 @@ def least_squares_start(record: SharedRecord, estimate: Estimate, limit: float) 
 
 
 def _affordable(gram: FloatArray, noise: FloatArray) -> FloatArray:
-    """As much of ``noise`` as leaves ``gram`` safely positive definite."""
-    from scipy.linalg import eigh
-
-    worst = float(eigh(noise, gram, eigvals_only=True)[-1])
+    """As much of ``noise`` as leaves ``gram`` safely positive definite; nothing if it is not so to begin with."""
+    root = _inverse_root(gram)
+    if root.shape[1] < gram.shape[0]:
+        return 0.0 * noise
+    worst = float(np.linalg.eigvalsh(root.T @ noise @ root)[-1])
     return noise * min(1.0, 0.9 / worst) if worst > 0 else noise

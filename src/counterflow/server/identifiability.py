@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.server.likelihood import SharedRecord, rows_measured
+from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Estimate
 
 FloatArray = NDArray[np.float64]
@@ -69,7 +69,8 @@ def masks(record: SharedRecord, doubts: tuple[Doubt, ...]) -> tuple[NDArray[np.b
 
 def _measured(record: SharedRecord, m: int) -> NDArray[np.bool_]:
     own = record.observation_slices[m]
-    return np.asarray(rows_measured(record.values[:, own]) & (own.stop > own.start))
+    seen = np.isfinite(record.values[:, own]).any(axis=1)
+    return np.asarray(seen & (own.stop > own.start))
 
 
 def _unknowns(record: SharedRecord, m: int, estimate: Estimate) -> int:

@@ -74,7 +74,9 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
         return 0.5 * float(gap @ pulled), pulled
 
     next_found = maximum_likelihood(joined, estimate, start=(found.A, found.B), penalty=past)
-    next_found = replace(next_found, parameters=moving)
+    # of all rows, to second order: what the past loses by moving away from its own maximum is the quadratic
+    total = memory.found.log_likelihood - past(moving.pack(np.hstack([next_found.A, next_found.B])))[0]
+    next_found = replace(next_found, parameters=moving, log_likelihood=total + next_found.log_likelihood)
     fresh = _new_information(joined, next_found)
     information = memory.information + fresh
     spread = Uncertainty(moving, np.asarray(np.linalg.inv(information), np.float64))

@@ -62,9 +62,14 @@ class Parameters:
         factor = self.noise_root @ self._triangle(vector[self.coupling_size() :])
         return np.asarray(factor @ factor.T)
 
-    def noise_is_gone(self, vector: FloatArray) -> bool:
-        """Whether a process noise is below a millionth of what was given: the likelihood's edge, not its top."""
-        return bool(self.estimate == "all" and np.diag(self._triangle(vector[self.coupling_size() :])).min() < 1e-3)
+    def noise_is_off(self, vector: FloatArray) -> bool:
+        """Whether a process noise has left a millionth to a million times what was given: an edge, not a maximum."""
+        if self.estimate != "all":
+            return False
+        with np.errstate(over="ignore"):
+            G = self._triangle(vector[self.coupling_size() :])
+        size = np.diag(G)
+        return not bool(np.isfinite(G).all() and size.min() > 1e-3 and np.abs(G).max() < 1e3)
 
     def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
         """dℓ/d(parameters of Q)."""

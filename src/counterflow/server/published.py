@@ -255,8 +255,9 @@ def _recorded(
     loss = found.residual_loss + float(np.vdot(dual - half, found.entanglement)) / evidence.steps
     if not np.isfinite(loss):
         raise OptionError(
-            f"training diverged in round {state.round}: the server loss is {loss}. Step sizes were given "
-            f"(alpha_A={config.alpha_A}, alpha_B={config.alpha_B}, or at the units); leave them out to use derived ones"
+            f"training diverged in round {state.round}: the server loss is {loss}. If step sizes were given "
+            f"(alpha_A={config.alpha_A}, alpha_B={config.alpha_B}, or at the units), leave them out to use derived "
+            "ones; else put the measurements on a common scale"
         )
     gap = offset - state.B_cross @ evidence.mean_input
     delta_d = tuple(float(np.linalg.norm(gap[own])) for own in evidence.state_slices)

@@ -160,7 +160,7 @@ def test_every_field_of_a_fit_is_stored() -> None:
         Provenance: "version seed data_digest method",
         Couplings: "found shared spread doubts memory",
         Memory: "found information mean covariance last_input rows",
-        Estimated: "A B Q log_likelihood evaluations converged decrement trace parameters",
+        Estimated: "A B Q log_likelihood evaluations converged decrement at_bound trace parameters",
         Parameters: "record estimate noise_root",
         Uncertainty: "parameters covariance",
         Doubt: "effect cause letter channels reason remedy",

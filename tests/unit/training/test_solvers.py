@@ -228,3 +228,22 @@ def test_the_implicit_step_solves_its_equation():
     step = np.random.default_rng(0).standard_normal((3, 4))
     x = model.implicit_step(step, 37.0)
     assert np.allclose(x + 37.0 * local.A.T @ local.A @ x @ model.gram, step, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("states", "outputs"), [(4, 2), (4, 1), (3, 2)])
+@pytest.mark.parametrize("xi", [0.0, 10.0, 1e6])
+def test_conjugate_copes_with_more_states_than_outputs(states, outputs, xi):
+    plant = cf.random_plant(units=2, states=states, outputs=outputs, rng=1)
+    recording = plant.simulate(400, rng=1)
+    found = train(recording, plant.locals(), xi=xi)
+    assert found.status.converged
+    assert found.status.gradient <= ITERATIVE
+    assert found.traffic.rounds <= 10
+    assert train(recording, plant.locals(), method="fedgc").status.converged
+
+
+def test_steps_that_leave_the_clients_loss_out_can_converge_too():
+    plant = cf.random_plant(outputs=2, rng=0)
+    recording = plant.simulate(2000, rng=100, inputs=excitation.white(plant, 2000, rng=100, mean=1.0))
+    found = train(recording, plant.locals(), solver="gradient", gamma_1=0.0, xi=1.0, rounds=20_000, tol=1e-6)
+    assert found.status.converged

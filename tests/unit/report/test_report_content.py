@@ -1,0 +1,200 @@
+"""A report of any fit: what it says is right, everything is escaped, what cannot be answered is said so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import counterflow as cf
+from counterflow.plant import excitation
+from counterflow.report import (
+    AskAttribution,
+    AskCounterfactual,
+    AskEffect,
+    AskRestoration,
+    Clock,
+    compose,
+    graph,
+    render,
+    tell,
+    write_report,
+)
+from counterflow.report.checks import checks, whiteness
+from counterflow.report.content import rounded
+from counterflow.server.influence import Edge, InfluenceGraph
+
+HOSTILE = '<script>alert("x")</script> & $x_1$'
+UNITS = [
+    cf.Unit("boiler", 2, [cf.Channel("fuel", "%", (-9, 9)), "feed"], [cf.Channel("pressure", "bar"), "level", "steam"]),
+    cf.Unit("turbine", 2, [cf.Channel("valve", "%")], [cf.Channel("power", "MW"), "speed", "vacuum"]),
+    cf.Unit("water_pump", 1, ["motor"], ["flow", "head"]),
+]
+PLANT = cf.random_plant(UNITS, rng=3)
+INPUTS = dict(excitation.white(PLANT, 1500, 4))
+STUCK = {**INPUTS, "water_pump": np.full_like(INPUTS["water_pump"], 0.5)}
+RECORDING = PLANT.simulate(1500, rng=4, inputs=INPUTS)
+FIT = cf.fit(RECORDING, PLANT.locals())
+QUESTIONS = [
+    AskEffect("boiler", "turbine", {"fuel": 2.0}, horizon=12, duration=4, headline="power"),
+    AskCounterfactual("turbine", {"boiler": {"fuel": 0.0}}, 1400, 1440, "power"),
+    AskAttribution("turbine", 1400, 1440, "power"),
+    AskRestoration("turbine", {"power": 0.5}, ["boiler"], horizon=15),
+]
+
+
+def texts(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_every_kind_of_question_is_told_with_units_and_interval(tmp_path: Path) -> None:
+    content = write_report(tmp_path / "r.html", FIT, RECORDING, QUESTIONS, notes=["a note"])
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    said = texts(page)
+    assert content.questions == 4
+    assert "The boiler's fuel +2 % for 4 steps: what happens to the turbine?" in content.whatifs[0].question
+    for told in (content.whatifs[0], content.worlds[0], content.remedies[0]):
+        assert re.search(r"\(95 %: [+-][\d.]+ to [+-][\d.]+\)", told.sentence()), told.sentence()
+        assert "MW" in told.sentence()
+    assert "MW" in content.shares[0].sentence()
+    for words in ("Who acts on whom", "What was checked", "none spent: nothing was made private", "A note.", "SHA-256"):
+        assert words in said
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_the_sentences_are_the_answers_numbers() -> None:
+    world, shares, remedy = (tell(FIT, RECORDING, question) for question in QUESTIONS[1:])
+    told = FIT.counterfactual(RECORDING, {"boiler": {"fuel": 0.0}}, 1400, 1440)["turbine"]
+    row = int(np.abs(told.mean - told.factual)[:, 0].argmax())
+    largest = np.abs([told.mean[:, 0], told.factual[:, 0]]).max()
+    assert f"At row {1400 + row} the power was {rounded(told.factual[row, 0], largest)} MW" in world.sentence()
+    assert world.changed == (1400, 1440)
+    ranked = FIT.attribute(RECORDING, "turbine", 1400, 1440).ranked("power")
+    assert shares.ranked() == ranked
+    label = shares.label(ranked[0][0])
+    assert f"The largest part: {label}, " in shares.sentence()
+    found = FIT.restore("turbine", {"power": 0.5}, ["boiler"], horizon=15)
+    assert found.feasible
+    assert remedy.effect.mean[-1, 0] == pytest.approx(0.5, rel=1e-3)
+    assert f"fuel {rounded(found.change['boiler']['fuel'], abs(found.change['boiler']['fuel']))} %" in remedy.sentence()
+    with pytest.raises(cf.DataError, match="truth"):
+        replace(world, truth=np.zeros((3, 3)))
+    with pytest.raises(cf.DataError, match="headline"):
+        replace(shares, headline="nonsense")
+
+
+def test_a_target_out_of_reach_is_said_so() -> None:
+    remedy = tell(FIT, RECORDING, AskRestoration("turbine", {"power": 1e4}, {"boiler": ["fuel"]}, horizon=15))
+    assert remedy.sentence().startswith("Not within the limits")
+
+
+def test_what_the_data_cannot_tell_is_refused_on_the_page() -> None:
+    recording = PLANT.simulate(1500, rng=4, inputs=STUCK)
+    fit = cf.fit(recording, PLANT.locals())
+    content = compose(fit, recording, [AskEffect("water_pump", "boiler", {"motor": 1.0}, horizon=3)])
+    assert len(content.refusals) == 1
+    said = texts(render(content))
+    assert "Refused: Not to be told from these data." in said
+    assert "never varies" in said
+    assert any(check.passed is False and "doubt" in check.finding for check in content.checks)
+    with pytest.raises(cf.UnknownNameError):
+        compose(fit, recording, [AskEffect("pump", "boiler", {"motor": 1.0})])
+    with pytest.raises(cf.OptionError, match="AskEffect"):
+        compose(fit, recording, ["what if?"])  # type: ignore[list-item]
+
+
+def test_names_from_data_are_escaped_everywhere() -> None:
+    bad = cf.Channel(HOSTILE, "<b>")
+    units = [cf.Unit("<i>a", 1, [bad], [bad, "<u>y"]), cf.Unit("b&<s>", 1, [bad], [bad, "<u>y"])]
+    plant = cf.random_plant(units, rng=1)
+    recording = plant.simulate(300, rng=2)
+    fit = cf.fit(recording, plant.locals())
+    asked = [
+        AskEffect("<i>a", "b&<s>", {HOSTILE: 1.0}, horizon=3),
+        AskCounterfactual("b&<s>", {"<i>a": {HOSTILE: 0.0}}, 100, 120),
+        AskAttribution("b&<s>", 100, 120),
+        AskRestoration("b&<s>", {HOSTILE: 0.1}, ["<i>a"], horizon=5),
+    ]
+    page = render(compose(fit, recording, asked, title=HOSTILE, lead=HOSTILE, notes=[HOSTILE]))
+    for tag in ("<script", "<b> ", "<b>]", "<i>a", "<u>", "<s>", "<b>&"):
+        assert tag not in page, tag
+    assert "&lt;script&gt;" in page
+    assert re.search(r"(?i)[a-z]+://|@import|url\((?!#)", page) is None
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_fit_without_uncertainty_or_couplings_has_a_report_too() -> None:
+    for method, models in (("oracle", PLANT), ("penalty", PLANT.locals()), ("centralized", PLANT.locals())):
+        fit = cf.fit(RECORDING, models, method=method)
+        content = compose(fit, RECORDING, [*QUESTIONS[:2], QUESTIONS[3]])
+        said = texts(render(content))
+        assert (content.graph is None) == (method != "centralized")
+        assert "Who acts on whom" in said or content.graph is None
+        if method == "penalty":
+            assert "cannot recover B_mn" in said
+            assert said.count("treat this number as") == 2  # under the first question, and before you act
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 12])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_graph_is_drawn_inside_its_canvas_with_title_and_description(count: int, narrow: bool) -> None:
+    names = tuple(f"unit <{k}>" for k in range(count))
+    nan = float("nan")
+    edges = []
+    for k in range(count):
+        for j in range(count):
+            if j == k:
+                continue
+            direct, unknown = j == (k + 1) % count, k == 0 and j == count - 1 and count > 2
+            p = nan if unknown else (1e-9 if direct else 0.5)
+            edges.append(Edge(names[k], names[j], p, p, p, p, direct and not unknown, True, 1.0 + k, 2.0))
+    found = InfluenceGraph(names, tuple(edges), 0.05)
+    drawing = ElementTree.fromstring(graph.drawing(found, "g-", narrow))
+    assert drawing.find("title") is not None
+    assert drawing.findtext("desc") == graph.description(found)
+    assert drawing.get("aria-labelledby") == "g-title g-desc"
+    _, _, width, height = (float(v) for v in str(drawing.get("viewBox")).split())
+    boxes = []
+    for rect in drawing.iter("rect"):
+        x, y, w, h = (float(str(rect.get(name))) for name in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + w <= width
+        assert 0 <= y <= y + h <= height
+        boxes.append((x, y, x + w, y + h))
+    assert len(boxes) == count
+    for k, a in enumerate(boxes):
+        for b in boxes[:k]:
+            assert a[0] >= b[2] or b[0] >= a[2] or a[1] >= b[3] or b[1] >= a[3], "nodes overlap"
+    kinds = [group.get("class") for group in drawing.iter("g")]
+    assert kinds.count("direct") == count
+    assert kinds.count("unknown") == int(count > 2)
+    assert (kinds.count("through") == 0) == (count > 4 or count == 2) or count == 5
+    if count > 2:
+        assert "cannot be told" in graph.description(found)
+
+
+def test_surprises_show_a_wrong_model() -> None:
+    assert all(check.passed for check in checks(FIT))
+    wrong = {n: replace(m, A=0.6 * m.A, Q=0.3 * m.Q) for n, m in PLANT.locals().items()}
+    bad = [check for check in checks(cf.fit(RECORDING, wrong)) if not check.passed]
+    assert any("white" in check.name for check in bad)
+    assert any("size" in check.name for check in bad)
+
+
+def test_whiteness_has_the_level_it_says() -> None:
+    rng = np.random.default_rng(1)
+    values = [whiteness(rng.standard_normal((800, 4)), slice(0, 2))[0] for _ in range(300)]
+    assert 0.01 < np.mean(np.array(values) < 0.05) < 0.10
+    coloured = rng.standard_normal((801, 4))
+    assert whiteness(coloured[1:] + 0.3 * coloured[:-1], slice(0, 2))[0] < 1e-6
+    assert np.isnan(whiteness(np.zeros((50, 2)), slice(0, 1))[0])
+
+
+def test_times_read_as_times() -> None:
+    assert (Clock.of(1.0).at(7), Clock.of(1.0).span(1), Clock.of(1.0).span(2)) == ("row 7", "1 step", "2 steps")
+    assert (Clock.of(60.0).at(90), Clock.of(900.0).span(2)) == ("minute 90", "30 min")
+    assert (Clock.of(0.5).span(3), Clock.of(3600.0).at(2)) == ("1.5 s", "hour 2")
