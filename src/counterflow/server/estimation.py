@@ -75,15 +75,14 @@ def maximum_likelihood(
     limit = _stability_limit(record)
     A, B = start if start is not None else least_squares_start(record, estimate, limit)
     local = np.hstack([record.A_local, record.B_local])
-    fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks
     vector = np.concatenate([parameters.pack(np.hstack([A, B])), np.zeros(parameters.noise_size())])
-    return _climb(record, parameters, fixed, vector, limit, tolerance, evaluations, penalty, progress)
+    return _climb(record, parameters, local, vector, limit, tolerance, evaluations, penalty, progress)
 
 
 def _climb(
     record: SharedRecord,
     parameters: Parameters,
-    fixed: FloatArray,
+    local: FloatArray,
     vector: FloatArray,
     limit: float,
     tolerance: float,
@@ -92,6 +91,7 @@ def _climb(
     progress: Callable[[int, float], None] | None,
 ) -> Estimated:
     P, size = record.A_local.shape[0], parameters.coupling_size()
+    fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks
     count = 0
 
     def look(x: FloatArray) -> tuple[Evaluation, float, FloatArray]:
@@ -115,7 +115,11 @@ def _climb(
         A = (fixed + parameters.unpack(x[:size]))[:, :P]
         return float(np.abs(np.linalg.eigvals(A)).max())
 
-    at, value, gradient = look(vector)
+    try:
+        at, value, gradient = look(vector)
+    except CounterflowError:  # a start too wild to be filtered (measurements that never move): no coupling, then
+        vector = np.concatenate([parameters.pack(local), np.zeros(parameters.noise_size())])
+        at, value, gradient = look(vector)
     trace = [at.log_likelihood]
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
