@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Validation,
         fit,
     )
-    from counterflow.runtime.storage import load
+    from counterflow.runtime.storage import load, load_server, load_unit
 
 _HOMES = {
     "Attribution": "runtime",
@@ -57,6 +57,8 @@ _HOMES = {
     "Validation": "runtime",
     "fit": "runtime",
     "load": "runtime.storage",
+    "load_server": "runtime.storage",
+    "load_unit": "runtime.storage",
     "random_plant": "plant",
 }
 
@@ -89,6 +91,8 @@ __all__ = [
     "__version__",
     "fit",
     "load",
+    "load_server",
+    "load_unit",
     "random_plant",
 ]
 

@@ -33,6 +33,7 @@ from counterflow.plant.units import check_name
 from counterflow.runtime import storage_couplings
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.questions import Server
 from counterflow.runtime.result import Fit, Provenance, Status, UnitPart
 from counterflow.runtime.sealed_file import (
     Demand,
@@ -299,6 +300,48 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
         return _stored_fit(server, parts, blocks, losses, counts, sizes, rounds)
 
 
+def load_server(directory: str | Path) -> Server:
+    """The server's part of a saved fit: what answers questions, and knows nobody's outputs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found.save(f"{folder}/fit")
+    ...     server = cf.load_server(f"{folder}/fit")
+    ...     turbine = cf.load_unit(f"{folder}/fit/units/turbine.safetensors")
+    >>> turbine.effect(server, cause="boiler", change={"u1": 1.0}, horizon=3).mean.shape
+    (3, 8)
+    """
+    stored = read(Path(directory) / SERVER_FILE, _SERVER, _VERSION)
+    with blaming(stored.path):
+        _, counts, sizes = _server_units(stored)
+        A, B = stored.take("A", (sizes[0], sizes[0])), stored.take("B", sizes)
+        couplings = storage_couplings.restore(stored, counts, A, B)
+        units = tuple(Unit(name, states, inputs or 0, 1) for name, (states, inputs) in counts.items())
+        return Server(
+            method=stored.text("method"),
+            units=units,
+            A=A,
+            B=B,
+            Q=couplings.found.Q if couplings is not None else np.zeros_like(A),
+            couplings=couplings,
+            shared=couplings.shared if couplings is not None else None,
+            caveats=texts(stored.described, "caveats"),
+        )
+
+
+def load_unit(file: str | Path, estimator: client.Estimator | None = None) -> UnitPart:
+    """One unit's part of a saved fit; with ``load_server``'s it can ask, and knows nothing of the other units."""
+    stored = read(Path(file), _UNIT, _VERSION)
+    with blaming(stored.path):
+        unit = _unit_of(stored)
+        return _stored_part(stored, unit, {} if estimator is None else {unit.name: estimator})[0]
+
+
 def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts], tuple[int, int]]:
     described = typed(server.described, "units", list)
     counts: dict[str, Counts] = {}
@@ -319,16 +362,20 @@ def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts
     return tuple(counts), counts, sizes
 
 
-def _stored_unit(stored: SealedFile, name: str, counts: Counts, link: str) -> Unit:
+def _unit_of(stored: SealedFile) -> Unit:
     described = stored.described
     expected = ("format", "version", "server", "name", "states", "inputs", "outputs", "uses_inputs", "estimator")
     check_keys(described, (*expected, "digest"))
-    unit = Unit(
+    return Unit(
         stored.text("name"),
         states=count(described, "states", 1),
         inputs=[_channel(entry) for entry in typed(described, "inputs", list)],
         outputs=[_channel(entry) for entry in typed(described, "outputs", list)],
     )
+
+
+def _stored_unit(stored: SealedFile, name: str, counts: Counts, link: str) -> Unit:
+    unit = _unit_of(stored)
     if unit.name != name:
         raise ValueError(f"it belongs to unit {unit.name!r}")
     if stored.text("server") != link:

@@ -284,3 +284,58 @@ def test_inputs_drawn_from_elsewhere_can_be_asked_about():
     truth = PLANT.simulate(300, rng=77, inputs=inputs)
     for name in NAMES:
         assert np.abs(world[name].mean - truth[name].y[200:250]).max() < 1e-9
+
+
+def test_a_unit_asks_with_its_own_part_and_a_server_alone(tmp_path):
+    """Each side's file is useless to the other: no C, R or y at the server, no coupling at the unit."""
+    FOUND.save(tmp_path / "fit")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (tmp_path / "fit" / "units" / "turbine.safetensors").rename(alone / "turbine.safetensors")
+    (tmp_path / "fit" / "server.safetensors").rename(alone / "server.safetensors")
+    server, turbine = cf.load_server(alone), cf.load_unit(alone / "turbine.safetensors")
+    y = RECORDING["turbine"].y
+    one = turbine.effect(server, "boiler", {"valve": 1.0}, horizon=9)
+    two = FOUND.effect("boiler", "turbine", {"valve": 1.0}, horizon=9)
+    assert np.array_equal(one.mean, two.mean)
+    assert np.array_equal(one.upper, two.upper)
+    world = turbine.counterfactual(server, y, {"pump": {"speed": 0.0}}, start=300, stop=340)
+    same = FOUND.counterfactual(RECORDING, {"pump": {"speed": 0.0}}, start=300, stop=340)["turbine"]
+    assert np.allclose(world.mean, same.mean, rtol=1e-12, atol=1e-12)
+    share = turbine.attribute(server, y, start=300, stop=340)
+    assert np.abs(sum(share.shares.values()) - share.departure).max() < 1e-9
+    assert turbine.restore(server, {"t0": 0.1}, using=["boiler"]).feasible
+    secrets = [PLANT.local(n).C for n in NAMES] + [PLANT.local(n).R for n in NAMES]
+    held = [server.A, server.B, server.Q, server.shared.values, server.shared.u, server.shared.observation]
+    for secret in secrets:
+        assert not any(secret.shape == array.shape and np.allclose(secret, array) for array in held)
+    assert not hasattr(turbine, "plant")
+    with pytest.raises(cf.DataError, match="measurements"):
+        turbine.counterfactual(server, y[:10], {"pump": {"speed": 0.0}}, stop=5)
+    with pytest.raises(cf.StorageError):
+        cf.load_unit(alone / "server.safetensors")
+    with pytest.raises(cf.StorageError):
+        cf.load_server(tmp_path / "nowhere")
+
+
+def test_paths_are_told_apart():
+    chain = cf.random_plant(["a", "b", "c", "d"], topology="chain", rng=3)
+    found = cf.fit(chain.simulate(4000, rng=4), chain, method="oracle")
+    way = found.paths("a", "c", [1.0, 0.0], horizon=20)
+    assert not way.direct.any()
+    assert np.allclose(way.through["b"], way.total)
+    assert not way.through["d"].any()
+    dense = ORACLE.paths("boiler", "turbine", [1.0, 0.0], horizon=20)
+    assert set(dense.through) == {"pump"}
+    assert np.allclose(dense.direct + dense.through["pump"], dense.total)  # one third unit: nothing counts twice
+    pair = [n for n in ("boiler", "turbine")]
+    keep = np.r_[PLANT.state_slice(pair[0]), PLANT.state_slice(pair[1])]
+    A, B = PLANT.A[np.ix_(keep, keep)], PLANT.B[keep, 0]
+    state, rows = np.zeros(4), []
+    for _ in range(20):
+        state = A @ state + B
+        rows.append(PLANT.block("C", "turbine") @ state[2:])
+    assert np.allclose(dense.direct, rows, rtol=1e-10, atol=1e-12)
+    assert "through pump" in str(dense)
+    with pytest.raises(cf.OptionError, match="both"):
+        ORACLE.paths("boiler", "boiler", [1.0, 0.0])
