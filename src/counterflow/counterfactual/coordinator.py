@@ -49,6 +49,8 @@ class Knowledge:
     smoothed: FloatArray  # (T+1, P) states of the recorded rows, given all messages
     last_mean: FloatArray  # (P,) filtered state of the last row
     last_covariance: FloatArray  # (P, P)
+    radius: float  # spectral radius of A
+    seen: FloatArray  # (U,) range of each input in the recorded rows; zero if nothing is recorded
     spread: Spread | None = None
 
     def index(self, name: str) -> int:
@@ -60,7 +62,7 @@ class Knowledge:
 def answer(knowledge: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
     """Answer one question of unit ``ask.unit``."""
     own = knowledge.state_slices[knowledge.index(ask.unit)]
-    _refuse_runaway(knowledge.A, ask.steps)
+    _refuse_runaway(knowledge.radius, ask.steps)
     if ask.kind == "effect":
         schedule = _schedule(knowledge, changes, np.zeros((ask.steps, knowledge.u.shape[1])), 0, recorded=False)
         return (_difference(knowledge, ask, own, schedule),)
@@ -113,8 +115,7 @@ def _window(knowledge: Knowledge, ask: Ask) -> slice:
     return slice(ask.first, ask.first + ask.steps)
 
 
-def _refuse_runaway(A: FloatArray, steps: int) -> None:
-    radius = float(np.abs(np.linalg.eigvals(A)).max())
+def _refuse_runaway(radius: float, steps: int) -> None:
     if radius > 1 and radius**steps > OVERFLOWING:
         raise UnstableError(
             f"the estimated system is unstable (spectral radius {radius:.4g}), and over {steps} steps its errors grow "
@@ -131,8 +132,7 @@ def _range_note(knowledge: Knowledge, change: FloatArray) -> str:
     """Says so if inputs would move much further than they ever did in the data."""
     if len(knowledge.u) < 2:
         return ""
-    seen = np.ptp(knowledge.u, axis=0)
-    far = np.abs(change).max(axis=0, initial=0.0) > FAR * seen
+    far = np.abs(change).max(axis=0, initial=0.0) > FAR * knowledge.seen
     names = [n for n, own in zip(knowledge.names, knowledge.input_slices, strict=True) if far[own].any()]
     if not names:
         return ""
@@ -192,7 +192,7 @@ def _attribute(knowledge: Knowledge, ask: Ask, own: slice) -> tuple[Answer, ...]
     rows = _window(knowledge, ask)
     mean_input = knowledge.u.mean(axis=0)
     A, P = knowledge.A, knowledge.A.shape[0]
-    if float(np.abs(np.linalg.eigvals(A)).max()) >= 1 - 1e-9:
+    if knowledge.radius >= 1 - 1e-9:
         raise UnstableError("attribute: a system that does not settle has no level to compare with")
     level = np.linalg.solve(np.eye(P) - A, knowledge.B @ mean_input)
     none = np.zeros((0, own.stop - own.start))

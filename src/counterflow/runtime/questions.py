@@ -121,8 +121,18 @@ class Server:
                 last_mean, last_covariance = filtered.final_mean, filtered.final_covariance
         return Knowledge(
             self.names, layout.state_slices, layout.input_slices, self.A, self.B, self.Q, u, smoothed, last_mean,
-            last_covariance, self.spread,
+            last_covariance, self.radius, self._seen, self.spread,
         )  # fmt: skip
+
+    @cached_property
+    def radius(self) -> float:
+        """Spectral radius of A."""
+        return float(np.abs(np.linalg.eigvals(self.A)).max())
+
+    @cached_property
+    def _seen(self) -> FloatArray:
+        """Range of each input in the rows that are referred to."""
+        return np.zeros(self.B.shape[1]) if self.shared is None else np.ptp(self.shared.u, axis=0)
 
     @property
     def rows(self) -> int:
