@@ -273,7 +273,8 @@ class Plant:
 
     def permuted(self, names: Sequence[str]) -> Plant:
         """The same plant with its units in the order of `names`."""
-        if isinstance(names, str) or sorted(names) != sorted(self.names):
+        good = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
+        if not good or sorted(names) != sorted(self.names):
             raise OptionError(f"names is {names!r}: give each of {list(self.names)} once, in the new order.")
         order = {
             axis: np.concatenate([np.arange(spans[name].start, spans[name].stop) for name in names])
@@ -300,6 +301,8 @@ class Plant:
         bases : mapping of unit name to (P_m, P_m) array
             Invertible. Units left out keep their basis.
         """
+        if not isinstance(bases, Mapping):
+            raise OptionError(f"bases is {bases!r:.80}: pass {{unit name: invertible matrix}}.")
         A, B, C, Q = (np.array(X) for X in (self.A, self.B, self.C, self.Q))
         for name, basis in bases.items():
             span = self.state_slice(name)
@@ -424,7 +427,7 @@ class Plant:
         if np.any(system.D):
             raise ModelError("system has direct feedthrough (D is not zero): in a plant, inputs act one row later.")
         return cls(
-            units=tuple(units),
+            units=check_units(units),
             A=system.A,
             B=system.B,
             C=system.C,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.errors import DataError
+from counterflow.errors import DataError, OptionError
 from counterflow.plant.arrays import frozen, numeric, real_number
 from counterflow.plant.units import Channel, Unit, check_name, check_units, unknown_name
 
@@ -239,6 +239,9 @@ class Recording(Mapping[str, UnitRecording]):
         >>> recording.slice(2, 5)["boiler"].y.ravel().tolist()
         [2.0, 3.0, 4.0]
         """
+        for name, value in (("start", start), ("stop", stop)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
+                raise OptionError(f"slice: {name} is {value!r}: pass a whole number, or None.")
         first, last, _ = slice(start, stop).indices(self.rows)
         if last - first < 2:
             raise DataError(
@@ -328,7 +331,7 @@ class Recording(Mapping[str, UnitRecording]):
         """Write the recording to one safetensors file, replacing what is there only when all is written."""
         from counterflow.plant import recording_file
 
-        recording_file.save(self, Path(path))
+        recording_file.save(self, recording_file.as_path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
@@ -341,7 +344,7 @@ class Recording(Mapping[str, UnitRecording]):
         """
         from counterflow.plant import recording_file
 
-        return recording_file.load(Path(path))
+        return recording_file.load(recording_file.as_path(path))
 
     # ---- as a value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,16 @@ _FORMAT = "counterflow recording"
 _VERSION = 1
 _KEY = "counterflow"
 _INFINITIES = (float("-inf"), float("inf"))
+
+
+def as_path(given: object) -> Path:
+    """A usable path, or a StorageError that says why not."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise StorageError(f"a path is needed, got {given!r:.80}: pass the name of a file.")
+    path = Path(given)
+    if not path.name or "\0" in str(path):
+        raise StorageError(f"{str(path)!r} names no file: pass the name of one.")
+    return path
 
 
 def save(recording: Recording, path: Path) -> None:
@@ -51,7 +62,8 @@ def save(recording: Recording, path: Path) -> None:
         draft.write_bytes(to_bytes(arrays, metadata={_KEY: json.dumps(described, allow_nan=False)}))
         os.replace(draft, path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
         raise StorageError(f"cannot write {str(path)!r}: {error}. Choose a folder that may be written to.") from error
 
 

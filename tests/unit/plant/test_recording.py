@@ -289,3 +289,37 @@ def test_text():
     assert "boiler" in repr(example()["boiler"])
     assert hash(example()) == hash(example())
     assert hash(example()["boiler"]) == hash(example()["boiler"])
+
+
+@pytest.mark.parametrize("bad", [("5", 3), (5.0, 8), (True, 8)])
+def test_slices_are_whole_numbers(bad):
+    from counterflow.errors import OptionError
+
+    with pytest.raises(OptionError, match="whole number"):
+        Recording.from_arrays({"boiler": np.zeros((10, 1))}).slice(*bad)
+
+
+@pytest.mark.parametrize("bad", [None, 3, "", "a\0b", "x" * 300])
+def test_odd_paths_are_refused(bad, tmp_path, monkeypatch):
+    from counterflow.errors import StorageError
+
+    monkeypatch.chdir(tmp_path)
+    recording = Recording.from_arrays({"boiler": np.zeros((10, 1))})
+    with pytest.raises(StorageError):
+        recording.save(bad)
+    with pytest.raises(StorageError):
+        Recording.load(bad)
+
+
+def test_orders_and_bases_of_another_kind_are_refused():
+    from counterflow.errors import CounterflowError
+    from counterflow.plant import random_plant
+
+    plant = random_plant(2, rng=1)
+    for call in (
+        lambda: plant.permuted(3),
+        lambda: plant.permuted(["unit1", 2]),
+        lambda: plant.transformed(3),
+    ):
+        with pytest.raises(CounterflowError):
+            call()
