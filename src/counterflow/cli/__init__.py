@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from counterflow._version import __version__
-from counterflow.errors import CounterflowError
+from counterflow.cli import commands
+from counterflow.cli.output import UNIDENTIFIED, USAGE, Format
+from counterflow.errors import CounterflowError, UnidentifiedError
 
-USAGE = 2  # exit code of a mistake that the user can mend; 1 is a defect of ours, 130 an interrupt
+
+class _Group(TyperGroup):
+    """Tells an error of the counterflow family in one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CounterflowError as error:
+            typer.echo(f"counterflow: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(UNIDENTIFIED if isinstance(error, UnidentifiedError) else USAGE) from error
+
 
 app = typer.Typer(
     name="counterflow",
+    cls=_Group,
     help="What would my output do if that other unit were run differently?",
+    epilog="Exit codes: 0 done, 2 a mistake to mend, 3 not converged, 4 the data cannot tell, 5 out of reach.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: the boxes would take as long to import as all the rest
 )
-
-
-class Format(StrEnum):
-    """How a command answers."""
-
-    table = "table"
-    json = "json"
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,7 +54,7 @@ def root(
     """What would my output do if that other unit were run differently?"""
 
 
-@app.command()
+@app.command(short_help="The whole job on a simulated plant, with a report.")
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the recording, the saved fit and the report.")] = Path(
         "demo-output"
@@ -61,13 +70,17 @@ def demo(
     run(out, steps=steps, seed=seed, method=method, as_json=answer_format is Format.json)
 
 
+for _command in commands.ALL:
+    app.command()(_command)
+
+
 def main() -> None:
-    """Entry point: an error of the counterflow family is one line on stderr and exit code 2."""
+    """Entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show "µ" is no reason to fail
     try:
         app(prog_name="counterflow")
-    except CounterflowError as error:
-        typer.echo(f"counterflow: {' '.join(str(error).split())}", err=True)
-        sys.exit(USAGE)
     except BrokenPipeError:  # the reader, such as `head`, has gone
         sys.stderr.close()
         sys.exit(1)

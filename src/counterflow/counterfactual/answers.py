@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.errors import UnknownNameError
 from counterflow.protocol import Answer
 
 if TYPE_CHECKING:
@@ -152,16 +153,23 @@ class Attribution:
     shares: Mapping[str, FloatArray]
     caveats: tuple[str, ...] = ()
 
+    @property
+    def strongest(self) -> int:
+        """Index of the channel that departs most."""
+        return int(np.argmax([_known_mean(np.abs(column)) for column in self.departure.T]))
+
     def ranked(self, channel: str) -> list[tuple[str, float]]:
         """Shares by size, each as the mean over the window of its part in one channel."""
+        if channel not in self.channels:
+            raise UnknownNameError(f"unit {self.unit!r} has no output {channel!r}; they are {', '.join(self.channels)}")
         column = self.channels.index(channel)
-        sizes = {name: float(np.nanmean(share[:, column])) for name, share in self.shares.items()}
+        sizes = {name: _known_mean(share[:, column]) for name, share in self.shares.items()}
         return sorted(sizes.items(), key=lambda item: -abs(item[1]))
 
     def __str__(self) -> str:
-        strongest = int(np.nanmean(np.abs(self.departure), axis=0).argmax())
+        strongest = self.strongest
         name = self.channels[strongest]
-        total = float(np.nanmean(self.departure[:, strongest]))
+        total = _known_mean(self.departure[:, strongest])
         lines = [
             f"{self.unit} {name}, rows {self.first} to {self.first + len(self.departure) - 1}: {total:+.4g} on average"
         ]
@@ -198,6 +206,12 @@ class Restoration:
         for cause, channels in self.change.items():
             lines += [f"  {cause} {channel}: {value:+.4g}" for channel, value in channels.items()]
         return "\n".join(lines)
+
+
+def _known_mean(values: FloatArray) -> float:
+    """Over what was measured; zero if nothing was."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else 0.0
 
 
 def deviation(answer: Answer, C: FloatArray, noise: FloatArray | None = None) -> FloatArray | None:

@@ -66,7 +66,7 @@ def trajectory_figure(trajectory: Trajectory) -> Figure:
 
 def attribution_figure(attribution: Attribution) -> Figure:
     """Shares of the channel that departs most, against the whole departure."""
-    strongest = int(np.nanmean(np.abs(attribution.departure), axis=0).argmax())
+    strongest = attribution.strongest
     figure, axes = canvas(1, 1, (8.0, 4.0))
     axis, rows = axes[0, 0], np.arange(attribution.first, attribution.first + len(attribution.departure))
     ranked = [name for name, _ in attribution.ranked(attribution.channels[strongest])]

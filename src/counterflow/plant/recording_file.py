@@ -61,9 +61,11 @@ def save(recording: Recording, path: Path) -> None:
     try:
         draft.write_bytes(to_bytes(arrays, metadata={_KEY: json.dumps(described, allow_nan=False)}))
         os.replace(draft, path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(f"cannot write {str(path)!r}: {error}. Choose a folder that may be written to.") from error
 
 

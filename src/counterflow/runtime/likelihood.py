@@ -140,9 +140,12 @@ def _spinner(wanted: bool) -> Iterator[Callable[[int, float], None] | None]:
     if not wanted:
         yield None
         return
+    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True)
+    ) as bar:
         task = bar.add_task("maximum likelihood", total=None)
 
         def told(passes: int, value: float) -> None:

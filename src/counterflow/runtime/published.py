@@ -132,6 +132,7 @@ def _progress_bar(wanted: bool, config: server.ServerConfig) -> Iterator[Callabl
     if not wanted:
         yield lambda state: None
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -141,7 +142,7 @@ def _progress_bar(wanted: bool, config: server.ServerConfig) -> Iterator[Callabl
         TextColumn("{task.fields[losses]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         total = sum(phase.rounds for phase in config.phases)
         task = bar.add_task("training", total=total, losses="")
 

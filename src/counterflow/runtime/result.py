@@ -275,8 +275,8 @@ class Fit:
             raise OptionError(f"method {self.method!r} gives no uncertainty; fit with method='sufficient'")
         if self.couplings.spread is None:
             raise OptionError(
-                "standard errors were not computed for this fit (too many couplings, or uncertainty=False): fit with "
-                "uncertainty=True, or fewer units at once"
+                "standard errors were not computed for this fit (it did not converge, it has too many couplings, or "
+                "uncertainty=False was given): see its status; fit with uncertainty=True, or fewer units at once"
             )
         return self.couplings.spread
 

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from counterflow.errors import CounterflowError, ModelError, OptionError
 from counterflow.filtering import compress
-from counterflow.server.information import settled_information
+from counterflow.server.information import QUICK_FORM, settled_information
 from counterflow.server.likelihood import Evaluation, SharedRecord, evaluate, rows_measured
 from counterflow.server.parameters import ESTIMATES, Estimate, Parameters
 
 FloatArray = NDArray[np.float64]
 MEMORY = 12
 EM_STEPS = 6  # passes before the metric of EM gives way to the information itself, where that is cheap
+MANY_STEPS = 20  # and where it is dear but the problem turns out to be hard
 RENEWAL = 8  # passes between two looks at the information
 PATIENCE = 5  # steps without progress that can be told from rounding
 RANK_TOLERANCE = 1e-10  # of a regressor's information, relative, below which a direction is left where it is
@@ -123,7 +124,7 @@ def _climb(
     trace = [at.log_likelihood]
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
-    fisher, renewal = None, EM_STEPS if penalty is None and _is_small(record) else math.inf
+    fisher, renewal = None, _first_look(record) if penalty is None else math.inf
     while True:
         if count >= renewal:
             fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector), [], count + RENEWAL
@@ -195,10 +196,11 @@ def _metric(parameters: Parameters, at: Evaluation) -> Callable[[FloatArray], Fl
     return apply
 
 
-def _is_small(record: SharedRecord) -> bool:
-    """Whether forming the information costs less than the passes it saves (measured: benchmarks/results)."""
+def _first_look(record: SharedRecord) -> float:
+    """Passes after which forming the information costs less than the passes it saves (benchmarks/results)."""
     P = sum(record.states)
-    return bool(P * (P + record.u.shape[1] + record.observation.shape[0]) <= 1000)
+    side = P * (P + record.u.shape[1] + record.observation.shape[0])
+    return EM_STEPS if side <= 1000 else (MANY_STEPS if side <= QUICK_FORM else math.inf)
 
 
 def _fisher_metric(

@@ -40,6 +40,7 @@ Labels = Mapping[str, Sequence[str]]  # names of each unit's inputs, if known he
 def diagnose(record: SharedRecord, estimate: Estimate, labels: Labels | None = None) -> tuple[Doubt, ...]:
     """All doubts about the couplings of a record, effect by effect."""
     doubts: list[Doubt] = []
+    seen: dict[bytes, Excitation] = {}  # units that were measured in the same rows share it
     for m in range(len(record.names)):
         measured = _measured(record, m)
         rows = np.flatnonzero(measured[1:])  # u[t-1] for the measured rows t
@@ -47,7 +48,10 @@ def diagnose(record: SharedRecord, estimate: Estimate, labels: Labels | None = N
         if len(rows) < 2 * needed:
             doubts += _too_few(record, m, len(rows), needed)
             continue
-        doubts += _inputs(record, m, record.u[rows], estimate, labels or {})
+        key = measured.tobytes()
+        if key not in seen:
+            seen[key] = Excitation.of(record.u[rows])
+        doubts += _inputs(record, m, seen[key], estimate, labels or {})
     return tuple(doubts)
 
 
@@ -90,12 +94,26 @@ def _too_few(record: SharedRecord, m: int, rows: int, needed: int) -> list[Doubt
     return out
 
 
-def _inputs(record: SharedRecord, m: int, u: FloatArray, estimate: Estimate, labels: Labels) -> list[Doubt]:
+@dataclass(frozen=True)
+class Excitation:
+    """How inputs moved: which never did, and the triangular factor of the others, centred and on a common scale."""
+
+    still: NDArray[np.bool_]  # (U,)
+    triangle: FloatArray  # (k, U); zero for inputs that never moved
+
+    @classmethod
+    def of(cls, u: FloatArray) -> Excitation:
+        centred = u - u.mean(axis=0)
+        deviation = np.sqrt(np.square(centred).mean(axis=0))
+        still = deviation <= STILL * np.maximum(np.abs(u).max(axis=0, initial=0.0), 1e-300)
+        scale = np.where(still, 0.0, 1 / np.where(still, 1.0, deviation))
+        return cls(still, np.asarray(np.linalg.qr(centred * scale, mode="r")))
+
+
+def _inputs(record: SharedRecord, m: int, moved: Excitation, estimate: Estimate, labels: Labels) -> list[Doubt]:
     owner = np.repeat(np.arange(len(record.names)), record.inputs)
-    candidates = np.flatnonzero(owner != m) if estimate == "couplings" else np.arange(u.shape[1])
-    centred = u[:, candidates] - u[:, candidates].mean(axis=0)
-    deviation = np.sqrt(np.square(centred).mean(axis=0))
-    still = deviation <= STILL * np.maximum(np.abs(u[:, candidates]).max(axis=0, initial=0.0), 1e-300)
+    candidates = np.flatnonzero(owner != m) if estimate == "couplings" else np.arange(len(owner))
+    still = moved.still[candidates]
     out: list[Doubt] = []
 
     def name(column: int) -> str:
@@ -113,8 +131,7 @@ def _inputs(record: SharedRecord, m: int, u: FloatArray, estimate: Estimate, lab
         doubt(int(column), f"{name(int(column))} never varies in these data", "move it, by itself, while recording")
     moving = candidates[~still]
     if len(moving) > 1:
-        standard = centred[:, ~still] / deviation[~still]
-        _, singular, vectors = np.linalg.svd(np.linalg.qr(standard, mode="r"))
+        _, singular, vectors = np.linalg.svd(moved.triangle[:, moving])
         null = vectors[singular < TOGETHER * singular[0]]
         together = np.abs(null).max(axis=0, initial=0.0) > 1e-3
         involved = moving[together]

@@ -116,7 +116,7 @@ def influence_graph(
 
 
 def _wald(values: FloatArray, covariance: FloatArray, mask: NDArray[np.bool_]) -> float:
-    from scipy.stats import chi2
+    from scipy.special import chdtrc
 
     block = covariance[np.ix_(mask, mask)]
     known = np.isfinite(np.diag(block))
@@ -127,7 +127,7 @@ def _wald(values: FloatArray, covariance: FloatArray, mask: NDArray[np.bool_]) -
     eigenvalues, vectors = np.linalg.eigh(block / np.outer(size, size))
     keep = eigenvalues > 1e-10 * eigenvalues[-1]
     z = ((x / size) @ vectors[:, keep]) / np.sqrt(eigenvalues[keep])
-    return float(chi2.sf(z @ z, keep.sum()))
+    return float(chdtrc(keep.sum(), z @ z))
 
 
 def _benjamini_hochberg(p_values: FloatArray) -> FloatArray:

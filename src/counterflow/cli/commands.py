@@ -1,0 +1,293 @@
+"""The commands' options and help. Their work is in modules of their own, imported when a command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterflow.cli.output import Format
+
+FitDirectory = Annotated[Path, typer.Argument(metavar="FIT", help="Directory of a saved fit.", show_default=False)]
+AnswerFormat = Annotated[Format, typer.Option("--format", help="What to print.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer: .json or .csv.")]
+DrawnOut = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer: .json, .csv or .png.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Level = Annotated[float, typer.Option(help="Of the intervals, between 0 and 1.")]
+Data = Annotated[Path, typer.Option(metavar="FILE", help="A recording, or a federation file with logs.")]
+
+
+def simulate(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The recording, .safetensors.")],
+    plant: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A plant in TOML, instead of a random one.")
+    ] = None,
+    units: Annotated[str | None, typer.Option(help="Names with commas between them, or a count.")] = None,
+    states: Annotated[int | None, typer.Option(help="States of every unit (2).")] = None,
+    inputs: Annotated[str | None, typer.Option(help="Inputs of every unit: a count or names (2).")] = None,
+    outputs: Annotated[str | None, typer.Option(help="Outputs of every unit: a count or names (8).")] = None,
+    topology: Annotated[str | None, typer.Option(help="dense, chain, one-way or sparse (dense).")] = None,
+    coupling: Annotated[float | None, typer.Option(help="Strength of the couplings (0.3).")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Steps to simulate.")] = 4000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the plant, the inputs and the noise.")] = 0,
+    spread: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the inputs, which are white.")] = 1.0,
+    federation: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The federation file (federation.toml beside --out).")
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Local models (models beside the federation file).")
+    ] = None,
+    force: Force = False,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """Simulate a plant: recording, local models, federation file.
+
+    Example: counterflow simulate --out recording.safetensors --units boiler,turbine --inputs valve,pump --steps 2000
+    """
+    from counterflow.cli import simulating
+
+    given = {
+        "units": units, "states": states, "inputs": inputs, "outputs": outputs, "topology": topology,
+        "coupling": coupling,
+    }  # fmt: skip
+    simulating.simulate(
+        out,
+        plant_file=plant,
+        random={name: value for name, value in given.items() if value is not None},
+        steps=steps,
+        seed=seed,
+        spread=spread,
+        federation=federation,
+        models=models,
+        force=force,
+        answer_format=answer_format,
+    )
+
+
+def fit(
+    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the fit.")],
+    method: Annotated[str | None, typer.Option(help="Instead of the file's; its options are then not used.")] = None,
+    estimate: Annotated[str | None, typer.Option(help="couplings, blocks or all.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    xi: Annotated[
+        list[str] | None, typer.Option(help="Published methods: weight, one number, or unit=number for each.")
+    ] = None,
+    rho: Annotated[float | None, typer.Option(help="Augmented Lagrangian: its penalty.")] = None,
+    solver: Annotated[str | None, typer.Option(help="Published methods: conjugate or gradient.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Published methods: at most so many.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Likelihood: at most so many passes.")] = None,
+    tol: Annotated[float | None, typer.Option(help="When to call it converged.")] = None,
+    uncertainty: Annotated[
+        bool | None, typer.Option(help="Likelihood: compute intervals (default: where that takes seconds).")
+    ] = None,
+    force: Force = False,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """Fit a federation and save the fit. Exit code 3: not converged (it is saved all the same).
+
+    Example: counterflow fit federation.toml --out fit --estimate all
+    """
+    from counterflow.cli import fitting
+
+    fitting.fit(
+        federation,
+        out,
+        method=method,
+        seed=seed,
+        xi=xi or (),
+        options={
+            "estimate": estimate, "rho": rho, "solver": solver, "rounds": rounds, "evaluations": evaluations,
+            "tol": tol, "uncertainty": uncertainty,
+        },
+        force=force,
+        answer_format=answer_format,
+    )  # fmt: skip
+
+
+def whatif(
+    directory: FitDirectory,
+    cause: Annotated[list[str] | None, typer.Option(help="Unit that would be run differently; may repeat.")] = None,
+    effect: Annotated[str | None, typer.Option(help="Unit whose outputs are asked about.")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat.")
+    ] = None,
+    set_to: Annotated[
+        list[str] | None, typer.Option("--set", metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead.")
+    ] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step.")
+    ] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to follow (50).")] = None,
+    duration: Annotated[int | None, typer.Option(min=1, help="Steps for which the change is held (all).")] = None,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ask what would have happened in these rows.")
+    ] = None,
+    start: Annotated[int | None, typer.Option(help="First row that would have been different (0).")] = None,
+    stop: Annotated[int | None, typer.Option(help="Row after the last one (the end).")] = None,
+    level: Level = 0.95,
+    answer_format: AnswerFormat = Format.table,
+    out: DrawnOut = None,
+    force: Force = False,
+) -> None:
+    """What would outputs do, or have done, with other inputs?
+
+    Example: counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10
+
+    Several causes: --change boiler.valve=+0.1 --change pump.speed=-2
+
+    The past: counterflow whatif fit --recording recording.safetensors --start 900 --stop 950 --set boiler.valve=0.5
+    """
+    from counterflow.cli import whatif as asked
+    from counterflow.errors import OptionError
+
+    if recording is None:
+        for name, value in (("--set", set_to), ("--start", start), ("--stop", stop)):
+            if value is not None and value != []:
+                raise OptionError(f"{name} asks about the past: give --recording FILE, too.")
+        asked.effect(
+            directory,
+            causes=cause or (),
+            unit=effect,
+            change=change or (),
+            schedule=schedule,
+            horizon=horizon,
+            duration=duration,
+            level=level,
+            answer_format=answer_format,
+            out=out,
+            force=force,
+        )
+        return
+    for name, count in (("--horizon", horizon), ("--duration", duration)):
+        if count is not None:
+            raise OptionError(f"{name} asks about the future: with --recording, give --start and --stop.")
+    asked.counterfactual(
+        directory,
+        recording_file=recording,
+        causes=cause or (),
+        unit=effect,
+        change=change or (),
+        set_to=set_to or (),
+        schedule=schedule,
+        start=start or 0,
+        stop=stop,
+        level=level,
+        answer_format=answer_format,
+        out=out,
+        force=force,
+    )
+
+
+def explain(
+    directory: FitDirectory,
+    recording: Data,
+    unit: Annotated[str, typer.Option(help="Unit whose outputs moved.")],
+    start: Annotated[int, typer.Option(help="First row.")] = 0,
+    stop: Annotated[int | None, typer.Option(help="Row after the last one (the end).")] = None,
+    channel: Annotated[
+        list[str] | None, typer.Option(help="Output to explain; may repeat (those that moved most).")
+    ] = None,
+    answer_format: AnswerFormat = Format.table,
+    out: DrawnOut = None,
+    force: Force = False,
+) -> None:
+    """Who moved a unit's outputs in some rows?
+
+    Example: counterflow explain fit --recording recording.safetensors --unit turbine --start 900 --stop 950
+    """
+    from counterflow.cli import explaining
+
+    explaining.explain(
+        directory,
+        recording_file=recording,
+        unit=unit,
+        start=start,
+        stop=stop,
+        channels=channel or (),
+        answer_format=answer_format,
+        out=out,
+        force=force,
+    )
+
+
+def restore(
+    directory: FitDirectory,
+    unit: Annotated[str, typer.Option(help="Unit whose outputs should move.")],
+    target: Annotated[list[str], typer.Option(metavar="CHANNEL=NUMBER", help="By how much; may repeat.")],
+    using: Annotated[list[str], typer.Option(metavar="UNIT[.CHANNEL]", help="Inputs that may change; may repeat.")],
+    horizon: Annotated[int, typer.Option(min=1, help="Steps until it should be reached.")] = 50,
+    answer_format: AnswerFormat = Format.table,
+    out: Out = None,
+    force: Force = False,
+) -> None:
+    """Which change of inputs would move outputs so far?
+
+    The smallest within the limits; exit code 5: there is none, and the nearest is shown.
+
+    Example: counterflow restore fit --unit turbine --target speed=+5 --using boiler --using pump.valve
+    """
+    from counterflow.cli import explaining
+
+    explaining.restore(
+        directory,
+        unit=unit,
+        target=target,
+        using=using,
+        horizon=horizon,
+        answer_format=answer_format,
+        out=out,
+        force=force,
+    )
+
+
+def forecast(
+    directory: FitDirectory,
+    recording: Data,
+    horizon: Annotated[int, typer.Option(min=1, help="Steps after the last row.")] = 50,
+    plan: Annotated[
+        list[str] | None, typer.Option(metavar="UNIT.CHANNEL=NUMBER", help="An input's value from now on; may repeat.")
+    ] = None,
+    unit: Annotated[list[str] | None, typer.Option(help="Units to show; may repeat (all).")] = None,
+    level: Level = 0.95,
+    answer_format: AnswerFormat = Format.table,
+    out: DrawnOut = None,
+    force: Force = False,
+) -> None:
+    """What will happen after the recording's last row?
+
+    Example: counterflow forecast fit --recording recording.safetensors --horizon 30 --plan boiler.valve=0.5
+    """
+    from counterflow.cli import explaining
+
+    explaining.forecast(
+        directory,
+        recording_file=recording,
+        horizon=horizon,
+        plan=plan or (),
+        units=unit or (),
+        level=level,
+        answer_format=answer_format,
+        out=out,
+        force=force,
+    )
+
+
+def graph(
+    directory: FitDirectory,
+    rate: Annotated[float, typer.Option(help="False-discovery rate, between 0 and 1.")] = 0.05,
+    answer_format: AnswerFormat = Format.table,
+    out: Out = None,
+    force: Force = False,
+) -> None:
+    """Which unit acts on which, directly or through others?
+
+    Example: counterflow graph fit --rate 0.01
+    """
+    from counterflow.cli import explaining
+
+    explaining.graph(directory, rate=rate, answer_format=answer_format, out=out, force=force)
+
+
+ALL = (simulate, fit, whatif, explain, restore, forecast, graph)

@@ -1,0 +1,391 @@
+"""``counterflow explain``, ``restore``, ``forecast`` and ``graph``: the other questions to a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from counterflow import runtime
+from counterflow.cli import asking, output, wording
+from counterflow.cli.output import Format
+from counterflow.cli.whatif import trajectories_frame
+from counterflow.errors import OptionError
+from counterflow.plant.units import unknown_name
+
+if TYPE_CHECKING:
+    import polars
+
+FloatArray = NDArray[np.float64]
+
+
+# ---- explain
+
+
+def explain(
+    directory: Path,
+    *,
+    recording_file: Path,
+    unit: str,
+    start: int,
+    stop: int | None,
+    channels: Sequence[str],
+    answer_format: Format,
+    out: Path | None,
+    force: bool,
+) -> None:
+    """Who moved a unit's outputs."""
+    output.check_kind(out, ("json", "csv", "png"), force)
+    fit = asking.load_fit(directory)
+    described = fit.plant.unit(unit)
+    for name in channels:
+        if name not in described.output_names:
+            raise unknown_name(f"output of unit {unit!r}", name, described.output_names)
+    recording = asking.load_recording(fit, recording_file)
+    answer = fit.attribute(recording, unit, start, stop)
+    means = {name: asking.mean_over_rows(share) for name, share in answer.shares.items()}
+    total = asking.mean_over_rows(answer.departure)
+    size = np.nan_to_num(np.abs(total) / asking.scale_of(fit, unit))
+    order = [described.output_names.index(name) for name in channels] or [int(k) for k in np.argsort(-size)]
+    last = start + len(answer.departure) - 1
+    head = order[0]
+    sentence = _who_moved(unit, described.outputs[head].name, described.outputs[head].unit, total, means, head)
+    sentence = sentence.replace("\0", f"in rows {start} to {last}")
+    notes = asking.caveats(fit, answer.caveats)
+    told = {
+        **asking.envelope("explain", fit, sentence, notes),
+        "unit": unit,
+        "start": start,
+        "stop": last + 1,
+        "channels": asking.channels_json(described.outputs),
+        "most_departed": [described.outputs[k].name for k in order],
+        "mean_departure": total,
+        "mean_shares": means,
+        "baseline": answer.baseline,
+        "departure": answer.departure,
+        "shares": dict(answer.shares),
+    }
+    output.write_answer(out, force, told, lambda: _attribution_frame(answer), answer.plot)
+    if answer_format is Format.json:
+        print(output.as_json(told))
+        return
+    output.show_text(sentence)
+    names = list(means)
+    rows = []
+    for k in order[: len(channels) or asking.MOST_ROWS]:
+        channel = described.outputs[k]
+        digits = wording.decimals(float(total[k]))
+        label = f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
+        cells = [wording.number(float(value), digits, sign=True) for value in (total[k], *(means[n][k] for n in names))]
+        rows.append([label, *cells])
+    columns = ["channel", "departure", *(f"{n} inputs" if n in fit.names else n for n in names)]
+    output.show_table(f"{unit}: means over rows {start} to {last}, against the usual level", columns, rows)
+    output.show_notes(notes)
+    _say_written(out)
+
+
+def _who_moved(
+    unit: str, channel: str, measured_in: str, total: FloatArray, means: Mapping[str, FloatArray], k: int
+) -> str:
+    """A sentence; NUL stands for the rows."""
+    whole = float(total[k])
+    if not np.isfinite(whole):
+        return f"{unit} {channel} was not measured \0."
+    digits = wording.decimals(whole)
+    ranked = sorted(means.items(), key=lambda item: -abs(np.nan_to_num(item[1][k])))
+    parts = []
+    for name, values in ranked:
+        who = {"initial state": "the state before", "rest": "noise and what the model does not explain"}.get(
+            name, f"the {unit}'s own inputs" if name == unit else f"the inputs of {name}"
+        )
+        parts.append(f"{who} {wording.number(float(values[k]), digits, sign=True)}")
+    size = wording.quantity(wording.number(abs(whole), digits), measured_in)
+    side = "above" if whole >= 0 else "below"
+    return f"{unit} {channel} was {size} {side} its usual level \0: {', '.join(parts)}."
+
+
+def _attribution_frame(answer: runtime.Attribution) -> polars.DataFrame:
+    import polars
+
+    rows, count = answer.departure.shape
+    columns: dict[str, Any] = {
+        "row": np.repeat(np.arange(answer.first, answer.first + rows), count),
+        "channel": list(answer.channels) * rows,
+        "baseline": np.broadcast_to(answer.baseline, answer.departure.shape).ravel(),
+        "departure": answer.departure.ravel(),
+    }
+    columns |= {f"share/{name}": share.ravel() for name, share in answer.shares.items()}
+    return polars.DataFrame(columns)
+
+
+# ---- restore
+
+
+def restore(
+    directory: Path,
+    *,
+    unit: str,
+    target: Sequence[str],
+    using: Sequence[str],
+    horizon: int,
+    answer_format: Format,
+    out: Path | None,
+    force: bool,
+) -> None:
+    """Which change of inputs would move a unit's outputs so far; exit code 5 if none within the limits does."""
+    output.check_kind(out, ("json", "csv"), force)
+    fit = asking.load_fit(directory)
+    described = fit.plant.unit(unit)
+    wanted: dict[str, float] = {}
+    for text in target:
+        name, value = asking.assignment("--target", text)
+        if name not in described.output_names:
+            name = name.removeprefix(f"{unit}.")
+        if name not in described.output_names:
+            raise unknown_name(f"output of unit {unit!r}", name, described.output_names)
+        if name in wanted:
+            raise OptionError(f"--target: {name} is given twice; give it once.")
+        wanted[name] = value
+    answer = fit.restore(unit, wanted, _levers(fit, using), horizon)
+    units = {channel.name: channel.unit for channel in described.outputs}
+    aims = [
+        f"{name} by {wording.quantity(wording.exact(value, sign=True), units[name])}" for name, value in wanted.items()
+    ]
+    moves = []
+    for cause, channels in answer.change.items():
+        source = fit.plant.unit(cause)
+        for channel, value in channels.items():
+            measured_in = source.inputs[source.input_names.index(channel)].unit
+            moves.append((cause, channel, value, measured_in))
+    held = wording.listed([f"{c} {i} {wording.quantity(wording.number(v, sign=True), m)}" for c, i, v, m in moves])
+    after = wording.span(horizon, fit.plant.dt)
+    if answer.feasible:
+        sentence = f"To move {unit} {wording.listed(aims)} after {after}, hold {held}."
+    else:
+        reached = wording.listed(
+            [
+                f"{name} {wording.quantity(wording.number(float(value), sign=True), units[name])}"
+                for name, value in zip(answer.channels, answer.reached, strict=True)
+            ]
+        )
+        sentence = (
+            f"{unit} {wording.listed(aims)} after {after} cannot be reached within the limits of these inputs; "
+            f"the nearest is {reached}, with {held}."
+        )
+    notes = asking.caveats(fit, answer.caveats)
+    told = {
+        **asking.envelope("restore", fit, sentence, notes),
+        "unit": unit,
+        "horizon": horizon,
+        "feasible": answer.feasible,
+        "change": {cause: dict(channels) for cause, channels in answer.change.items()},
+        "channels": list(answer.channels),
+        "target": answer.target,
+        "reached": answer.reached,
+    }
+
+    def frame() -> polars.DataFrame:
+        import polars
+
+        columns = ("unit", "channel", "change", "measured_in")
+        return polars.DataFrame({name: [move[k] for move in moves] for k, name in enumerate(columns)})
+
+    output.write_answer(out, force, told, frame)
+    if answer_format is Format.json:
+        print(output.as_json(told))
+    else:
+        output.show_text(sentence)
+        rows = [[c, i, wording.quantity(wording.number(v, sign=True), m)] for c, i, v, m in moves]
+        output.show_table("hold these changes", ["unit", "input", "change"], rows, left=2)
+        rows = [
+            [
+                name,
+                wording.quantity(wording.number(float(aim), sign=True), units[name]),
+                wording.quantity(wording.number(float(end), sign=True), units[name]),
+            ]
+            for name, aim, end in zip(answer.channels, answer.target, answer.reached, strict=True)
+        ]
+        output.show_table(f"{unit} after {after}", ["channel", "target", "reached"], rows)
+        output.show_notes(notes)
+        _say_written(out)
+    if not answer.feasible:
+        raise typer.Exit(output.INFEASIBLE)
+
+
+def _levers(fit: runtime.Fit, using: Sequence[str]) -> dict[str, list[str]]:
+    """``boiler`` stands for all its inputs, ``boiler.valve`` for one."""
+    out: dict[str, list[str]] = {}
+    for text in using:
+        if text in fit.names:
+            unit, channels = text, list(fit.plant.unit(text).input_names)
+            if not channels:
+                raise OptionError(f"--using {text}: this unit has no inputs.")
+        else:
+            if not any(text.startswith(f"{name}.") for name in fit.names):
+                raise unknown_name("unit", text, fit.names)
+            unit, channel = asking.input_of(fit, "--using", text, ())
+            channels = [channel]
+        known = out.setdefault(unit, [])
+        known += [channel for channel in channels if channel not in known]
+    return out
+
+
+# ---- forecast
+
+
+def forecast(
+    directory: Path,
+    *,
+    recording_file: Path,
+    horizon: int,
+    plan: Sequence[str],
+    units: Sequence[str],
+    level: float,
+    answer_format: Format,
+    out: Path | None,
+    force: bool,
+) -> None:
+    """What comes after the last row."""
+    output.check_kind(out, ("json", "csv", "png"), force)
+    fit = asking.load_fit(directory)
+    wanted = list(dict.fromkeys(fit.plant.unit(name).name for name in units)) or list(fit.names)
+    recording = asking.load_recording(fit, recording_file)
+    planned = asking.inputs_given(fit, "--plan", plan, ())
+    answers = fit.forecast(recording, horizon, planned or None, level)
+    lines = []
+    for name in wanted:
+        now = _last_measured(recording[name].y)
+        world = answers[name]
+        move = np.nan_to_num(np.abs(world.mean[-1] - world.mean[0]) / asking.scale_of(fit, name))
+        lines += [(name, int(k), float(move[k]), float(now[k])) for k in np.argsort(-move)]
+    lines.sort(key=lambda line: -line[2])
+    name, k, _, _ = lines[0]
+    channel, world = fit.plant.unit(name).outputs[k], answers[name]
+    ends = _ends(world, -1, k)
+    value, interval = wording.measured(float(world.mean[-1, k]), *ends, channel.unit)
+    band = f" ({wording.percent(level)}: {interval})" if interval else ""
+    condition = "If inputs stay as they are"
+    if planned:
+        words = [
+            f"{cause} {i} is {wording.quantity(wording.exact(v), _input_unit(fit, cause, i))}"
+            for cause, channels in planned.items()
+            for i, v in channels.items()
+        ]
+        condition = f"If {wording.listed(words)} and other inputs stay as they are"
+    sentence = f"{condition}, {name} {channel.name} will be {value}{band} after {wording.span(horizon, fit.plant.dt)}."
+    notes = asking.caveats(fit, [text for unit in wanted for text in answers[unit].caveats])
+    told = {
+        **asking.envelope("forecast", fit, sentence, notes),
+        "horizon": horizon,
+        "first_row": recording.rows,
+        "plan": planned,
+        "level": level,
+        "units": {
+            unit: {
+                "channels": asking.channels_json(fit.plant.unit(unit).outputs),
+                "last_measured": _last_measured(recording[unit].y),
+                "mean": answers[unit].mean,
+                "lower": answers[unit].lower,
+                "upper": answers[unit].upper,
+            }
+            for unit in wanted
+        },
+    }
+    output.write_answer(out, force, told, lambda: trajectories_frame(answers, wanted), world.plot)
+    if answer_format is Format.json:
+        print(output.as_json(told))
+        return
+    output.show_text(sentence)
+    rows = []
+    for unit, k, _, latest in lines[: asking.MOST_ROWS]:
+        channel, world = fit.plant.unit(unit).outputs[k], answers[unit]
+        value, interval = wording.measured(float(world.mean[-1, k]), *_ends(world, -1, k), channel.unit)
+        next_value, _ = wording.measured(float(world.mean[0, k]), *_ends(world, 0, k), "")
+        rows.append([unit, channel.name, wording.number(latest), next_value, value, interval])
+    columns = ["unit", "channel", "last measured", "next", f"after {horizon}", f"{wording.percent(level)} interval"]
+    output.show_table("the channels that will move most", columns, rows, left=2)
+    if len(lines) > asking.MOST_ROWS:
+        output.show_text(f"and {len(lines) - asking.MOST_ROWS} more channels; all of them with --format json")
+    output.show_notes(notes)
+    _say_written(out)
+
+
+def _last_measured(y: FloatArray) -> FloatArray:
+    """The newest measurement (D_m,) of each channel; NaN if there is none."""
+    out = np.full(y.shape[1], np.nan)
+    for k in range(y.shape[1]):
+        there = np.flatnonzero(~np.isnan(y[:, k]))
+        if len(there):
+            out[k] = y[there[-1], k]
+    return out
+
+
+def _ends(world: runtime.Trajectory, row: int, k: int) -> tuple[float | None, float | None]:
+    if world.lower is None or world.upper is None:
+        return None, None
+    return float(world.lower[row, k]), float(world.upper[row, k])
+
+
+def _input_unit(fit: runtime.Fit, unit: str, channel: str) -> str:
+    described = fit.plant.unit(unit)
+    return described.inputs[described.input_names.index(channel)].unit
+
+
+# ---- graph
+
+
+def graph(directory: Path, *, rate: float, answer_format: Format, out: Path | None, force: bool) -> None:
+    """Which unit acts on which."""
+    output.check_kind(out, ("json", "csv"), force)
+    fit = asking.load_fit(directory)
+    found = fit.graph(rate)
+    edges = sorted(found, key=lambda edge: edge.q_value if np.isfinite(edge.q_value) else 2.0)
+    direct = [f"{edge.cause} -> {edge.effect}" for edge in edges if edge.direct]
+    sentence = (
+        f"At a false-discovery rate of {wording.percent(rate)}, these act directly: {', '.join(direct)}."
+        if direct
+        else f"At a false-discovery rate of {wording.percent(rate)}, no unit is found to act on another."
+    )
+    notes = asking.caveats(fit, fit.caveats)
+    fields = (
+        "cause", "effect", "direct", "reaches", "p_value", "p_value_A", "p_value_B", "q_value", "direct_strength",
+        "total_strength",
+    )  # fmt: skip
+    told = {
+        **asking.envelope("graph", fit, sentence, notes),
+        "rate": rate,
+        "units": list(found.names),
+        "edges": [{name: getattr(edge, name) for name in fields} for edge in edges],
+    }
+
+    def frame() -> polars.DataFrame:
+        import polars
+
+        return polars.DataFrame({name: [getattr(edge, name) for edge in edges] for name in fields})
+
+    output.write_answer(out, force, told, frame)
+    if answer_format is Format.json:
+        print(output.as_json(told))
+        return
+    output.show_text(sentence)
+    rows = []
+    for edge in edges:
+        kind = "direct" if edge.direct else "through others" if edge.reaches else "none found"
+        kind = kind if np.isfinite(edge.p_value) else "not determined"
+        numbers = [f"{edge.q_value:.2g}" if np.isfinite(edge.q_value) else "–"]
+        numbers += [wording.number(edge.direct_strength), wording.number(edge.total_strength)]
+        rows.append([f"{edge.cause} -> {edge.effect}", kind, *numbers])
+    columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
+    output.show_table("who acts on whom", columns, rows, left=2)
+    output.show_notes(notes)
+    _say_written(out)
+
+
+def _say_written(out: Path | None) -> None:
+    if out is not None:
+        output.show_text("")
+        output.show_text(f"written: {out}")

@@ -1,0 +1,418 @@
+"""Federations and plants described in TOML, and local models in safetensors files.
+
+::
+
+    [federation]                      # all of it optional but a source of data
+    method = "sufficient"
+    estimate = "couplings"
+    seed = 0
+    dt = 60.0                         # seconds between two rows
+    recording = "recording.safetensors"
+
+    [units.boiler]
+    model = "models/boiler.safetensors"   # or A = [[...]], B, C, Q, R in place
+    log = "boiler.csv"                    # instead of a recording
+
+    [[units.boiler.inputs]]
+    name = "valve"
+    unit = "%"
+    limits = [0, 100]
+
+Paths are relative to the file. Whatever is wrong is told with the line where it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.cli.toml_lines import TomlPath, shown
+from counterflow.cli.toml_page import LETTERS, Page, what
+from counterflow.errors import CounterflowError, ModelError, StorageError
+from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
+from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
+
+FloatArray = NDArray[np.float64]
+
+_LARGEST_MODEL = 256 << 20  # bytes
+_MODEL_FORMAT = {"format": "counterflow local model", "version": 1}
+_UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation file, checked and read: ready for ``counterflow.fit``."""
+
+    path: Path
+    recording: Recording
+    models: Mapping[str, LocalModel] | None
+    method: str
+    seed: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+# ---- local models
+
+
+def save_model(model: LocalModel, path: str | Path) -> None:
+    """Write a local model to a safetensors file with the arrays A, B, C, Q, R."""
+    Path(path).write_bytes(model_bytes(model))
+
+
+def model_bytes(model: LocalModel) -> bytes:
+    """What ``save_model`` writes."""
+    from safetensors.numpy import save
+
+    arrays = {letter: np.ascontiguousarray(getattr(model, letter)) for letter in LETTERS}
+    return bytes(save(arrays, metadata={"counterflow": json.dumps(_MODEL_FORMAT)}))
+
+
+def load_model(path: str | Path) -> LocalModel:
+    """Read a local model: any safetensors file that holds A, B, C, Q, R as matrices of float64 or float32."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise StorageError(f"there is no file {str(path)!r}: check the path.")
+        if (size := path.stat().st_size) > _LARGEST_MODEL:
+            raise StorageError(f"{str(path)!r} has {size} bytes, more than a local model can have.")
+        with safe_open(str(path), framework="numpy") as file:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StorageError(f"{str(path)!r} is damaged or not a safetensors file: {error}") from error
+    if set(arrays) != set(LETTERS):
+        raise StorageError(f"{str(path)!r} holds {sorted(arrays)[:8]}, not {', '.join(LETTERS)} of a local model.")
+    for letter, array in arrays.items():
+        if array.dtype not in (np.float64, np.float32):
+            raise StorageError(f"{str(path)!r}: {letter} has type {array.dtype}: store it as float64.")
+    try:
+        return LocalModel(**{letter: array.astype(np.float64) for letter, array in arrays.items()})
+    except CounterflowError as error:
+        raise StorageError(f"{str(path)!r}: {error}") from error
+
+
+# ---- reading
+
+
+def read_federation(path: str | Path) -> Federation:
+    """Read and check a federation file, its data and its models."""
+    from counterflow.cli.unit_logs import read_log
+
+    page = Page(Path(path))
+    page.known((), page.contents, ("federation", "units", "options", "privacy"))
+    head = page.table(("federation",), ("method", "estimate", "seed", "dt", "recording"), optional=True)
+    if page.table(("privacy",), None, optional=True):
+        page.refuse(("privacy",), "differential privacy is not there yet; leave this table out or empty")
+    method, seed, options = _head(page, head)
+    dt = page.number(("federation", "dt"), head.get("dt", 1.0), above=0.0)
+    shared = head.get("recording")
+    parsed = {
+        name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=shared is None)
+        for name in page.names(("units",))
+    }
+    models = {name: model for name, (_, model) in parsed.items() if model is not None}
+    if models and len(models) < len(parsed):
+        without = next(name for name in parsed if name not in models)
+        page.refuse(
+            ("units", without),
+            "it has no model, other units have one; give 'model' (a file) or A, B, C, Q and R, everywhere or nowhere",
+        )
+    if shared is not None:
+        recording = _from_recording(page, shared, parsed, head)
+    else:
+        logs = {}
+        for name in parsed:
+            at = ("units", name, "log")
+            if "log" not in page.contents["units"][name]:
+                page.refuse(at[:-1], "it has no data; give it a 'log', or give [federation] a 'recording'")
+            file = page.file(at, page.contents["units"][name]["log"])
+            unit = parsed[name][0]
+            with page.blaming(at):
+                logs[name] = read_log(file, unit.input_names, unit.output_names)
+                first = next(iter(logs))
+                if len(logs[name][0]) != len(logs[first][0]):
+                    raise ModelError(
+                        f"{file.name} has {len(logs[name][0])} rows, the log of unit {first!r} has "
+                        f"{len(logs[first][0])}; cut or align them to the same rows"
+                    )
+                Recording.from_arrays({name: logs[name]}, dt, [unit])
+        recording = Recording.from_arrays(logs, dt, [unit for unit, _ in parsed.values()])
+    return Federation(Path(path), recording, models or None, method, seed, options)
+
+
+def read_plant(path: str | Path) -> Plant:
+    """Read a plant: units with their own models, and ``[[couplings]]`` with cause, effect, and blocks A and B."""
+    page = Page(Path(path))
+    page.known((), page.contents, ("plant", "units", "couplings"))
+    head = page.table(("plant",), ("dt",), optional=True)
+    dt = page.number(("plant", "dt"), head.get("dt", 1.0), above=0.0)
+    units, models = [], {}
+    for name in page.names(("units",)):
+        unit, model = _unit(page, ("units", name), _UNIT_KEYS, needs_channels=False)
+        if model is None:
+            page.refuse(("units", name), "it has no model; give 'model' (a file) or A, B, C, Q and R")
+        units.append(_described(page, ("units", name), unit, model))
+        models[name] = model
+    blocks = {letter: _diagonal([getattr(model, letter) for model in models.values()]) for letter in LETTERS}
+    with page.blaming(("units",)):
+        plant = Plant(units=tuple(units), **blocks, dt=dt)
+    A, B = np.array(plant.A), np.array(plant.B)
+    seen: set[tuple[str, str]] = set()
+    couplings = page.contents.get("couplings", [])
+    if not isinstance(couplings, list):
+        page.refuse(("couplings",), "must be an array of tables: write [[couplings]]")
+    for k in range(len(couplings)):
+        at: TomlPath = ("couplings", k)
+        entry = page.table(at, ("cause", "effect", "A", "B"))
+        ends = []
+        for key in ("cause", "effect"):
+            name = page.text((*at, key), entry.get(key))
+            if name not in models:
+                page.refuse((*at, key), f"no unit is called {name!r}{page.hint(name, list(models))}")
+            ends.append(name)
+        cause, effect = ends
+        if cause == effect:
+            page.refuse(at, f"cause and effect are both {cause!r}; its own blocks stand in [units.{cause}]")
+        if (cause, effect) in seen:
+            page.refuse(at, f"{cause!r} -> {effect!r} is given twice")
+        seen.add((cause, effect))
+        for letter, whole, columns in (
+            ("A", A, plant.state_slice(cause)),
+            ("B", B, plant.input_slice(cause)),
+        ):
+            if letter in entry:
+                block = page.matrix((*at, letter), entry[letter])
+                rows = plant.state_slice(effect)
+                wanted = (rows.stop - rows.start, columns.stop - columns.start)
+                if block.shape != wanted:
+                    page.refuse((*at, letter), f"has shape {block.shape}, must have {wanted}")
+                whole[rows, columns] = block
+    return plant.replace(A=A, B=B)
+
+
+def _head(page: Page, head: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+    method = page.text(("federation", "method"), head.get("method", "sufficient"))
+    if method not in METHODS:
+        page.refuse(
+            ("federation", "method"), f"{method!r} is not one of {', '.join(METHODS)}{page.hint(method, METHODS)}"
+        )
+    if method == "oracle":
+        page.refuse(("federation", "method"), "'oracle' needs the true plant, which a federation does not have")
+    seed = page.whole(("federation", "seed"), head.get("seed", 0), 0)
+    kind = LikelihoodOptions if method in LIKELIHOOD_METHODS else TrainingOptions
+    options: dict[str, Any] = {}
+    if "estimate" in head:
+        with page.blaming(("federation", "estimate")):
+            kind.parse(method, {"estimate": head["estimate"]})
+        options["estimate"] = head["estimate"]
+    for key, value in page.table(("options",), None, optional=True).items():
+        if key in options:
+            page.refuse(("options", key), "stands in [federation], too; give it once")
+        with page.blaming(("options", key)):
+            kind.parse(method, {key: value})
+        options[key] = value
+    with page.blaming(("options",)):
+        kind.parse(method, options)
+    return method, seed, options
+
+
+def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -> tuple[Unit, LocalModel | None]:
+    """A unit and its model, if it has one; without channels given they are named by count."""
+    name = str(at[-1])
+    table = page.table(at, keys)
+    model = _model(page, at, table)
+    states = page.whole((*at, "states"), table["states"], 1) if "states" in table else None
+    if model is not None and states not in (None, model.states):
+        page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
+    channels: dict[str, Any] = {}
+    for side, least in (("inputs", 0), ("outputs", 1)):
+        if side in table:
+            channels[side] = _channels(page, (*at, side), table[side], least)
+        elif needs_channels and least:
+            page.refuse(at, f"{side!r} is missing; name the columns of its log")
+        elif needs_channels:
+            channels[side] = []
+        if model is not None and side in channels:
+            count = model.n_inputs if side == "inputs" else model.n_outputs
+            if count != len(channels[side]):
+                where = (*at, side) if side in table else at
+                page.refuse(where, f"{len(channels[side])} {side} are named, but the model has {count}")
+    if model is not None:
+        channels.setdefault("inputs", model.n_inputs)
+        channels.setdefault("outputs", model.n_outputs)
+    with page.blaming(at):
+        return Unit(name, states=model.states if model else states or 2, **channels), model
+
+
+def _described(page: Page, at: TomlPath, unit: Unit, model: LocalModel) -> Unit:
+    with page.blaming(at):
+        return Unit(unit.name, model.states, unit.inputs, unit.outputs)
+
+
+def _model(page: Page, at: TomlPath, table: Mapping[str, Any]) -> LocalModel | None:
+    given = [letter for letter in LETTERS if letter in table]
+    if "model" in table:
+        if given:
+            page.refuse((*at, given[0]), "the model is given twice: as a file and in place; give one of them")
+        where = (*at, "model")
+        file = page.file(where, table["model"])
+        with page.blaming(where):
+            return load_model(file)
+    if not given:
+        return None
+    missing = [letter for letter in LETTERS if letter not in table]
+    if missing:
+        page.refuse(at, f"the model lacks {', '.join(missing)}; give A, B, C, Q and R, or 'model', a file")
+    arrays = {letter: page.matrix((*at, letter), table[letter]) for letter in LETTERS}
+    with page.blaming_letter(at):
+        return LocalModel(**arrays)
+
+
+def _channels(page: Page, at: TomlPath, given: Any, least: int) -> list[Channel]:
+    if not isinstance(given, list):
+        page.refuse(at, f"must be a list of names, or tables [[{shown(at)}]] with name, unit and limits")
+    if len(given) < least:
+        page.refuse(at, f"is empty; give at least {least}")
+    out: list[Channel] = []
+    for k, entry in enumerate(given):
+        here = (*at, k)
+        if isinstance(entry, str):
+            with page.blaming(here):
+                channel = Channel(entry)
+        elif isinstance(entry, dict):
+            page.known(here, entry, ("name", "unit", "limits"))
+            if "name" not in entry:
+                page.refuse(here, "'name' is missing")
+            name = page.text((*here, "name"), entry["name"])
+            unit = page.text((*here, "unit"), entry.get("unit", ""))
+            limits = _limits(page, (*here, "limits"), entry["limits"]) if "limits" in entry else None
+            with page.blaming((*here, "name")):
+                channel = Channel(name, unit, limits)
+        else:
+            page.refuse(here, f"must be a name or a table with name, unit and limits, got {what(entry)}")
+        if channel.name in [other.name for other in out]:
+            page.refuse((*here, "name"), f"{channel.name!r} is used twice; rename one of them")
+        out.append(channel)
+    return out
+
+
+def _limits(page: Page, at: TomlPath, given: Any) -> tuple[float, float]:
+    remedy = "give [low, high] with low below high; an end may be inf"
+    if not isinstance(given, list) or len(given) != 2:
+        page.refuse(at, f"must be two numbers, got {what(given)}; {remedy}")
+    low, high = (page.number((*at, k), end, infinite=True) for k, end in enumerate(given))
+    if not low < high:
+        page.refuse(at, f"low {low:g} is not below high {high:g}; {remedy}")
+    return low, high
+
+
+def _from_recording(
+    page: Page, shared: Any, parsed: Mapping[str, tuple[Unit, LocalModel | None]], head: Mapping[str, Any]
+) -> Recording:
+    at = ("federation", "recording")
+    file = page.file(at, shared)
+    with page.blaming(at):
+        stored = Recording.load(file)
+    units = page.contents["units"]
+    for name in stored.names:
+        if name not in parsed:
+            page.refuse(("units",), f"the recording has a unit {name!r}, which is not described; add [units.{name}]")
+    if "dt" in head and head["dt"] != stored.dt:
+        page.refuse(("federation", "dt"), f"is {head['dt']:g}, the recording's is {stored.dt:g}; leave it out")
+    described, arrays = [], {}
+    for name, (unit, model) in parsed.items():
+        here: TomlPath = ("units", name)
+        if "log" in units[name]:
+            page.refuse((*here, "log"), "there is a recording, too; give one of them")
+        if name not in stored.names:
+            page.refuse(here, f"the recording has no such unit{page.hint(name, stored.names)}")
+        part = stored[name]
+        sides: dict[str, tuple[Channel, ...]] = {}
+        for side in ("inputs", "outputs"):
+            own: tuple[Channel, ...] = getattr(part.unit, side)
+            given: tuple[Channel, ...] = getattr(unit, side)
+            if side in units[name]:
+                names, wanted = [c.name for c in given], [c.name for c in own]
+                if names != wanted:
+                    page.refuse((*here, side), f"{', '.join(names)}; the recording has {', '.join(wanted) or 'none'}")
+                own = given
+            elif model is not None and len(given) != len(own):
+                page.refuse(here, f"the model has {len(given)} {side}, the recording has {len(own)}")
+            sides[side] = own
+        states = unit.states if model is not None or "states" in units[name] else part.unit.states
+        described.append(Unit(name, states, **sides))
+        arrays[name] = (part.y, part.u)
+    return Recording.from_arrays(arrays, stored.dt, described)
+
+
+def _diagonal(blocks: Sequence[FloatArray]) -> FloatArray:
+    rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
+    out = np.zeros((rows, columns))
+    row = column = 0
+    for block in blocks:
+        out[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return out
+
+
+# ---- writing
+
+
+def federation_text(
+    units: Sequence[Unit],
+    dt: float,
+    *,
+    recording: str,
+    models: Mapping[str, str],
+    method: str = "sufficient",
+    seed: int = 0,
+) -> str:
+    """A federation file for a recording and model files, given by paths relative to it."""
+    lines = [
+        "# A federation: what each unit has, and how to fit it.  counterflow fit THIS-FILE --out fit",
+        "",
+        "[federation]",
+        f"method = {quoted(method)}",
+        f"seed = {seed}",
+        f"dt = {dt!r}  # seconds between two rows",
+        f"recording = {quoted(recording)}",
+    ]
+    for unit in units:
+        at = shown_key("units", unit.name)
+        lines += ["", f"[{at}]", f"states = {unit.states}", f"model = {quoted(models[unit.name])}"]
+        for side in ("inputs", "outputs"):
+            channels: tuple[Channel, ...] = getattr(unit, side)
+            for channel in channels:
+                lines += ["", f"[[{at}.{side}]]", f"name = {quoted(channel.name)}"]
+                if channel.unit:
+                    lines.append(f"unit = {quoted(channel.unit)}")
+                if channel.limits is not None:
+                    lines.append(f"limits = [{channel.limits[0]!r}, {channel.limits[1]!r}]")
+    return "\n".join(lines) + "\n"
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def shown_key(table: str, name: str) -> str:
+    """A dotted key, with quotes where TOML needs them."""
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return f"{table}.{name if bare else quoted(name)}"
+
+
+def relative(target: Path, base: Path) -> str:
+    """A path as the file in folder ``base`` writes it."""
+    try:
+        return Path(os.path.relpath(target.absolute(), base.absolute())).as_posix()
+    except ValueError:  # another drive
+        return target.absolute().as_posix()

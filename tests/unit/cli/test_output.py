@@ -1,0 +1,104 @@
+"""Files that are whole or not there, strict JSON, numbers for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterflow.cli import output, wording
+from counterflow.errors import OptionError, StorageError
+
+
+def test_json_is_strict() -> None:
+    value = {
+        "a": np.array([[1.0, np.nan], [np.inf, -0.5]]),
+        "b": float("nan"),
+        "c": (np.int64(3), True, None),
+        "d": "µ",
+    }
+    text = output.as_json(value)
+    assert text.isascii()
+    assert "\n" not in text
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "a": [[1.0, None], [None, -0.5]],
+        "b": None,
+        "c": [3, True, None],
+        "d": "µ",
+    }
+
+
+def test_all_files_or_none(tmp_path: Path) -> None:
+    def fails(path: Path) -> None:
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        output.write_all({tmp_path / "deep" / "er" / "a": b"1", tmp_path / "b": fails}, force=False)
+    assert list(tmp_path.iterdir()) == []
+    output.write_all({tmp_path / "deep" / "a": b"1", tmp_path / "b": b"2"}, force=False)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "deep"]
+
+
+def test_an_interrupt_while_renaming_takes_back_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old").write_text("mine")
+    real, calls = output.os.replace, []
+
+    def replace(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(output.os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        output.write_all({tmp_path / "new": b"1", tmp_path / "old": b"2"}, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "mine"
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("mine")
+    with pytest.raises(StorageError, match="--force"):
+        output.write_all({tmp_path / "b": b"1", tmp_path / "a": b"1"}, force=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    output.write_all({tmp_path / "a": b"1"}, force=True)
+    assert (tmp_path / "a").read_bytes() == b"1"
+    with pytest.raises(StorageError, match="directory"):
+        output.write_all({tmp_path: b"1"}, force=True)
+    with pytest.raises(StorageError, match="below the file"):
+        output.write_all({tmp_path / "a" / "b": b"1"}, force=True)
+
+
+def test_the_kind_of_a_file_is_known_before_work(tmp_path: Path) -> None:
+    output.check_kind(None, ("json",), force=False)
+    output.check_kind(tmp_path / "x.JSON", ("json",), force=False)
+    with pytest.raises(OptionError, match=r"\.json or \.csv"):
+        output.check_kind(tmp_path / "x.pdf", ("json", "csv"), force=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "lower", "upper", "texts"),
+    [
+        (3.2, 2.8, 3.6, ("3.20 rpm", "2.80 to 3.60")),
+        (3.2, None, None, ("3.20 rpm", "")),
+        (1234.4, 1000.0, 1500.0, ("1234 rpm", "1000 to 1500")),
+        (-0.0001, -0.2, 0.2, ("0.00 rpm", "-0.20 to 0.20")),
+        (float("nan"), float("nan"), float("nan"), ("– rpm", "")),
+        (0.0, 0.0, 0.0, ("0.00 rpm", "0.00 to 0.00")),
+        (2.5e9, 2.4e9, 2.6e9, ("2.5e+09 rpm", "2.4e+09 to 2.6e+09")),
+    ],
+)
+def test_measured(value: float, lower: float | None, upper: float | None, texts: tuple[str, str]) -> None:
+    assert wording.measured(value, lower, upper, "rpm") == texts
+
+
+def test_words() -> None:
+    assert wording.span(1, 1.0) == "1 step"
+    assert wording.span(10, 60.0) == "10 steps (10 min)"
+    assert wording.listed(["a"]) == "a"
+    assert wording.listed(["a", "b", "c"]) == "a, b and c"
+    assert wording.percent(0.95) == "95 %"
+    assert wording.percent(0.999) == "99.9 %"
