@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -116,6 +117,41 @@ def test_the_published_method_is_shown_for_what_it_is(demo: tuple[Path, dict[str
         assert abs(share) < 0.2  # white inputs: next to nothing of the first step is found
 
 
+def test_the_incident_is_explained_and_mended(demo: tuple[Path, dict[str, Any]]) -> None:
+    """A make-up valve stood open: who did it, what would have been, what brings the pressure back."""
+    from counterflow.cli.demo_plant import demo_plant
+
+    out, answer = demo
+    assert len(answer["incident"]) == 3
+    assert max(answer["shares"], key=lambda name: abs(answer["shares"][name])) == "water_treatment"
+    assert answer["shares"]["water_treatment"] < -2  # bar
+    told = re.search(
+        r"would have been ([+-][\d.]+) bar .*, in truth ([+-][\d.]+) bar", answer["incident"][0]["sentence"]
+    )
+    assert told is not None
+    assert abs(float(told[1]) - float(told[2])) < 1.5
+    wanted = re.search(r"back by \+([\d.]+) bar", answer["incident"][2]["question"])
+    assert wanted is not None
+    oracle = cf.fit(cf.Recording.load(out / "recording.safetensors"), demo_plant(), method="oracle")
+    change = answer["restoration"]
+    reached = oracle.effect(list(change), "boiler", change, horizon=30).mean[-1, 0]
+    assert reached == pytest.approx(float(wanted[1]), rel=0.2)  # what was learned from 400 minutes does it in truth
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for told_again in answer["incident"]:
+        assert html.escape(told_again["question"]).replace(" %", "\N{NO-BREAK SPACE}%") in page
+
+
+def test_the_report_has_all_its_parts(demo: tuple[Path, dict[str, Any]]) -> None:
+    out, answer = demo
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for words in (
+        "Question 6 of 6", "Who acts on whom", "What was checked", "Before you act on this", "Server loss",
+        "none spent: nothing was made private", "Where this comes from", "SHA-256", 'class="graph"', "<desc id=",
+    ):  # fmt: skip
+        assert words in page, words
+    assert all(check["passed"] for check in answer["checks"])  # the model is the true one
+
+
 class Reader(HTMLParser):
     """Collects what a page would fetch, and what it defines."""
 
@@ -165,6 +201,15 @@ def test_the_same_command_gives_the_same_files_in_place_of_others(
         if path.is_file():
             assert (tmp_path / "out" / path.relative_to(demo[0])).read_bytes() == path.read_bytes(), path.name
     assert len(list((tmp_path / "out").rglob("*"))) == len(list(demo[0].rglob("*")))
+
+
+def test_a_method_that_does_not_settle_is_refused_on_the_page(tmp_path: Path) -> None:
+    done = run("demo", "--out", str(tmp_path / "out"), "--method", "penalty", "--format", "json", *SHORT)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert len(answer["incident"]) == 3
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert ("Refused: " in page) == any(told["sentence"].startswith("Refused") for told in answer["incident"])
 
 
 @pytest.mark.parametrize(

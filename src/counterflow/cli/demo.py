@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,15 @@ from rich.text import Text
 from counterflow import report, runtime
 from counterflow._version import __version__
 from counterflow.cli.demo_plant import INPUT_SPREAD, demo_plant
-from counterflow.errors import OptionError, StorageError
+from counterflow.errors import OptionError, StorageError, UnstableError
 from counterflow.plant import Plant, Recording, excitation
 
 FloatArray = NDArray[np.float64]
 
 RECORDING, FIT, REPORT = "recording.safetensors", "fit", "report.html"
 HORIZON, HELD = 40, 10  # steps
+WINDOW, OPENED, OPENING = 80, 20, 5.0  # the incident: rows before the end, for how many of them, by how much
+BACK = 30  # steps in which a pressure is to be brought back
 PUBLISHED = "penalty"
 GRADIENT_ROUNDS = 2000
 
@@ -60,6 +62,22 @@ QUESTIONS = (
 )
 
 
+@dataclass(frozen=True)
+class Incident:
+    """The make-up valve stuck open near the end: what would have been, who did it, what brings the pressure back.
+
+    A method whose estimate does not settle refuses some of it; the page then says so.
+    """
+
+    world: report.World | report.Refusal
+    shares: report.Shares | report.Refusal
+    remedy: report.Remedy | report.Refusal
+
+    @property
+    def questions(self) -> tuple[report.World | report.Shares | report.Remedy | report.Refusal, ...]:
+        return self.world, self.shares, self.remedy
+
+
 def run(out: Path, *, steps: int, seed: int, method: str | None, as_json: bool) -> None:
     """Do it and print where the results are."""
     began = time.perf_counter()
@@ -70,21 +88,73 @@ def run(out: Path, *, steps: int, seed: int, method: str | None, as_json: bool) 
     console = Console(stderr=True, quiet=as_json)
     with console.status("simulating the plant"):
         plant = demo_plant()
-        inputs = excitation.white(plant, steps, seed, scale=INPUT_SPREAD)
+        inputs, calm = record_incident(plant, steps, seed)
         recording = plant.simulate(steps, rng=seed, inputs=inputs)
     with console.status(f"fitting the federation: {chosen}"):
         fits = fit_all(recording, plant, chosen, seed)
     with console.status("asking what-if, and simulating the true answers"):
         whatifs = tuple(ask(question, plant, inputs, steps, seed, fits) for question in QUESTIONS)
+        incident = look_into(recording, plant.simulate(steps, rng=seed, inputs=calm), fits[chosen])
     with console.status("drawing the report"):
-        content = compose(plant, recording, fits, whatifs, steps, seed, chosen)
+        content = compose(plant, recording, fits, whatifs, incident, steps, seed, chosen)
         page = report.render(content)  # all is drawn before anything is written
     _write(out, recording, fits[chosen], page)
     seconds = time.perf_counter() - began
     if as_json:
-        print(json.dumps(_as_json(out, fits, whatifs, content, chosen, steps, seed, seconds), allow_nan=False))
+        answer = _as_json(out, fits, whatifs, incident, content, chosen, steps, seed, seconds)
+        print(json.dumps(answer, allow_nan=False))
     else:
-        _show(out, fits, whatifs, content, chosen, seconds)
+        _show(out, fits, whatifs, incident, content, chosen, seconds)
+
+
+def record_incident(plant: Plant, steps: int, seed: int) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Inputs as they were, with a make-up valve that stood too far open near the end, and as they should have been."""
+    calm = dict(excitation.white(plant, steps, seed, scale=INPUT_SPREAD))
+    inputs = {name: series.copy() for name, series in calm.items()}
+    valve = plant.unit("water_treatment").input_names.index("make-up valve")
+    start = steps + 1 - WINDOW
+    inputs["water_treatment"][start : start + OPENED, valve] += OPENING
+    return inputs, calm
+
+
+def look_into(recording: Recording, calm: Recording, fit: runtime.Fit) -> Incident:
+    """Ask about the incident; ``calm`` is the simulator's run of the same noise without it."""
+    start, stop, clock = recording.rows - WINDOW, recording.rows, report.Clock.of(recording.dt)
+    minutes = f"minute {start:g} to {start + OPENED - 1:g}"
+    valve = calm["water_treatment"].unit.input_names.index("make-up valve")
+    do = {"water_treatment": {"make-up valve": calm["water_treatment"].u[start:stop, valve]}}
+    world = report.tell(
+        fit, recording,
+        report.AskCounterfactual(
+            "boiler", do, start, stop, "drum pressure",
+            f"The make-up valve stood {OPENING:g} % too far open from {minutes}: where would the drum pressure have "
+            "been without that?",
+        ),
+    )  # fmt: skip
+    shares = report.tell(
+        fit, recording,
+        report.AskAttribution(
+            "boiler", start, start + 2 * OPENED, "drum pressure",
+            f"Who moved the drum pressure from minute {start:g} to {start + 2 * OPENED - 1:g}?",
+        ),
+    )  # fmt: skip
+    lost = float(OPENING)  # bar, if nothing better is known
+    if isinstance(world, report.World):
+        told, at = world.trajectory, world.headline_index
+        gap = told.mean[:, at] - told.factual[:, at]
+        lost = float(np.round(gap[np.abs(gap).argmax()])) or lost
+        world = replace(world, truth=calm["boiler"].y[start:stop])
+    remedy = report.tell(
+        fit, recording,
+        report.AskRestoration(
+            "boiler", {"drum pressure": lost}, {"boiler": ["fuel valve"], "turbine": ["governor valve"]}, BACK,
+            f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
+        ),
+    )  # fmt: skip
+    assert isinstance(world, report.World | report.Refusal)
+    assert isinstance(shares, report.Shares | report.Refusal)
+    assert isinstance(remedy, report.Remedy | report.Refusal)
+    return Incident(world, shares, remedy)
 
 
 def fit_all(recording: Recording, plant: Plant, chosen: str, seed: int) -> dict[str, runtime.Fit]:
@@ -112,10 +182,15 @@ def ask(
     worlds = [plant.simulate(steps, rng=seed, inputs=series)[question.effect].y for series in (inputs, changed)]
     true = (worlds[1] - worlds[0])[start + 1 : start + 1 + HORIZON]
     answers = [report.Answer("simulator's twin run (the truth)", true, truth=True)]
-    for method, fit in fits.items():
-        effect = fit.effect(
-            question.cause, question.effect, {question.valve: question.change}, horizon=HORIZON, duration=HELD
-        )
+    for k, (method, fit) in enumerate(fits.items()):
+        try:
+            effect = fit.effect(
+                question.cause, question.effect, {question.valve: question.change}, horizon=HORIZON, duration=HELD
+            )
+        except UnstableError:
+            if k == 0:  # the method that was asked for
+                raise
+            continue
         answers.append(report.Answer.of(_label(method), effect, short=_short(method)))
     return report.WhatIf(
         question=str(question),
@@ -133,24 +208,28 @@ def compose(
     recording: Recording,
     fits: Mapping[str, runtime.Fit],
     whatifs: tuple[report.WhatIf, ...],
+    incident: Incident,
     steps: int,
     seed: int,
     chosen: str,
 ) -> report.Report:
     """Everything the page says."""
+    base = report.compose(fits[chosen], recording)
     trainings = [report.Training.of(_trained(method), fit) for method, fit in fits.items()]
     gradient = runtime.fit(
         recording, plant.locals(), method=PUBLISHED, seed=seed, solver="gradient", rounds=GRADIENT_ROUNDS
     )
     trainings.append(report.Training.of("published method, gradient steps as in its Algorithm 1", gradient))
-    first = [
-        f"one minute after a change (the paper's own question, C B Δu), {_label(method)} gives {100 * share:.1f} % of "
-        "the true effect, averaged over the questions; later on it gives what passes through its couplings of the "
-        "states, which are biased"
-        for method, share in _first_step_share(whatifs, fits).items()
-        if method == PUBLISHED
-    ]
-    return report.Report(
+    share = _first_step_share(whatifs)
+    first = (
+        "the published method has no answers to show: its estimate is unstable, and they run away"
+        if share is None
+        else f"one minute after a change (the paper's own question, C B Δu), the published method gives "
+        f"{100 * share:.1f} % of the true effect, averaged over the questions; later on it gives what passes through "
+        "its couplings of the states, which are biased"
+    )
+    return replace(
+        base,
         title="What would the turbine do if the boiler were run differently?",
         lead=(
             f"A simulated plant of three units, {steps} minutes. Each unit kept its measurements; a server learned how "
@@ -158,34 +237,32 @@ def compose(
             "is known and stands beside every estimate."
         ),
         whatifs=whatifs,
-        units=plant.units,
+        worlds=tuple(told for told in incident.questions if isinstance(told, report.World)),
+        shares=tuple(told for told in incident.questions if isinstance(told, report.Shares)),
+        remedies=tuple(told for told in incident.questions if isinstance(told, report.Remedy)),
+        refusals=tuple(told for told in incident.questions if isinstance(told, report.Refusal)),
         trainings=tuple(trainings),
         notes=(
-            "the plant is made up and linear, its inputs are white test signals, and every unit is given its own true "
-            "local model; a real plant is harder",
-            *first,
-            *fits[chosen].caveats,
+            "the plant is made up and linear, its inputs are white test signals but for one incident, and every unit "
+            "is given its own true local model; a real plant is harder",
+            first,
+            *base.notes,
         ),
         provenance={
-            "Counterflow": fits[chosen].provenance.version,
-            "method": fits[chosen].provenance.method,
-            "seed": str(seed),
-            "rows": str(recording.rows),
-            "data": f"SHA-256 {recording.digest}",
+            **base.provenance,
             "made with": f"counterflow demo --steps {steps} --seed {seed} --method {chosen}",
         },
     )
 
 
-def _first_step_share(whatifs: tuple[report.WhatIf, ...], fits: Mapping[str, runtime.Fit]) -> dict[str, float]:
-    """Per method: how much of the true effect of the first step (the paper's own question) it gives, on average."""
-    shares: dict[str, list[float]] = {method: [] for method in fits}
+def _first_step_share(whatifs: tuple[report.WhatIf, ...]) -> float | None:
+    """How much of the true effect of the first step (the paper's own question) its method gives, on average."""
+    shares = []
     for whatif in whatifs:
         assert whatif.truth is not None
         true = whatif.truth.mean[0]
-        for method, answer in zip(fits, whatif.estimates, strict=True):
-            shares[method].append(float(answer.mean[0] @ true / (true @ true)))
-    return {method: float(np.mean(values)) for method, values in shares.items()}
+        shares += [float(a.mean[0] @ true / (true @ true)) for a in whatif.estimates if a.label == _label(PUBLISHED)]
+    return float(np.mean(shares)) if shares else None
 
 
 def check_place(out: Path) -> None:
@@ -229,6 +306,8 @@ def _plain(name: str) -> str:
 
 
 def _label(method: str) -> str:
+    if method == "sufficient":
+        return "Counterflow"
     return "the published method" if method == PUBLISHED else f"method {method!r}"
 
 
@@ -237,13 +316,14 @@ def _trained(method: str) -> str:
 
 
 def _short(method: str) -> str:
-    return "published" if method == PUBLISHED else method
+    return "published" if method == PUBLISHED else "Counterflow" if method == "sufficient" else method
 
 
 def _as_json(
     out: Path,
     fits: Mapping[str, runtime.Fit],
     whatifs: tuple[report.WhatIf, ...],
+    incident: Incident,
     content: report.Report,
     chosen: str,
     steps: int,
@@ -288,6 +368,12 @@ def _as_json(
             }
             for whatif in whatifs
         ],
+        "incident": [{"question": told.question, "sentence": told.sentence()} for told in incident.questions],
+        "restoration": {cause: dict(change) for cause, change in incident.remedy.restoration.change.items()}
+        if isinstance(incident.remedy, report.Remedy)
+        else None,
+        "shares": dict(incident.shares.ranked()) if isinstance(incident.shares, report.Shares) else None,
+        "checks": [{"name": c.name, "passed": c.passed, "finding": c.finding} for c in content.checks],
     }
 
 
@@ -295,6 +381,7 @@ def _show(
     out: Path,
     fits: Mapping[str, runtime.Fit],
     whatifs: tuple[report.WhatIf, ...],
+    incident: Incident,
     content: report.Report,
     chosen: str,
     seconds: float,
@@ -319,6 +406,10 @@ def _show(
             )
         console.print()
         console.print(table)
+    for told in incident.questions:
+        console.print()
+        console.print(Text(told.question), style="bold")
+        console.print(Text(told.sentence()))
     console.print()
     for text in content.caveats:
         console.print(Text(f"note: {text}"), style="yellow")

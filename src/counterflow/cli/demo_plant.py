@@ -1,7 +1,8 @@
 """The plant of ``counterflow demo``: a boiler, the turbine it feeds, and the water treatment that feeds the boiler.
 
-One step is one minute. Every number is a deviation from the operating point, states are scaled to order one. The
-matrices are made up, but with the signs and the order of magnitude that an operator would expect:
+One step is one minute. Every number is a deviation from the operating point, at which every valve is half open; states
+are scaled to order one. The matrices are made up, but with the signs and the order of magnitude that an operator would
+expect:
 
 - more fuel raises the heat in the furnace, then the drum pressure, then the steam that reaches the turbine; part of it
   arrives within the minute (the blocks B of boiler -> turbine), the rest through the pressure (A of boiler -> turbine);
@@ -23,7 +24,7 @@ UNITS = (
     Unit(
         "boiler",
         states=3,  # furnace heat, drum pressure, drum level
-        inputs=[Channel("fuel valve", "%", (0, 100)), Channel("feedwater valve", "%", (0, 100))],
+        inputs=[Channel("fuel valve", "%", (-50, 50)), Channel("feedwater valve", "%", (-50, 50))],
         outputs=[
             Channel("drum pressure", "bar"),
             Channel("steam flow", "t/h"),
@@ -37,7 +38,7 @@ UNITS = (
     Unit(
         "turbine",
         states=3,  # inlet pressure, shaft power, condenser pressure
-        inputs=[Channel("governor valve", "%", (0, 100)), Channel("cooling water valve", "%", (0, 100))],
+        inputs=[Channel("governor valve", "%", (-50, 50)), Channel("cooling water valve", "%", (-50, 50))],
         outputs=[
             Channel("inlet pressure", "bar"),
             Channel("electric power", "MW"),
@@ -51,7 +52,7 @@ UNITS = (
     Unit(
         "water_treatment",
         states=3,  # tank level, feed temperature, conductivity
-        inputs=[Channel("make-up valve", "%", (0, 100)), Channel("dosing pump", "%", (0, 100))],
+        inputs=[Channel("make-up valve", "%", (-50, 50)), Channel("dosing pump", "%", (-50, 50))],
         outputs=[
             Channel("tank level", "cm"),
             Channel("feed temperature", "°C"),

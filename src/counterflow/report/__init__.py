@@ -1,6 +1,50 @@
-"""A fit and its answers as one HTML file that needs nothing else: no network, no script, no fonts."""
+"""A fit and its answers as one HTML file that needs nothing else: no network, no script, no fonts.
 
-from counterflow.report.content import Answer, Report, Training, WhatIf
+``write_report(path, fit, recording, questions)`` asks and writes. What it writes is a `Report`, plain data that can be
+composed by other means as well; ``render`` turns it into a page and ``write`` puts it in its place.
+"""
+
+from counterflow.report.asking import (
+    AskAttribution,
+    AskCounterfactual,
+    AskEffect,
+    AskRestoration,
+    compose,
+    tell,
+    write_report,
+)
+from counterflow.report.content import (
+    Answer,
+    Check,
+    Clock,
+    Refusal,
+    Remedy,
+    Report,
+    Shares,
+    Training,
+    WhatIf,
+    World,
+)
 from counterflow.report.page import render, write
 
-__all__ = ["Answer", "Report", "Training", "WhatIf", "render", "write"]
+__all__ = [
+    "Answer",
+    "AskAttribution",
+    "AskCounterfactual",
+    "AskEffect",
+    "AskRestoration",
+    "Check",
+    "Clock",
+    "Refusal",
+    "Remedy",
+    "Report",
+    "Shares",
+    "Training",
+    "WhatIf",
+    "World",
+    "compose",
+    "render",
+    "tell",
+    "write",
+    "write_report",
+]

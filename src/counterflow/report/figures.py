@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.errors import OptionError
-from counterflow.report.content import Training, WhatIf
+from counterflow.report.content import Remedy, Shares, Training, WhatIf, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FloatArray = NDArray[np.float64]
 
-TEXT, GRID, TRUTH, SHADE = "#123401", "#123402", "#123403", "#123404"
+TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
 SERIES = tuple(f"#1234a{k}" for k in range(6))
-_VARIABLES = {TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade"} | {
+_VARIABLES = {TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact"} | {
     colour: f"--series-{k}" for k, colour in enumerate(SERIES)
 }
 _STYLE: dict[Any, Any] = {
@@ -78,6 +78,80 @@ def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, flo
         axes.set_xlim(0, times[-1])
         axes.margins(y=0.12)
         return _fragment(figure, prefix, f"Effect on {channel.name}{unit}, {len(times) - 1} steps")
+
+
+def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> str:
+    """Measured and counterfactual values of one channel."""
+    told, channel, clock = world.trajectory, world.channels[index], world.clock
+    times = clock.step * np.arange(told.first, told.first + len(told.mean))
+    with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
+        if world.changed is not None:
+            first, stop = world.changed
+            axes.axvspan(clock.step * first, clock.step * (stop - 1), color=SHADE, linewidth=0, zorder=0)
+        axes.plot(times, told.factual[:, index], color=FACT, linewidth=1.6, zorder=3)
+        if told.lower is not None and told.upper is not None:
+            low, high = told.lower[:, index], told.upper[:, index]
+            axes.fill_between(times, low, high, color=SERIES[0], alpha=0.22, linewidth=0)
+        axes.plot(times, told.mean[:, index], color=SERIES[0], zorder=4)
+        if world.truth is not None:
+            axes.plot(times, world.truth[:, index], color=TRUTH, linewidth=1.4, dashes=(3, 1.6), zorder=5)
+        unit = f" [{channel.unit}]" if channel.unit else ""
+        if title:
+            axes.set_title(_literal(f"{channel.name}{unit}"))
+        _time_axis(axes, times, clock.point)
+        return _fragment(figure, prefix, f"{channel.name}{unit}: what was measured, and what would have been")
+
+
+def shares_over_time(shares: Shares, prefix: str, size: tuple[float, float]) -> str:
+    """The departure of the headline channel from its usual level, and the units' shares of it."""
+    found, at, clock = shares.attribution, shares.headline_index, shares.clock
+    times = clock.step * np.arange(found.first, found.first + len(found.departure))
+    with _axes(size) as (figure, axes):
+        axes.axhline(0, color=GRID, linewidth=1.0)
+        axes.plot(times, found.departure[:, at], color=TRUTH, linewidth=1.4, dashes=(3, 1.6), zorder=5)
+        for name, values in found.shares.items():
+            colour, dashed = share_colour(shares, name)
+            line = {"dashes": (1, 1.2), "linewidth": 1.4} if dashed else {}
+            axes.plot(times, values[:, at], color=colour, zorder=4 if not dashed else 3, **line)
+        _time_axis(axes, times, clock.point)
+        return _fragment(figure, prefix, f"Departure of {shares.headline} from its usual level, and who made it")
+
+
+def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
+    """(marker colour, dotted) of one share: units have colours, the rest is grey."""
+    units = [n for n in shares.attribution.shares if n not in ("initial state", "rest")]
+    if name in units:
+        return SERIES[units.index(name) % len(SERIES)], units.index(name) >= len(SERIES)
+    return FACT, name == "rest"
+
+
+def variable(colour: str) -> str:
+    """The page's CSS variable for a marker colour."""
+    return _VARIABLES[colour]
+
+
+def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]) -> str:
+    """How a wanted output moves on the way to its target."""
+    way, clock = remedy.effect, remedy.clock
+    at = remedy.unit.output_names.index(remedy.restoration.channels[index])
+    times = clock.step * np.arange(len(way.mean) + 1)
+    with _axes(size) as (figure, axes):
+        axes.axhline(0, color=GRID, linewidth=1.0)
+        axes.axhline(remedy.restoration.target[index], color=TRUTH, linewidth=1.4, dashes=(3, 1.6))
+        if way.lower is not None and way.upper is not None:
+            low, high = _from_zero(way.lower[:, at]), _from_zero(way.upper[:, at])
+            axes.fill_between(times, low, high, color=SERIES[0], alpha=0.22, linewidth=0)
+        axes.plot(times, _from_zero(way.mean[:, at]), color=SERIES[0], zorder=4)
+        axes.set_xlabel(_literal(f"{clock.unit} since the change began"))
+        axes.set_xlim(0, times[-1])
+        axes.margins(y=0.12)
+        return _fragment(figure, prefix, f"Change of {remedy.restoration.channels[index]} on the way to its target")
+
+
+def _time_axis(axes: Any, times: NDArray[Any], point: str) -> None:
+    axes.set_xlabel(_literal(point))
+    axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
+    axes.margins(y=0.12)
 
 
 def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix: str) -> list[tuple[str, str]]:
@@ -151,6 +225,7 @@ def _axes(size: tuple[float, float], head: float = 0.08) -> Iterator[tuple[Any, 
         # margins in inches (``head`` above the axes): a layout engine would draw everything twice
         figure.subplots_adjust(0.5 / size[0], 0.45 / size[1], 1 - 0.12 / size[0], 1 - head / size[1])
         axes = figure.add_subplot()
+        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(9 if size[0] > 6 else 5, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
         yield figure, axes
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape as escape_markup
 from importlib.resources import files
 from pathlib import Path
 
 from counterflow._version import __version__
 from counterflow.errors import StorageError
-from counterflow.report import figures
-from counterflow.report.content import Report, WhatIf
+from counterflow.report import figures, graph
+from counterflow.report.content import Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
 
+MOST_NOTES = 3  # under a question, before they are folded away
+MOST_PAIRS = 8  # of an influence graph that can be read as a sentence
 GENERATOR = '<meta name="generator" content="Counterflow'
 
 
@@ -40,8 +44,20 @@ def write(report: Report | str, path: str | Path) -> None:
 def render(report: Report) -> str:
     """The whole page as one HTML text that refers to nothing outside itself."""
     style = files("counterflow.report").joinpath("page.css").read_text(encoding="utf-8")
-    sections = [_whatif(whatif, k, len(report.whatifs)) for k, whatif in enumerate(report.whatifs)]
-    sections += [_caveats(report), _units(report), _training(report), _provenance(report)]
+    drawn = [
+        (_whatif, report.whatifs),
+        (_world, report.worlds),
+        (_shares, report.shares),
+        (_remedy, report.remedies),
+        (_refusal, report.refusals),
+    ]
+    sections: list[str] = []
+    seen: dict[str, int] = {}  # a note is told in full where it first applies
+    for draw, asked in drawn:
+        for question in asked:
+            sections.append(draw(question, _Place(len(sections), report.questions, seen)))  # type: ignore[operator]
+    sections += [_graph(report), _caveats(report), _checks(report), _units(report), _training(report)]
+    sections.append(_provenance(report))
     return "\n".join(
         [
             "<!doctype html>",
@@ -59,6 +75,7 @@ def render(report: Report) -> str:
             "<main>",
             f"<h1>{escape(report.title)}</h1>",
             f'<p class="lead">{escape(report.lead)}</p>',
+            _facts(report),
             *[section for section in sections if section],
             "</main>",
             "</body>",
@@ -68,8 +85,8 @@ def render(report: Report) -> str:
     )
 
 
-def _whatif(whatif: WhatIf, number: int, total: int) -> str:
-    at = whatif.headline_index
+def _whatif(whatif: WhatIf, place: _Place) -> str:
+    at, number = whatif.headline_index, place.number
     wide = figures.trajectories(whatif, at, f"q{number}w-", (9.0, 3.3), title=False)
     narrow = figures.trajectories(whatif, at, f"q{number}n-", (4.0, 3.0), title=False)
     unit = whatif.channels[at].unit
@@ -79,13 +96,8 @@ def _whatif(whatif: WhatIf, number: int, total: int) -> str:
         for k in range(len(whatif.channels))
         if k != at
     )
-    caveats = dict.fromkeys(text for answer in whatif.answers for text in answer.caveats)
-    notes = "".join(f'<p class="note">{escape(_capital(text))}.</p>' for text in caveats)
-    return f"""<section>
-<p class="kicker">Question {number + 1} of {total}</p>
-<h2>{escape(whatif.question)}</h2>
-<p class="answer">{escape(whatif.sentence())}</p>
-{notes}
+    caveats = [text for answer in whatif.answers for text in answer.caveats]
+    return f"""{_head(whatif.question, whatif.sentence(), caveats, place)}
 {_legend(whatif)}
 <figure class="hero"><figcaption>Effect on {label}</figcaption>
 <div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>
@@ -93,6 +105,202 @@ def _whatif(whatif: WhatIf, number: int, total: int) -> str:
 <details{" open" if number == 0 else ""}><summary>All other channels</summary>
 <div class="grid">{small}</div></details>
 </section>"""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a question stands on the page, and which notes stand above it already."""
+
+    number: int
+    total: int
+    seen: dict[str, int]
+
+
+def _facts(report: Report) -> str:
+    if not report.facts:
+        return ""
+    entries = "".join(
+        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in report.facts.items()
+    )
+    return f'<dl class="facts">{entries}</dl>'
+
+
+def _head(question: str, sentence: str, caveats: Sequence[str], place: _Place) -> str:
+    fresh, earlier = [], set()
+    for text in dict.fromkeys(caveats):
+        if place.seen.setdefault(text, place.number) == place.number:
+            fresh.append(f'<p class="note">{escape(_capital(text))}.</p>')
+        else:
+            earlier.add(place.seen[text] + 1)
+    notes = "".join(fresh)
+    if len(fresh) > MOST_NOTES:
+        notes = f"<details><summary>{len(fresh)} notes speak against this answer</summary>{notes}</details>"
+    for number in sorted(earlier):
+        notes += f'<p class="note">What is noted under question {number} applies here too.</p>'
+    return f"""<section>
+<p class="kicker">Question {place.number + 1} of {place.total}</p>
+<h2>{escape(question)}</h2>
+<p class="answer">{escape(sentence)}</p>
+{notes}"""
+
+
+def _key(*entries: tuple[str, str, str]) -> str:
+    """A legend of (class of the mark, CSS variable, text)."""
+    marks = "".join(
+        f'<li><i class="{mark}" style="color:var({colour})"></i>{escape(text)}</li>' for mark, colour, text in entries
+    )
+    return f'<ul class="legend">{marks}</ul>'
+
+
+def _world(world: World, place: _Place) -> str:
+    at, told, number = world.headline_index, world.trajectory, place.number
+    wide = figures.worlds(world, at, f"q{number}w-", (9.0, 3.3), title=False)
+    narrow = figures.worlds(world, at, f"q{number}n-", (4.0, 3.0), title=False)
+    small = "\n".join(
+        f"<figure>{figures.worlds(world, k, f'q{number}c{k}-', (3.4, 2.3))}</figure>"
+        for k in range(len(world.channels))
+        if k != at
+    )
+    band = f", with {100 * told.level:g} % band" if told.level is not None else ""
+    entries = [("", "--fact", "measured"), ("", "--series-0", f"would have been{band}")]
+    if world.truth is not None:
+        entries.append(("dashed", "--truth", "simulator's twin run (the truth)"))
+    if world.changed is not None:
+        entries.append(("block", "--shade", "while inputs differ"))
+    return f"""{_head(world.question, world.sentence(), told.caveats, place)}
+{_key(*entries)}
+<figure class="hero"><figcaption>{_with_unit(world.headline, world.channels[at].unit)}</figcaption>
+<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>
+<details><summary>All other channels</summary>
+<div class="grid">{small}</div></details>
+</section>"""
+
+
+def _shares(shares: Shares, place: _Place) -> str:
+    found, ranked, number = shares.attribution, shares.ranked(), place.number
+    unit = shares.channels[shares.headline_index].unit
+    largest = max((abs(value) for _, value in ranked), default=0.0)
+    bars, key = [], [("dashed", "--truth", "departure from the usual level")]
+    for name, value in ranked:
+        colour, dotted = figures.share_colour(shares, name)
+        variable = figures.variable(colour)
+        width = 50 * abs(value) / largest if largest else 0.0
+        left = 50.0 if value >= 0 else 50 - width
+        bars.append(
+            f'<li><span class="who">{escape(_capital(shares.label(name)))}</span><span class="track">'
+            f'<i style="left:{left:.2f}%;width:{width:.2f}%;background:var({variable})"></i></span>'
+            f'<span class="size">{escape(f"{rounded(value, largest)} {unit}".rstrip())}</span></li>'
+        )
+        key.append(("dotted" if dotted else "", variable, shares.label(name)))
+    wide = figures.shares_over_time(shares, f"q{number}w-", (9.0, 3.0))
+    narrow = figures.shares_over_time(shares, f"q{number}n-", (4.0, 3.0))
+    return f"""{_head(shares.question, shares.sentence(), found.caveats, place)}
+<h3>Shares of {_with_unit(shares.headline, unit)}, average over the window</h3>
+<ul class="bars">{"".join(bars)}</ul>
+{_key(*key)}
+<figure class="hero"><figcaption>Over time</figcaption>
+<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>
+<p class="aside">The shares add up exactly to what was measured. They are best estimates, without intervals; ask for the
+effect of a change to see how sure one of them is.</p>
+</section>"""
+
+
+def _remedy(remedy: Remedy, place: _Place) -> str:
+    number = place.number
+    rows = "".join(
+        f'<tr><td>{escape(plain(cause))}</td><td class="text" data-label="input">{escape(name)}</td>'
+        f'<td data-label="change">{escape(change)}</td></tr>'
+        for cause, name, change in remedy.changes()
+    )
+    reached = "".join(
+        f'<tr><td>{escape(name)}</td><td data-label="wanted">{escape(wanted)}</td>'
+        f'<td data-label="expected">{escape(got)}</td><td data-label="interval">{escape(spread)}</td></tr>'
+        for name, wanted, got, spread in remedy.reached()
+    )
+    ways = []
+    for k, name in enumerate(remedy.restoration.channels):
+        unit = remedy.unit.outputs[remedy.unit.output_names.index(name)].unit
+        wide = figures.way_there(remedy, k, f"q{number}w{k}-", (9.0, 2.6))
+        narrow = figures.way_there(remedy, k, f"q{number}n{k}-", (4.0, 2.8))
+        ways.append(
+            f'<figure class="hero"><figcaption>Change of {_with_unit(name, unit)}</figcaption>'
+            f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+        )
+    level = f", with {100 * remedy.effect.level:g} % band" if remedy.effect.level is not None else ""
+    caveats = (*remedy.restoration.caveats, *remedy.effect.caveats)
+    return f"""{_head(remedy.question, remedy.sentence(), caveats, place)}
+<div class="grid two"><div class="scroll"><table class="stack"><thead><tr><th>unit</th><th class="text">input</th>
+<th>change, held</th></tr></thead><tbody>{rows}</tbody></table></div>
+<div class="scroll"><table class="stack"><thead><tr><th>output</th><th>wanted</th><th>expected</th><th>interval</th>
+</tr></thead><tbody>{reached}</tbody></table></div></div>
+{_key(("", "--series-0", f"expected{level}"), ("dashed", "--truth", "wanted"))}
+{"".join(ways)}
+</section>"""
+
+
+def _refusal(refusal: Refusal, place: _Place) -> str:
+    return _head(refusal.question, refusal.sentence(), (), place) + "</section>"
+
+
+def _graph(report: Report) -> str:
+    found = report.graph
+    if found is None:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(plain(edge.cause))} → {escape(plain(edge.effect))}</td>"
+        f'<td class="text" data-label="influence">{escape(graph.kind_of(edge))}</td>'
+        f'<td data-label="q">{edge.q_value:.2g}</td><td data-label="direct strength">{edge.direct_strength:.2g}</td>'
+        f'<td data-label="total strength">{edge.total_strength:.2g}</td></tr>'
+        for edge in sorted(found, key=lambda e: (not e.direct, -e.direct_strength))
+    )
+    hidden = graph.left_out(found)
+    note = f" {hidden} influences through others are left out of the drawing; the table has them." if hidden else ""
+    kinds = [graph.kind_of(edge) for edge in found]
+    told = len(kinds) - kinds.count(graph.NONE)
+    if told <= MOST_PAIRS:
+        words = graph.description(found)
+    else:
+        words = f"{kinds.count(graph.DIRECT)} of {len(kinds)} pairs of units act on each other directly"
+        words += f", {kinds.count(graph.THROUGH)} only through others."
+    marks = {graph.DIRECT: "", graph.THROUGH: "dashed", graph.UNDETERMINED: "dotted"}
+    colours = {graph.DIRECT: "--accent", graph.THROUGH: "--muted", graph.UNDETERMINED: "--warn"}
+    key = _key(
+        *[
+            (marks[k], colours[k], text)
+            for k, text in graph.LEGEND.items()
+            if k in kinds and not (k == graph.THROUGH and hidden)
+        ]
+    )
+    return f"""<section><h2>Who acts on whom</h2>
+<p>{escape(words)} Of the direct influences kept, at most {100 * found.rate:g} % are expected to be
+false. One that was not found is not shown to be absent.{note}</p>
+{key}
+<figure><div class="wide">{graph.drawing(found, "gw-")}</div>
+<div class="narrow">{graph.drawing(found, "gn-", narrow=True)}</div></figure>
+<details><summary>Every pair, with strength and certainty</summary>
+<div class="scroll"><table class="stack"><thead><tr><th>cause → effect</th><th class="text">influence</th><th>q</th>
+<th>direct strength</th><th>total strength</th></tr></thead><tbody>{rows}</tbody></table></div>
+<p class="aside">Strength: root mean square of what inputs of variance one at the cause do to the measurements of the
+effect, in units of their noise. q: the smallest false-discovery rate at which the direct influence is kept.</p>
+</details></section>"""
+
+
+def _checks(report: Report) -> str:
+    if not report.checks:
+        return ""
+    words = {True: ("good", "passed"), False: ("bad", "look here"), None: ("", "cannot tell")}
+    items = "".join(
+        f'<li><span class="mark {words[c.passed][0]}">{words[c.passed][1]}</span>'
+        f"<div><b>{escape(c.name)}</b><br>{escape(_capital(c.finding))}.</div></li>"
+        for c in report.checks
+    )
+    return f"""<section><h2>What was checked</h2>
+<p>Surprises are what each row brought that the model, with all units, did not foresee. If the model is right they are
+white, and as large as the noise levels say.</p><ul class="checks">{items}</ul></section>"""
+
+
+def _with_unit(name: str, unit: str) -> str:
+    return escape(name + (f" [{unit}]" if unit else ""))
 
 
 def _legend(whatif: WhatIf) -> str:
@@ -110,20 +318,23 @@ def _legend(whatif: WhatIf) -> str:
 
 
 def _table(whatif: WhatIf) -> str:
+    first = "".join(f'<th class="first">{escape(answer.short)}</th>' for answer in whatif.answers)
     labels = "".join(f"<th>{escape(answer.short)}</th>" for answer in whatif.answers)
-    span = len(whatif.answers)
+    span, unit_of_time = len(whatif.answers), escape(singular(whatif.step_unit, whatif.step))
     rows = []
     for k, channel in enumerate(whatif.channels):
         row = whatif.peak_row(k)
         cells = "".join(
-            f"<td>{whatif.quantity(answer, at, k).split()[0]}</td>" for at in (0, row) for answer in whatif.answers
+            f"<td{kind}>{whatif.quantity(answer, at, k).split()[0]}</td>"
+            for at, kind in ((0, ' class="first"'), (row, ""))
+            for answer in whatif.answers
         )
         unit = f" [{channel.unit}]" if channel.unit else ""
         mark = ' class="key"' if k == whatif.headline_index else ""
         rows.append(f"<tr{mark}><td>{escape(channel.name + unit)}</td>{cells}</tr>")
     return f"""<div class="scroll"><table class="effects"><thead>
-<tr><th rowspan="2">channel</th><th colspan="{span}">after {whatif.step:g} {escape(whatif.step_unit)}</th>
-<th colspan="{span}">at its largest</th></tr><tr class="sub">{labels}{labels}</tr></thead>
+<tr><th rowspan="2">channel</th><th class="first" colspan="{span}">after {whatif.step:g} {unit_of_time}</th>
+<th colspan="{span}">at its largest</th></tr><tr class="sub">{first}{labels}</tr></thead>
 <tbody>{"".join(rows)}</tbody></table></div>"""
 
 
@@ -142,7 +353,7 @@ def _units(report: Report) -> str:
         return escape(", ".join(f"{c.name} [{c.unit}]" if c.unit else c.name for c in entries))  # type: ignore[attr-defined]
 
     rows = "".join(
-        f'<tr><td>{escape(unit.name)}</td><td data-label="states">{unit.states}</td>'
+        f'<tr><td>{escape(plain(unit.name))}</td><td data-label="states">{unit.states}</td>'
         f'<td class="text" data-label="inputs, shared">{channels(unit.inputs)}</td>'
         f'<td class="text" data-label="outputs, private">{channels(unit.outputs)}</td></tr>'
         for unit in report.units
@@ -168,6 +379,8 @@ def _training(report: Report) -> str:
     return f"""<section><h2>How it was learned, and what crossed the wire</h2>
 <div class="scroll"><table class="stack"><thead><tr><th>training</th><th class="text">traffic</th>
 <th class="text">how it ended</th></tr></thead><tbody>{rows}</tbody></table></div>
+<p class="aside"><b>Privacy budget:</b> {escape(report.privacy)}. The table says what was sent, which is not a bound on
+what could be inferred from it.</p>
 {legend}<div class="grid two">{panels}</div></section>"""
 
 
@@ -181,7 +394,7 @@ def _training_legend(report: Report) -> str:
         for k, t in enumerate(others)
     ]
     entries += [
-        f'<li><i style="color:var(--series-{(k + 3) % len(figures.SERIES)})"></i>{escape(unit.name)}</li>'
+        f'<li><i style="color:var(--series-{(k + 3) % len(figures.SERIES)})"></i>{escape(plain(unit.name))}</li>'
         for k, unit in enumerate(report.units)
     ]
     return f'<ul class="legend" style="margin-top:1rem">{"".join(entries)}</ul>'

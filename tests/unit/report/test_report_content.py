@@ -28,7 +28,7 @@ from counterflow.report.checks import checks, whiteness
 from counterflow.report.content import rounded
 from counterflow.server.influence import Edge, InfluenceGraph
 
-HOSTILE = '<script>alert("x")</script> & $x_1$'
+HOSTILE = '<script>alert("x")<script> & $x_1$'
 UNITS = [
     cf.Unit("boiler", 2, [cf.Channel("fuel", "%", (-9, 9)), "feed"], [cf.Channel("pressure", "bar"), "level", "steam"]),
     cf.Unit("turbine", 2, [cf.Channel("valve", "%")], [cf.Channel("power", "MW"), "speed", "vacuum"]),
@@ -89,7 +89,7 @@ def test_the_sentences_are_the_answers_numbers() -> None:
 
 def test_a_target_out_of_reach_is_said_so() -> None:
     remedy = tell(FIT, RECORDING, AskRestoration("turbine", {"power": 1e4}, {"boiler": ["fuel"]}, horizon=15))
-    assert remedy.sentence().startswith("Not within the limits")
+    assert remedy.sentence().startswith("These inputs cannot do it")
 
 
 def test_what_the_data_cannot_tell_is_refused_on_the_page() -> None:
@@ -108,8 +108,8 @@ def test_what_the_data_cannot_tell_is_refused_on_the_page() -> None:
 
 
 def test_names_from_data_are_escaped_everywhere() -> None:
-    bad = cf.Channel(HOSTILE, "<b>")
-    units = [cf.Unit("<i>a", 1, [bad], [bad, "<u>y"]), cf.Unit("b&<s>", 1, [bad], [bad, "<u>y"])]
+    given, seen = [cf.Channel(HOSTILE, "<b>")], [cf.Channel(HOSTILE + "2", "<b>"), "<u>y"]
+    units = [cf.Unit("<i>a", 1, given, seen), cf.Unit("b&<s>", 1, given, seen)]
     plant = cf.random_plant(units, rng=1)
     recording = plant.simulate(300, rng=2)
     fit = cf.fit(recording, plant.locals())
@@ -117,7 +117,7 @@ def test_names_from_data_are_escaped_everywhere() -> None:
         AskEffect("<i>a", "b&<s>", {HOSTILE: 1.0}, horizon=3),
         AskCounterfactual("b&<s>", {"<i>a": {HOSTILE: 0.0}}, 100, 120),
         AskAttribution("b&<s>", 100, 120),
-        AskRestoration("b&<s>", {HOSTILE: 0.1}, ["<i>a"], horizon=5),
+        AskRestoration("b&<s>", {HOSTILE + "2": 0.1}, ["<i>a"], horizon=5),
     ]
     page = render(compose(fit, recording, asked, title=HOSTILE, lead=HOSTILE, notes=[HOSTILE]))
     for tag in ("<script", "<b> ", "<b>]", "<i>a", "<u>", "<s>", "<b>&"):
@@ -198,3 +198,25 @@ def test_times_read_as_times() -> None:
     assert (Clock.of(1.0).at(7), Clock.of(1.0).span(1), Clock.of(1.0).span(2)) == ("row 7", "1 step", "2 steps")
     assert (Clock.of(60.0).at(90), Clock.of(900.0).span(2)) == ("minute 90", "30 min")
     assert (Clock.of(0.5).span(3), Clock.of(3600.0).at(2)) == ("1.5 s", "hour 2")
+
+
+def test_gaps_and_bare_arrays() -> None:
+    units = [cf.Unit("a", 1, 1, 1), cf.Unit("b", 1, 1, 2)]
+    plant = cf.random_plant(units, rng=1)
+    whole = plant.simulate(600, rng=2)
+    rows = {name: (whole[name].y.copy(), whole[name].u) for name in whole.names}
+    rows["b"][0][300:330] = np.nan
+    recording = cf.Recording.from_arrays(rows, units=units, dt=900.0)
+    fit = cf.fit(recording, plant.locals())
+    asked = [
+        AskEffect(["a", "b"], "a", {"a": [1.0], "b": np.ones((5, 1))}, horizon=5),
+        AskCounterfactual("b", {"a": np.zeros((60, 1))}, 290, 350),
+        AskCounterfactual("b", {"a": {"u1": 0.0}}, 305, 320),
+        AskAttribution("b", 290, 350),
+    ]
+    content = compose(fit, recording, asked)
+    assert "nan" not in texts(render(content)).lower().split()
+    assert content.worlds[1].sentence().startswith("Nothing was measured")
+    assert "minute 4350" in content.shares[0].sentence()
+    with pytest.raises(cf.DataError, match="nothing was measured"):
+        compose(fit, recording, [AskAttribution("b", 305, 320)])
