@@ -17,6 +17,7 @@ from counterflow.runtime.likelihood import likelihood_fit
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS
 from counterflow.runtime.published import published_fit
 from counterflow.runtime.result import Fit, Provenance, Status, Task, unit_parts
+from counterflow.runtime.threads import one_blas_thread
 
 if TYPE_CHECKING:
     from counterflow.protocol import Message
@@ -89,7 +90,8 @@ def fit(
         return _oracle(recording, models, provenance, options)
     local = _checked_models(recording, models)
     task = Task(recording, local, method, provenance, options, progress, watch, over_the_wire, estimators)
-    return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
+    with one_blas_thread():
+        return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
 
 
 def _oracle(recording: Recording, models: Models | None, provenance: Provenance, options: Mapping[str, Any]) -> Fit:
