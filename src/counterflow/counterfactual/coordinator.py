@@ -61,6 +61,11 @@ class Knowledge:
 
 def answer(knowledge: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
     """Answer one question of unit ``ask.unit``."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name below
+        return _answer(knowledge, changes, ask)
+
+
+def _answer(knowledge: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
     own = knowledge.state_slices[knowledge.index(ask.unit)]
     _refuse_runaway(knowledge.radius, ask.steps)
     if ask.kind == "effect":
@@ -144,6 +149,7 @@ def _difference(knowledge: Knowledge, ask: Ask, own: slice, schedule: FloatArray
     before = np.vstack([np.zeros(response.shape[1]), response[:-1]])
     covariance = coupling_covariance(knowledge, np.hstack([before, schedule]), own)
     _refuse_overflow(response)
+    _refuse_overflow(covariance)
     note = _range_note(knowledge, schedule)
     return Answer(ask.unit, ask.kind, "", note, np.ascontiguousarray(response[:, own]), covariance)
 
@@ -183,6 +189,8 @@ def _forecast(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, own: sl
     for t in range(ask.steps):
         X = knowledge.A @ X @ knowledge.A.T + knowledge.Q
         blocks[t] += X[own, own]
+    _refuse_overflow(mean)
+    _refuse_overflow(blocks)
     note = _range_note(knowledge, plan - base)
     return Answer(ask.unit, ask.kind, "", note, np.ascontiguousarray(mean[:, own]), blocks.reshape(covariance.shape))
 

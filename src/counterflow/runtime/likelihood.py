@@ -81,10 +81,13 @@ def _caveats(task: Task, found: Estimated) -> tuple[str, ...]:
             used, whole = client.rows_and_channels(y)
             dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
             if dropped or not whole.all():
-                out.append(
-                    f"unit {name!r}: {dropped} rows were left out because a channel was missing in them, and "
-                    f"{int((~whole).sum())} channels because they were missing most of the time"
-                )
+                lost = []
+                if dropped:
+                    lost.append(f"{dropped} rows in which a channel was missing")
+                if not whole.all():
+                    names = [task.recording[name].unit.output_names[k] for k in np.flatnonzero(~whole)]
+                    lost.append(f"channels missing most of the time: {', '.join(names)}")
+                out.append(f"unit {name!r}: left out were {' and '.join(lost)}")
             if np.linalg.matrix_rank(model.C) == model.n_outputs:
                 out.append(
                     f"unit {name!r}: its message determines its measurements exactly, because it has no more outputs "

@@ -49,6 +49,7 @@ PUBLISHED_CAVEAT = (
     "the published method cannot recover B_mn when inputs are white and is biased otherwise (docs/theory/paper.md): "
     "treat this number as the method's output, not as the plant's answer"
 )
+MOST_STEPS = 1_000_000
 NO_INTERVAL = "standard errors were not computed for this fit, so there is no interval"
 
 
@@ -163,7 +164,7 @@ def effect(
     if duration is not None:
         check_count("effect", "duration", duration)
     check_level("effect", level)
-    causes = [cause] if isinstance(cause, str) else list(cause)
+    causes = _names("effect", "cause", cause)
     changes = []
     for name in causes:
         source = server.unit(name)
@@ -237,6 +238,8 @@ def forecast(
         raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
     name, first = part.unit.name, server.rows
     changes = []
+    if plan is not None and not isinstance(plan, Mapping):
+        raise OptionError(f"forecast: plan must be {{unit: {{input channel: values}}}}, got {type(plan).__name__}")
     for cause, given in (plan or {}).items():
         source = server.unit(cause)
         for start, values, channels in _replacements(source, given, 0, horizon):
@@ -335,7 +338,8 @@ def restore(
     G = np.array(columns).T * scale  # in units of each lever's size
     goal = np.maximum(np.abs(wanted), 1e-12)
     weight = 1e6 / goal  # reaching the target comes first, the size of the change second
-    system = np.vstack([weight[:, None] * G, np.eye(len(levers))])
+    needed = float(np.linalg.norm(np.linalg.pinv(G) @ wanted))  # so that a large target is not cut short by its price
+    system = np.vstack([weight[:, None] * G, np.eye(len(levers)) / max(needed, 1.0)])
     right = np.concatenate([weight * wanted, np.zeros(len(levers))])
     found = lsq_linear(system, right, bounds=(np.array(low) / scale, np.array(high) / scale), tol=1e-14)
     change, reached = found.x * scale, G @ found.x
@@ -348,7 +352,9 @@ def restore(
         message = f"{unit} reaches the target after {horizon} steps with these changes held:"
     else:
         missed = ", ".join(f"{n} {r:+.4g} of {w:+.4g}" for n, r, w in zip(names, reached, wanted, strict=True))
-        message = f"{unit} cannot reach the target within the limits of these inputs; the nearest is {missed}, with:"
+        message = (
+            f"{unit} cannot reach the target with these inputs, within their limits; the nearest is {missed}, with:"
+        )
     caveats = _fit_caveats(server)
     return Restoration(
         unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message, caveats
@@ -359,12 +365,12 @@ def restore(
 
 
 def check_count(question: str, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise OptionError(f"{question}: {name} must be a whole number of at least 1, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= MOST_STEPS:
+        raise OptionError(f"{question}: {name} must be a whole number from 1 to {MOST_STEPS:,}, got {value!r}")
 
 
 def check_level(question: str, level: object) -> None:
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
+    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= 0.999999:
         raise OptionError(f"{question}: level must lie between 0 and 1, got {level!r}")
 
 
@@ -384,6 +390,15 @@ def _of_cause(change: object, name: str) -> ChangeLike:
     return change[name]  # type: ignore[no-any-return]
 
 
+def _names(question: str, field: str, given: object) -> list[str]:
+    """One unit's name, or several."""
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, (Sequence, Mapping)) or not all(isinstance(name, str) for name in given):
+        raise OptionError(f"{question}: {field} must be a unit's name, or several, got {given!r:.80}")
+    return list(given)
+
+
 def _channel(unit: Unit, name: str, names: tuple[str, ...], kind: str) -> int:
     if name not in names:
         raise UnknownNameError(f"unit {unit.name!r} has no {kind} {name!r}; its {kind}s are {', '.join(names)}")
@@ -392,6 +407,10 @@ def _channel(unit: Unit, name: str, names: tuple[str, ...], kind: str) -> int:
 
 def _as_schedule(unit: Unit, change: ChangeLike, horizon: int, duration: int | None) -> FloatArray:
     """A change as one row a step: numbers are held, series (horizon, U) are taken as they are."""
+    if isinstance(change, Mapping) and not change:
+        raise OptionError(
+            f"effect: the change at unit {unit.name!r} is empty; its inputs are {', '.join(unit.input_names)}"
+        )
     if isinstance(change, Mapping):
         columns = np.zeros((horizon, unit.n_inputs))
         for name, value in change.items():
@@ -491,7 +510,7 @@ def _refuse_beyond_limits(
 
 
 def _levers(server: Server, using: Sequence[str] | Mapping[str, Sequence[str]]) -> list[tuple[Unit, int]]:
-    names = [using] if isinstance(using, str) else list(using)
+    names = _names("restore", "using", using)
     out = []
     for name in names:
         unit = server.unit(name)
@@ -508,7 +527,7 @@ def _room(knowledge: Knowledge, source: Unit, channel: int) -> tuple[tuple[float
     size = float(np.ptp(seen)) if len(seen) > 1 else 0.0
     if limits is None:
         return (-np.inf, np.inf), size or 1.0
-    return (min(limits[0] - last, 0.0), max(limits[1] - last, 0.0)), size or limits[1] - limits[0]
+    return (limits[0] - last, limits[1] - last), size or limits[1] - limits[0]
 
 
 def _fit_caveats(server: Server) -> tuple[str, ...]:

@@ -90,8 +90,25 @@ def fit(
         return _oracle(recording, models, provenance, options)
     local = _checked_models(recording, models)
     task = Task(recording, local, method, provenance, options, progress, watch, over_the_wire, estimators)
-    with one_blas_thread():
-        return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
+    try:
+        with one_blas_thread():
+            return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
+    except np.linalg.LinAlgError as error:
+        raise DataError(
+            f"fit: the numbers are beyond double precision ({error}); look for absurd values in the recording (the "
+            f"largest is {_largest(recording)}) and for models that do not fit it"
+        ) from error
+
+
+def _largest(recording: Recording) -> str:
+    """The largest measurement, with its place."""
+    unit, row, column, value = "", 0, 0, -1.0
+    for name in recording.names:
+        y = np.nan_to_num(np.abs(recording[name].y))
+        at = np.unravel_index(int(y.argmax()), y.shape)
+        if y[at] > value:
+            unit, row, column, value = name, int(at[0]), int(at[1]), float(y[at])
+    return f"{value:.3g} in {unit} {recording[unit].unit.output_names[column]}, row {row}"
 
 
 def _oracle(recording: Recording, models: Models | None, provenance: Provenance, options: Mapping[str, Any]) -> Fit:

@@ -293,7 +293,10 @@ def least_squares_start(record: SharedRecord, estimate: Estimate, limit: float) 
     J = read @ read.T
     before = np.hstack([z[:-1], record.u[:-1]])[both]
     after = z[1:][both]
-    S_xx, S_yx = before.T @ before, after.T @ before
+    with np.errstate(over="ignore", invalid="ignore"):
+        S_xx, S_yx = before.T @ before, after.T @ before
+    if not (np.isfinite(S_xx).all() and np.isfinite(S_yx).all()):
+        return record.A_local, record.B_local  # the filter will say what is wrong
     S_xx[:P, :P] -= _affordable(S_xx[:P, :P], both.sum() * J)
     parameters = Parameters(record, estimate, np.eye(P))
     local = np.hstack([record.A_local, record.B_local])

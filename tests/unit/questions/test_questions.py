@@ -216,6 +216,13 @@ REFUSED = {
     ),
     "target unknown": (lambda f: f.restore("pump", {"x": 1.0}, using=["boiler"]), cf.UnknownNameError, "p0"),
     "no target": (lambda f: f.restore("pump", {}, using=["boiler"]), cf.OptionError, "target"),
+    "cause no name": (lambda f: f.effect(3, "turbine", [1, 1]), cf.OptionError, "cause"),
+    "using nothing": (lambda f: f.restore("pump", {"p0": 1.0}, using=None), cf.OptionError, "using"),
+    "plan a number": (lambda f: f.forecast(RECORDING, 3, plan=5), cf.OptionError, "plan"),
+    "empty change": (lambda f: f.effect("boiler", "turbine", {}), cf.OptionError, "empty"),
+    "endless horizon": (lambda f: f.effect("boiler", "turbine", [1, 1], horizon=10**11), cf.OptionError, "horizon"),
+    "too sure": (lambda f: f.effect("boiler", "turbine", [1, 1], level=1 - 1e-16), cf.OptionError, "level"),
+    "overflow": (lambda f: f.effect("boiler", "turbine", {"speed": 1e300}, horizon=4), cf.DataError, "precision"),
     "no lever": (lambda f: f.restore("pump", {"p0": 1.0}, using=[]), cf.OptionError, "using"),
 }  # fmt: skip
 
@@ -339,3 +346,16 @@ def test_paths_are_told_apart():
     assert "through pump" in str(dense)
     with pytest.raises(cf.OptionError, match="both"):
         ORACLE.paths("boiler", "boiler", [1.0, 0.0])
+
+
+def test_a_large_target_is_reached_by_inputs_without_limits_and_limits_hold_from_where_the_input_stands():
+    for size in (1e-3, 1.0, 1e5, 1e9):
+        found = FOUND.restore("turbine", {"t1": size}, using={"boiler": ["speed"]}, horizon=40)
+        assert found.feasible
+        assert found.reached[0] == pytest.approx(size, rel=1e-3)
+    narrow = cf.Channel("valve", "%", (20.0, 30.0))  # the record is nowhere near
+    units = [cf.Unit("boiler", 2, [narrow, "speed"], PLANT.unit("boiler").outputs), *PLANT.units[1:]]
+    plant = cf.Plant(units=units, A=PLANT.A, B=PLANT.B, C=PLANT.C, Q=PLANT.Q, R=PLANT.R)
+    data = cf.Recording.from_arrays({n: (RECORDING[n].y, RECORDING[n].u) for n in NAMES}, units=plant.units)
+    found = cf.fit(data, plant.locals()).restore("turbine", {"t1": 0.01}, using={"boiler": ["valve"]}, horizon=40)
+    assert 20.0 - 1e-9 <= RECORDING["boiler"].u[-1, 0] + found.change["boiler"]["valve"] <= 30.0 + 1e-9
