@@ -14,7 +14,7 @@ import counterflow as cf
 from counterflow import client, server
 from counterflow.runtime import in_process
 from counterflow.runtime.compression import compress
-from counterflow.runtime.result import UnitPart
+from counterflow.runtime.unit_part import UnitPart
 
 
 def seconds_per_round(data, parts, steps: int, rounds: int, compressed: bool) -> float:

@@ -4,8 +4,9 @@ from counterflow.counterfactual import Attribution, Effect, Restoration, Traject
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
-from counterflow.runtime.result import Fit, Provenance, Status, UnitPart, Validation
+from counterflow.runtime.result import Fit, Provenance, Status, Validation
 from counterflow.runtime.training import fit
+from counterflow.runtime.unit_part import UnitPart
 
 __all__ = [
     "Attribution",

@@ -14,7 +14,8 @@ from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import LikelihoodOptions
-from counterflow.runtime.result import Couplings, Fit, Status, Task, UnitPart, unit_parts
+from counterflow.runtime.result import Couplings, Fit, Status, Task
+from counterflow.runtime.unit_part import UnitPart, unit_parts
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import diagnose
 from counterflow.server.information import affordable

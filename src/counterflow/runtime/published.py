@@ -16,7 +16,8 @@ from counterflow.runtime import in_process
 from counterflow.runtime.compression import compress, compressed_rows
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import TrainingOptions
-from counterflow.runtime.result import Fit, Status, Task, UnitPart, unit_parts
+from counterflow.runtime.result import Fit, Status, Task
+from counterflow.runtime.unit_part import UnitPart, unit_parts
 
 FloatArray = NDArray[np.float64]
 

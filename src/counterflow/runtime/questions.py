@@ -39,7 +39,8 @@ from counterflow.server.likelihood import SharedRecord
 from counterflow.server.sufficient import share
 
 if TYPE_CHECKING:
-    from counterflow.runtime.result import Couplings, UnitPart
+    from counterflow.runtime.result import Couplings
+    from counterflow.runtime.unit_part import UnitPart
 
 FloatArray = NDArray[np.float64]
 ChangeLike = Sequence[float] | FloatArray | Mapping[str, float]

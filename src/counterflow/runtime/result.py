@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from counterflow import client
 from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.errors import DataError, OptionError
-from counterflow.filtering import compress, kalman_filter
-from counterflow.plant import LocalModel, Plant, Recording, Unit
+from counterflow.filtering import kalman_filter
+from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.protocol import Sufficient, encoded_size
 from counterflow.runtime import questions
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.questions import Server
+from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import Doubt
 from counterflow.server.influence import InfluenceGraph, influence_graph
@@ -92,116 +93,6 @@ class Status:
             text = f"not converged: relative gradient {record.gradient:.2g} after {state.round} rounds; {remedy}"
         gradient = state.settled_gradient if state.settled else record.gradient
         return cls(state.converged, state.round, gradient, text)
-
-
-@dataclass(frozen=True, eq=False)
-class UnitPart:
-    """What stays at a unit: its model, its estimator, and the parameters theta, phi that it has learned."""
-
-    unit: Unit
-    model: LocalModel
-    estimator: client.Estimator
-    uses_inputs: bool = True
-    theta: FloatArray | None = None  # (P_m, D_m)
-    phi: FloatArray | None = None  # (P_m,)
-
-    @property
-    def working_model(self) -> LocalModel:
-        """The model as the method sees it: FedGC knows no inputs."""
-        return self.model if self.uses_inputs else replace(self.model, B=self.model.B[:, :0])
-
-    def client_data(self, y: FloatArray, u: FloatArray) -> client.ClientData:
-        seen = u if self.uses_inputs else u[:, :0]
-        estimates = client.checked_estimates(self.unit.name, self.estimator, y, seen, self.model.states)
-        return client.ClientData.from_rows(y, seen, estimates)
-
-    def message(self, y: FloatArray) -> FloatArray:
-        """The sufficient numbers s (r,) of one row of measurements y (D_m,), as ``Fit.predictor`` takes them."""
-        row = np.asarray(y, np.float64)
-        if row.shape != (self.model.n_outputs,):
-            raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
-        return np.asarray(compress(self.model.C, self.model.R).reach @ row)
-
-    def effect(
-        self,
-        server: Server,
-        cause: str | Sequence[str],
-        change: Any,
-        horizon: int = 1,
-        duration: int | None = None,
-        level: float = 0.95,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Effect:
-        """``Fit.effect`` on this unit, asked with nothing but its own part and a server."""
-        return questions.effect(server, self, cause, change, horizon, duration, level, watch)
-
-    def counterfactual(
-        self,
-        server: Server,
-        y: FloatArray,
-        do: Mapping[str, Any],
-        start: int = 0,
-        stop: int | None = None,
-        level: float = 0.95,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Trajectory:
-        """``Fit.counterfactual`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
-        return questions.what_would_have_happened(server, self, y, do, start, stop, level, watch)
-
-    def attribute(
-        self,
-        server: Server,
-        y: FloatArray,
-        start: int = 0,
-        stop: int | None = None,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Attribution:
-        """``Fit.attribute`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
-        return questions.attribute(server, self, y, start, stop, watch)
-
-    def restore(
-        self,
-        server: Server,
-        target: Mapping[str, float],
-        using: Sequence[str] | Mapping[str, Sequence[str]],
-        horizon: int = 50,
-        tolerance: float = 1e-3,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Restoration:
-        """``Fit.restore`` for this unit."""
-        return questions.restore(server, self, target, using, horizon, tolerance, watch)
-
-    def trained(self, theta: FloatArray, phi: FloatArray) -> UnitPart:
-        return replace(self, theta=_frozen(theta), phi=_frozen(phi))
-
-
-def unit_parts(
-    recording: Recording,
-    local: Mapping[str, LocalModel],
-    estimators: Mapping[str, client.Estimator] | None,
-    uses_inputs: bool,
-) -> dict[str, UnitPart]:
-    chosen = dict(estimators or {})
-    for name, estimator in chosen.items():
-        if name not in recording.names:
-            raise OptionError(f"fit: an estimator is given for {name!r}, but the units are {list(recording.names)}")
-        if not isinstance(estimator, client.Estimator):
-            raise OptionError(f"fit: the estimator of unit {name!r} must have a method estimate(y, u)")
-    out = {}
-    for unit in recording.units:
-        model = local[unit.name]
-        used = model if uses_inputs else replace(model, B=model.B[:, :0])
-        estimator = chosen.get(unit.name, client.KalmanEstimator(used))
-        if unit.states != model.states:
-            unit = replace(unit, states=model.states)
-        out[unit.name] = UnitPart(unit, model, estimator, uses_inputs)
-    return out
-
-
-def _frozen(array: FloatArray) -> FloatArray:
-    out = np.array(array, np.float64)
-    out.flags.writeable = False
-    return out
 
 
 @dataclass(frozen=True, eq=False)

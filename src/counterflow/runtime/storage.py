@@ -34,7 +34,7 @@ from counterflow.runtime import storage_couplings
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.questions import Server
-from counterflow.runtime.result import Fit, Provenance, Status, UnitPart
+from counterflow.runtime.result import Fit, Provenance, Status
 from counterflow.runtime.sealed_file import (
     Demand,
     SealedFile,
@@ -48,6 +48,7 @@ from counterflow.runtime.sealed_file import (
     texts,
     typed,
 )
+from counterflow.runtime.unit_part import UnitPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,9 @@ from counterflow.runtime.history import Recorder
 from counterflow.runtime.likelihood import likelihood_fit
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS
 from counterflow.runtime.published import published_fit
-from counterflow.runtime.result import Fit, Provenance, Status, Task, unit_parts
+from counterflow.runtime.result import Fit, Provenance, Status, Task
 from counterflow.runtime.threads import one_blas_thread
+from counterflow.runtime.unit_part import unit_parts
 
 if TYPE_CHECKING:
     from counterflow.protocol import Message

@@ -18,7 +18,8 @@ import counterflow as cf
 from counterflow.runtime import sealed_file, storage
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
-from counterflow.runtime.result import Couplings, Fit, Provenance, Status, UnitPart
+from counterflow.runtime.result import Couplings, Fit, Provenance, Status
+from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import Doubt
 from counterflow.server.likelihood import SharedRecord
