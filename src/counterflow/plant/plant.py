@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from counterflow.errors import CounterflowError, ModelError, OptionError, UnstableError
 from counterflow.plant import simulation, transfer
 from counterflow.plant.arrays import covariance, frozen, matrix, numeric, real_number, whole_number
-from counterflow.plant.units import Unit, check_units, unknown_name
+from counterflow.plant.units import Unit, check_units, unit_named, unknown_name
 
 if TYPE_CHECKING:
     from counterflow.plant.recording import Recording
@@ -169,10 +169,7 @@ class Plant:
 
     def unit(self, name: str) -> Unit:
         """The unit of that name."""
-        for unit in self.units:
-            if unit.name == name:
-                return unit
-        raise unknown_name("unit", name, self.names)
+        return unit_named(self.units, name)
 
     def state_slice(self, name: str) -> slice:
         """Where the unit's states stand among all states."""

@@ -196,6 +196,14 @@ def first_repeated(names: Iterable[str]) -> str | None:
     return None
 
 
+def unit_named(units: Sequence[Unit], name: str) -> Unit:
+    """The unit of that name among `units`."""
+    for unit in units:
+        if unit.name == name:
+            return unit
+    raise unknown_name("unit", name, tuple(unit.name for unit in units))
+
+
 def unknown_name(kind: str, name: object, known: Sequence[str]) -> UnknownNameError:
     """The error for a name that does not exist, with the closest ones that do."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) if isinstance(name, str) else []

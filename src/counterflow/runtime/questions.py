@@ -31,7 +31,7 @@ from counterflow.counterfactual import (
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnknownNameError
 from counterflow.filtering import rts_smoother
 from counterflow.plant import Unit
-from counterflow.plant.units import unknown_name
+from counterflow.plant.units import unit_named
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.server.information import positions
 from counterflow.server.layout import Layout
@@ -91,10 +91,7 @@ class Server:
 
     def unit(self, name: str) -> Unit:
         """The unit of that name."""
-        for unit in self.units:
-            if unit.name == name:
-                return unit
-        raise unknown_name("unit", name, self.names)
+        return unit_named(self.units, name)
 
     def about(self, messages: list[Sufficient]) -> Server:
         """The same, with other rows to refer to: what the units send of another recording."""
