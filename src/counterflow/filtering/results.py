@@ -86,6 +86,8 @@ class SmootherResult:
         Their sums over all rows, if asked for; computed without keeping the rows.
     first_covariance, last_covariance : (P, P) array or None
         Rows 0 and T of `covariance`, whenever covariances or sums were asked for.
+    group_sums : (k, P, P) array or None
+        Sums of Cov[h[t] | y[0..T]] over the rows of each label, if labels were given.
     """
 
     smoothed: FloatArray
@@ -95,6 +97,7 @@ class SmootherResult:
     lag_covariance_sum: FloatArray | None = field(default=None, repr=False)
     first_covariance: FloatArray | None = field(default=None, repr=False)
     last_covariance: FloatArray | None = field(default=None, repr=False)
+    group_sums: FloatArray | None = field(default=None, repr=False)
 
 
 def expand(runs: Sequence[Run], of: Callable[[Run], FloatArray]) -> FloatArray:

@@ -37,6 +37,7 @@ def rts_smoother(
     covariances: bool = False,
     lag_covariances: bool = False,
     sums: bool = False,
+    groups: NDArray[np.intp] | None = None,
 ) -> SmootherResult:
     """Estimate the state in every row from all measurements.
 
@@ -53,6 +54,9 @@ def rts_smoother(
     sums : bool
         Whether to return the sums of both over the rows, which is all that expectation-maximisation needs, without
         the rows themselves.
+    groups : (T+1,) int array, optional
+        Labels 0..k-1 of the rows; the sum of Cov[h[t]] over the rows of each label is returned as well. Rows that miss
+        the same channels must have the same label.
 
     Returns
     -------
@@ -77,7 +81,7 @@ def rts_smoother(
         return SmootherResult(smoothed)
     if Q is None:
         raise ModelError("Q must be given if covariances, lag_covariances or sums are asked for")
-    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances)
+    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, groups)
     backward.run()
     return SmootherResult(
         smoothed,
@@ -87,6 +91,7 @@ def rts_smoother(
         lag_covariance_sum=freeze(backward.lag_covariance_sum) if sums else None,
         first_covariance=_frozen(backward.first),
         last_covariance=_frozen(backward.last),
+        group_sums=_frozen(backward.group_sums),
     )
 
 
@@ -112,7 +117,15 @@ def _means(result: FilterResult, A: FloatArray) -> FloatArray:
 class _Backward:
     """Backward pass for the covariances."""
 
-    def __init__(self, runs: tuple[Run, ...], A: FloatArray, Q: FloatArray, rows: bool, lag_rows: bool) -> None:
+    def __init__(
+        self,
+        runs: tuple[Run, ...],
+        A: FloatArray,
+        Q: FloatArray,
+        rows: bool,
+        lag_rows: bool,
+        groups: NDArray[np.intp] | None,
+    ) -> None:
         P, T = len(A), runs[-1].stop - 1
         self.runs, self.A, self.Q = runs, A, Q
         self.root = root(Q)
@@ -122,6 +135,8 @@ class _Backward:
         self.lag_covariance = np.empty((T, P, P)) if lag_rows else None
         self.covariance_sum = np.zeros((P, P))
         self.lag_covariance_sum = np.zeros((P, P))
+        self.groups = groups
+        self.group_sums = None if groups is None else np.zeros((int(groups.max()) + 1, P, P))
         self.first: FloatArray | None = None
         self.last: FloatArray | None = None
 
@@ -149,6 +164,8 @@ class _Backward:
         smoothed = factor @ part
         smoothed = (smoothed + smoothed.T) / 2
         self.covariance_sum += (stop - start) * smoothed
+        if self.groups is not None and self.group_sums is not None:
+            self.group_sums[self.groups[start]] += (stop - start) * smoothed
         if self.covariance is not None:
             self.covariance[start:stop] = smoothed
         if self.last is None:

@@ -1,9 +1,9 @@
 """Maximum likelihood of the couplings: a consistent start, then quasi-Newton steps in the metric of EM.
 
 What is estimated: "couplings" (off-diagonal blocks of A and B; local blocks and Q given), "blocks" (all of A and B), or
-"all" (process noise Q too, block-diagonal by unit). The limited-memory BFGS direction starts from the EM step, so its
-first step is EM's and the rest is acceleration; steps that would make A unstable are shortened, so the estimate is
-stable by construction.
+"all" (process noise Q too, block-diagonal by unit), or "system" (the noise R of the messages too). The limited-memory
+BFGS direction starts from the EM step, so its first step is EM's and the rest is acceleration; steps that would make A
+unstable are shortened, so the estimate is stable by construction.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Estimated:
     at_bound: bool = False  # the estimate rests on the stability bound, which the data would cross
     trace: tuple[float, ...] = field(default=(), repr=False)  # log-likelihood of every accepted step
     parameters: Parameters | None = field(default=None, repr=False)
+    R: FloatArray | None = field(default=None, repr=False)  # noise of the messages, where that was estimated too
 
 
 def maximum_likelihood(
@@ -69,7 +70,7 @@ def maximum_likelihood(
         what earlier data said.
     progress : called with the pass and the log-likelihood.
     """
-    if estimate not in ESTIMATES:
+    if estimate not in (*ESTIMATES, "system"):
         raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
     root = _noise_root(record)
     parameters = Parameters(record, estimate, root)
@@ -99,7 +100,8 @@ def _climb(
         nonlocal count
         count += 1
         coupling = fixed + parameters.unpack(x[:size])
-        at = evaluate(record, coupling[:, :P], coupling[:, P:], parameters.noise(x))
+        Q, R = parameters.noises(x)
+        at = evaluate(record, coupling[:, :P], coupling[:, P:], Q, R if parameters.measurement.size else None)
         gradient = parameters.pack(np.asarray(np.linalg.solve(at.Q, at.gap), np.float64))
         if parameters.noise_size():
             gradient = np.concatenate([gradient, parameters.noise_gradient(x, at)])
@@ -172,7 +174,7 @@ def _climb(
     room = limit - float(np.abs(np.linalg.eigvals(at.A)).max())
     at_bound = not converged and room < 1e-3
     return Estimated(
-        at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters
+        at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters, at.R
     )
 
 
@@ -189,8 +191,7 @@ def _metric(parameters: Parameters, at: Evaluation) -> Callable[[FloatArray], Fl
             out[at_ : at_ + n * len(f)] = (at.Q[own, own] @ (block @ root) @ root.T).ravel()
             at_ += n * len(f)
         if len(gradient) > size:
-            weights = [np.where(np.eye(n, dtype=bool), 0.5, 1.0)[np.tril_indices(n)] for n in record.states]
-            out[size:] = gradient[size:] * np.concatenate(weights) / at.steps
+            out[size:] = gradient[size:] * parameters.noise_step(at)
         return out
 
     return apply
@@ -207,9 +208,9 @@ def _fisher_metric(
     record: SharedRecord, parameters: Parameters, at: Evaluation, vector: FloatArray
 ) -> Callable[[FloatArray], FloatArray] | None:
     """The inverse of the information: with it the steps are Fisher scoring."""
-    directions = parameters.noise_directions(vector) if parameters.noise_size() else None
+    directions = parameters.noise_directions(vector)
     try:
-        information = settled_information(record, parameters, at.A, at.B, at.Q, directions)
+        information = settled_information(record, parameters, at.A, at.B, at.Q, at.R, directions)
     except CounterflowError:  # no settled filter here
         return None
     root = _inverse_root(information)

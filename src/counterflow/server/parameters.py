@@ -12,13 +12,82 @@ from numpy.typing import NDArray
 from counterflow.server.likelihood import Evaluation, SharedRecord
 
 FloatArray = NDArray[np.float64]
-Estimate = Literal["couplings", "blocks", "all"]
-ESTIMATES = ("couplings", "blocks", "all")
+Estimate = Literal["couplings", "blocks", "all", "system"]
+ESTIMATES = ("couplings", "blocks", "all")  # what a user may ask for; "system" is for logs without models
+
+
+@dataclass(frozen=True)
+class Triangles:
+    """A block-diagonal covariance L G Gᵀ Lᵀ: L fixed, G lower triangular, the logarithms of its diagonal parameters."""
+
+    slices: tuple[slice, ...]
+    root: FloatArray  # L, block-diagonal
+
+    @cached_property
+    def size(self) -> int:
+        return sum(n * (n + 1) // 2 for n in self._widths)
+
+    @property
+    def _widths(self) -> list[int]:
+        return [own.stop - own.start for own in self.slices]
+
+    def covariance(self, values: FloatArray) -> FloatArray:
+        factor = self.root @ self._factor(values)
+        return np.asarray(factor @ factor.T)
+
+    def off(self, values: FloatArray) -> bool:
+        """Whether a variance has left a millionth to a million times its start: an edge, not a maximum."""
+        with np.errstate(over="ignore"):
+            G = self._factor(values)
+        return not bool(np.isfinite(G).all() and np.diag(G).min(initial=1.0) > 1e-3 and np.abs(G).max(initial=0) < 1e3)
+
+    def gradient(self, values: FloatArray, covariance: FloatArray, gap: FloatArray) -> FloatArray:
+        """Of ℓ, where dℓ = ½ tr(covariance⁻¹ gap covariance⁻¹ d covariance)."""
+        G = self._factor(values)
+        inner = np.linalg.solve(covariance, self.root)
+        whole = inner.T @ gap @ inner @ G
+        pieces = []
+        for own in self.slices:
+            block = whole[own, own].copy()
+            block[np.diag_indices_from(block)] *= np.diag(G)[own]
+            pieces.append(block[np.tril_indices_from(block)])
+        return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def directions(self, values: FloatArray) -> FloatArray:
+        """d covariance / d(each parameter) (k, n, n)."""
+        G = self._factor(values)
+        out = []
+        for own, n in zip(self.slices, self._widths, strict=True):
+            for i, j in zip(*np.tril_indices(n), strict=True):
+                change = np.zeros_like(G)
+                change[own.start + i, own.start + j] = G[own.start + i, own.start + j] if i == j else 1.0
+                half = self.root @ change @ G.T @ self.root.T
+                out.append(half + half.T)
+        return np.array(out).reshape(-1, *G.shape)
+
+    def expected_step(self, counts: NDArray[np.intp]) -> FloatArray:
+        """What one step of EM multiplies the gradient with; ``counts``: rows that speak about each block."""
+        pieces = [
+            np.where(np.eye(n, dtype=bool), 0.5, 1.0)[np.tril_indices(n)] / max(int(count), 1)
+            for n, count in zip(self._widths, counts, strict=True)
+        ]
+        return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def _factor(self, values: FloatArray) -> FloatArray:
+        out, at = np.zeros_like(self.root), 0
+        for own, n in zip(self.slices, self._widths, strict=True):
+            block = np.zeros((n, n))
+            count = n * (n + 1) // 2
+            block[np.tril_indices(n)] = values[at : at + count]
+            block[np.diag_indices(n)] = np.exp(np.diag(block))
+            out[own, own] = block
+            at += count
+        return out
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Which entries of [A B] and Q move, and how they are laid out in one vector."""
+    """Which entries of [A B], Q and R move, and how they are laid out in one vector: couplings, then Q, then R."""
 
     record: SharedRecord
     estimate: Estimate
@@ -55,57 +124,61 @@ class Parameters:
             at += n * len(f)
         return out
 
-    def noise(self, vector: FloatArray) -> FloatArray:
-        """Q = L G Gᵀ Lᵀ with G lower triangular, the logarithms of its diagonal among the parameters."""
-        if self.estimate != "all":
-            return self.record.Q_local
-        factor = self.noise_root @ self._triangle(vector[self.coupling_size() :])
-        return np.asarray(factor @ factor.T)
+    @cached_property
+    def process(self) -> Triangles:
+        """Process noise, block-diagonal by unit; it has no block if it does not move."""
+        moves = self.estimate in ("all", "system")
+        return Triangles(self.record.state_slices if moves else (), self.noise_root)
 
-    def noise_is_off(self, vector: FloatArray) -> bool:
-        """Whether a process noise has left a millionth to a million times what was given: an edge, not a maximum."""
-        if self.estimate != "all":
-            return False
-        with np.errstate(over="ignore"):
-            G = self._triangle(vector[self.coupling_size() :])
-        size = np.diag(G)
-        return not bool(np.isfinite(G).all() and size.min() > 1e-3 and np.abs(G).max() < 1e3)
-
-    def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
-        """dℓ/d(parameters of Q)."""
-        G = self._triangle(vector[self.coupling_size() :])
-        inner = np.linalg.solve(at.Q, self.noise_root)  # Q⁻¹ L
-        gap = at.noise_moment - at.steps * at.Q
-        whole = inner.T @ gap @ inner @ G
-        pieces = []
-        for own in self.record.state_slices:
-            block = whole[own, own].copy()
-            block[np.diag_indices_from(block)] *= np.diag(G)[own]
-            pieces.append(block[np.tril_indices_from(block)])
-        return np.concatenate(pieces)
-
-    def noise_directions(self, vector: FloatArray) -> FloatArray:
-        """dQ/d(each parameter of Q) at ``vector`` (k, P, P)."""
-        G = self._triangle(vector[self.coupling_size() :])
-        out = []
-        for own, n in zip(self.record.state_slices, self.record.states, strict=True):
-            for i, j in zip(*np.tril_indices(n), strict=True):
-                change = np.zeros_like(G)
-                change[own.start + i, own.start + j] = G[own.start + i, own.start + j] if i == j else 1.0
-                half = self.noise_root @ change @ G.T @ self.noise_root.T
-                out.append(half + half.T)
-        return np.array(out).reshape(-1, *G.shape)
-
-    def _triangle(self, values: FloatArray) -> FloatArray:
-        out, at = np.zeros_like(self.noise_root), 0
-        for own, n in zip(self.record.state_slices, self.record.states, strict=True):
-            block = np.zeros((n, n))
-            count = n * (n + 1) // 2
-            block[np.tril_indices(n)] = values[at : at + count]
-            block[np.diag_indices(n)] = np.exp(np.diag(block))
-            out[own, own] = block
-            at += count
-        return out
+    @cached_property
+    def measurement(self) -> Triangles:
+        """Measurement noise of the messages, block-diagonal by unit; only a whole system has it among its unknowns."""
+        if self.estimate != "system":
+            return Triangles((), self.record.noise)
+        return Triangles(self.record.observation_slices, np.asarray(np.linalg.cholesky(self.record.noise)))
 
     def noise_size(self) -> int:
-        return sum(n * (n + 1) // 2 for n in self.record.states) if self.estimate == "all" else 0
+        """Parameters of Q and R."""
+        return self.process.size + self.measurement.size
+
+    def noises(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Q and R."""
+        of_process, of_measurement = self._noise_values(vector)
+        Q = self.process.covariance(of_process) if self.process.size else self.record.Q_local
+        R = self.measurement.covariance(of_measurement) if self.measurement.size else self.record.noise
+        return Q, R
+
+    def noise_is_off(self, vector: FloatArray) -> bool:
+        """Whether a noise has left what its start allows."""
+        of_process, of_measurement = self._noise_values(vector)
+        return (self.process.size > 0 and self.process.off(of_process)) or (
+            self.measurement.size > 0 and self.measurement.off(of_measurement)
+        )
+
+    def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
+        """dℓ/d(parameters of Q and R)."""
+        of_process, of_measurement = self._noise_values(vector)
+        pieces = []
+        if self.process.size:
+            pieces.append(self.process.gradient(of_process, at.Q, at.noise_moment - at.steps * at.Q))
+        if self.measurement.size:
+            pieces.append(self.measurement.gradient(of_measurement, at.R, at.measurement_gap))
+        return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def noise_step(self, at: Evaluation) -> FloatArray:
+        """What one step of EM multiplies the gradient in the noises with."""
+        steps = np.full(len(self.process.slices), at.steps)
+        return np.concatenate(
+            [self.process.expected_step(steps), self.measurement.expected_step(self.record.measured_rows)]
+            if self.measurement.size
+            else [self.process.expected_step(steps)]
+        )
+
+    def noise_directions(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """dQ/d(each parameter of Q) (k, P, P) and dR/d(each of R) (l, r, r) at ``vector``."""
+        of_process, of_measurement = self._noise_values(vector)
+        return self.process.directions(of_process), self.measurement.directions(of_measurement)
+
+    def _noise_values(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
+        start = self.coupling_size()
+        return vector[start : start + self.process.size], vector[start + self.process.size :]

@@ -62,8 +62,8 @@ def uncertainty(record: SharedRecord, found: Estimated) -> Uncertainty:
     assert parameters is not None
     if parameters.coupling_size() == 0:
         return Uncertainty(parameters, np.zeros((0, 0)))
-    if np.isfinite(record.values).all():
-        information = settled_information(record, parameters, found.A, found.B, found.Q)
+    if parameters.estimate == "system" or np.isfinite(record.values).all():
+        information = settled_information(record, parameters, found.A, found.B, found.Q, found.R)
     else:
         information = differenced_information(record, parameters, found.A, found.B, found.Q)
     return Uncertainty(parameters, _inverse(information)[: parameters.coupling_size(), : parameters.coupling_size()])
