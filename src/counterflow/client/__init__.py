@@ -1,14 +1,15 @@
 """The unit's side: proprietary estimator (a plug-in), augmented model, sufficient messages, state machines."""
 
-from counterflow.client import published, sufficient
+from counterflow.client import logs, published, sufficient
 from counterflow.client.augmented import AugmentedModel, ClientData
 from counterflow.client.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
+from counterflow.client.logs import LogClient
 from counterflow.client.published import ClientState, ClientSteps
 from counterflow.client.sufficient import SufficientClient, rows_and_channels, sufficient_message
 from counterflow.errors import ProtocolError
 from counterflow.protocol import Message
 
-State = ClientState | SufficientClient
+State = ClientState | SufficientClient | LogClient
 
 
 def step(state: State, message: Message) -> tuple[State, tuple[Message, ...]]:
@@ -17,6 +18,8 @@ def step(state: State, message: Message) -> tuple[State, tuple[Message, ...]]:
         raise ProtocolError(f"unit {state.unit!r} got a message meant for unit {message.unit!r}")
     if isinstance(state, SufficientClient):
         return sufficient.step(state, message)
+    if isinstance(state, LogClient):
+        return logs.step(state, message)
     return published.step(state, message)
 
 
@@ -28,6 +31,7 @@ __all__ = [
     "Estimates",
     "Estimator",
     "KalmanEstimator",
+    "LogClient",
     "State",
     "SufficientClient",
     "checked_estimates",

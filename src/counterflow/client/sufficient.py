@@ -58,13 +58,17 @@ def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArra
     """
     measured, chosen = rows_and_channels(y)
     squeezed = compress(model.C[chosen], model.R[np.ix_(chosen, chosen)])
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], measured, [False]]).astype(np.int8)))
     values = y[np.ix_(measured, chosen)] @ squeezed.reach.T
-    spans = edges.reshape(-1, 2).astype(np.float64)
     return Sufficient(
-        unit, model.A, model.B, model.Q, squeezed.observation, np.ascontiguousarray(values), spans,
+        unit, model.A, model.B, model.Q, squeezed.observation, np.ascontiguousarray(values), spans_of(measured),
         np.ascontiguousarray(u),
     )  # fmt: skip
+
+
+def spans_of(measured: NDArray[np.bool_]) -> FloatArray:
+    """Rows that were measured, as half-open intervals (k, 2)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], measured, [False]]).astype(np.int8)))
+    return edges.reshape(-1, 2).astype(np.float64)
 
 
 def rows_and_channels(y: FloatArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

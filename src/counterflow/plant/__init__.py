@@ -7,6 +7,7 @@ Everything rests on one recursion (method.md §1); rows t = 0..T::
 """
 
 from counterflow.plant import excitation
+from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.plant import LocalModel, Plant
 from counterflow.plant.random_plants import random_plant
 from counterflow.plant.recording import Recording, UnitRecording
@@ -15,6 +16,7 @@ from counterflow.plant.units import Channel, Unit
 __all__ = [
     "Channel",
     "LocalModel",
+    "OperatingPoint",
     "Plant",
     "Recording",
     "Unit",

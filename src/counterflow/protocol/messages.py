@@ -19,6 +19,13 @@ Sufficient messages, the default method, one round::
     unit -> server    Sufficient        compressed measurements, inputs, local blocks
     server -> unit    Finished
 
+Logs without models, one round::
+
+    server -> unit    Request
+    unit -> server    Reduced           its measurements in a basis of their own signal space, inputs
+    server -> unit    Identified        the unit's own blocks of the system that the server has found
+    server -> unit    Finished
+
 Questions, from a unit about its own outputs::
 
     unit -> server    Change            what another unit would do (any number of them)
@@ -246,19 +253,69 @@ class Sufficient(Message):
         self._expect_shape("spans", (self.spans.shape[0], 2))
         if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
             raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
-        edges = self.spans.ravel()
-        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
-        lengths = self.spans[:, 1] - self.spans[:, 0]
-        if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != self.values.shape[0]:
-            raise ProtocolError(
-                f"{self.label}: field 'spans' must hold growing intervals of 0..{rows} with {self.values.shape[0]} rows"
-            )
+        _check_spans(self.label, self.spans, rows, self.values.shape[0])
 
     @property
     def rows(self) -> NDArray[np.intp]:
         """Indices of the measured rows."""
-        pieces = [np.arange(int(a), int(b)) for a, b in self.spans]
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
+        return _rows_of(self.spans)
+
+
+@dataclass(frozen=True)
+class Reduced(Message):
+    """Unit to server, once, if it has a log and no model: its measurements reduced to a few numbers a row.
+
+    ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows that were
+    measured (level, scale and basis stay at the unit); ``spans`` (k, 2): those rows; ``noise`` (r,): variance of the
+    white noise in each number, as far as the unit can tell; ``inputs`` (T+1, U) of all rows, in engineering units.
+    """
+
+    values: FloatArray = field(metadata=MATRIX)
+    spans: FloatArray = field(metadata=MATRIX)
+    noise: FloatArray = field(metadata=VECTOR)
+    inputs: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        rows, rank = self.inputs.shape[0], self.values.shape[1]
+        if rows < 2 or rank < 1:
+            raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
+        self._expect_shape("spans", (self.spans.shape[0], 2))
+        self._expect_shape("noise", (rank,))
+        if self.noise.min() < 0:
+            raise ProtocolError(f"{self.label}: field 'noise' must not be negative, got {self.noise.min()}")
+        _check_spans(self.label, self.spans, rows, self.values.shape[0])
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Indices of the measured rows."""
+        return _rows_of(self.spans)
+
+
+@dataclass(frozen=True)
+class Identified(Message):
+    """Server to unit: its own blocks of the system, at the level of its ``Reduced`` numbers.
+
+    ``observation`` (r, P_m) and ``noise`` (r, r): how the numbers see its states; ``input_level`` (U_m,): where the
+    system rests; ``same_row``: whether the input of row t acts on row t, not on row t+1.
+    """
+
+    same_row: bool
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    Q: FloatArray = field(metadata=MATRIX)
+    observation: FloatArray = field(metadata=MATRIX)
+    noise: FloatArray = field(metadata=MATRIX)
+    input_level: FloatArray = field(metadata=VECTOR)
+
+    def check(self) -> None:
+        (rank, states), inputs = self.observation.shape, self.B.shape[1]
+        if rank < 1 or states < 1:
+            raise ProtocolError(f"{self.label}: needs a number and a state, got {rank} and {states}")
+        self._expect_shape("A", (states, states))
+        self._expect_shape("B", (states, inputs))
+        self._expect_shape("Q", (states, states))
+        self._expect_shape("noise", (rank, rank))
+        self._expect_shape("input_level", (inputs,))
 
 
 @dataclass(frozen=True)
@@ -330,4 +387,18 @@ KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
-KINDS |= {kind.__name__: kind for kind in (Change, Ask, Answer)}
+KINDS |= {kind.__name__: kind for kind in (Reduced, Identified, Change, Ask, Answer)}
+
+
+def _check_spans(label: str, spans: FloatArray, rows: int, count: int) -> None:
+    """Growing half-open intervals of 0..rows that hold ``count`` rows."""
+    edges = spans.ravel()
+    whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+    lengths = spans[:, 1] - spans[:, 0]
+    if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != count:
+        raise ProtocolError(f"{label}: field 'spans' must hold growing intervals of 0..{rows} with {count} rows")
+
+
+def _rows_of(spans: FloatArray) -> NDArray[np.intp]:
+    pieces = [np.arange(int(a), int(b)) for a, b in spans]
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)

@@ -29,9 +29,12 @@ def likelihood_fit(task: Task) -> Fit:
     """Maximum likelihood of the couplings."""
     recording, method, names = task.recording, task.method, task.recording.names
     chosen = LikelihoodOptions.parse(method, task.options)
+    for name in LikelihoodOptions.LOGS:
+        if name in task.options:
+            raise OptionError(f"fit: option {name!r} is for fits from logs; models are given here, which settle it")
     estimate = cast(Estimate, chosen.estimate)
     parts = unit_parts(recording, task.local, task.estimators, uses_inputs=True)
-    with _spinner(task.progress) as told:
+    with spinner(task.progress) as told:
         if method == "sufficient":
             config = server.SufficientConfig(names, estimate, chosen.tol, chosen.evaluations)
             clients = {n: client.SufficientClient(n, task.local[n], recording[n].y, recording[n].u) for n in names}
@@ -60,8 +63,9 @@ def likelihood_fit(task: Task) -> Fit:
         spread = uncertainty(shared, found).with_doubts(doubts) if wanted and good else None
     couplings = Couplings(found, shared, spread, doubts)
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
+    status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
     return Fit(
-        method, assemble(found, parts, recording.dt), parts, history, traffic, _status(found, chosen), task.provenance,
+        method, plant, parts, history, traffic, status, task.provenance,
         caveats=caveats, couplings=couplings,
     )  # fmt: skip
 
@@ -126,7 +130,7 @@ def _raw_traffic(recording: Recording) -> in_process.Traffic:
     return in_process.Traffic(1, sum(recording[n].y.nbytes + recording[n].u.nbytes for n in recording.names), 0)
 
 
-def _status(found: Estimated, chosen: LikelihoodOptions) -> Status:
+def status_of(found: Estimated, chosen: LikelihoodOptions) -> Status:
     length = float(np.sqrt(found.decrement))
     if found.converged:
         text = f"converged in {found.evaluations} passes; log-likelihood {found.log_likelihood:.6g}"
@@ -140,7 +144,7 @@ def _status(found: Estimated, chosen: LikelihoodOptions) -> Status:
 
 
 @contextmanager
-def _spinner(wanted: bool) -> Iterator[Callable[[int, float], None] | None]:
+def spinner(wanted: bool) -> Iterator[Callable[[int, float], None] | None]:
     if not wanted:
         yield None
         return

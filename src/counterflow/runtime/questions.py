@@ -8,7 +8,7 @@ states, the unit makes its measurements of them. ``watch`` sees every message, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from counterflow.counterfactual import (
 )
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnknownNameError
 from counterflow.filtering import rts_smoother
-from counterflow.plant import Unit
+from counterflow.plant import OperatingPoint, Unit
 from counterflow.plant.units import unit_named
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.server.information import positions
@@ -84,6 +84,11 @@ class Server:
     couplings: Couplings | None
     shared: SharedRecord | None  # the rows that questions about the past refer to
     caveats: tuple[str, ...] = ()  # of the fit; they travel with every answer
+    points: Mapping[str, OperatingPoint] = field(default_factory=dict)  # of the inputs of units fitted from logs
+
+    def point(self, name: str) -> OperatingPoint:
+        """Where the unit's inputs rest, and which row they act on."""
+        return self.points.get(name) or OperatingPoint.none(self.unit(name).n_inputs)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -171,7 +176,7 @@ def effect(
         _refuse_doubtful(server, source, values)
         _refuse_beyond_limits(source, values, absolute=False)
         changes.append(Change(target, name, False, 0, "", values))
-    (found,) = exchange(server.knowledge(), changes, Ask(target, "effect", 0, horizon), watch)
+    (found,) = _ask_of_changes(server, "effect", target, changes, horizon, duration, watch)
     C = part.model.C
     mean = found.mean @ C.T
     lower, upper = band(mean, deviation(found, C), level)
@@ -215,8 +220,15 @@ def what_would_have_happened(
         for first, values, channels in _replacements(source, given, start, stop - start):
             _refuse_doubtful(server, source, _marked(source, channels))
             _refuse_beyond_limits(source, values, absolute=True, channels=channels)
-            changes.append(Change(name, cause, True, first, ",".join(map(str, channels)), values))
-    (found,) = exchange(server.knowledge(), changes, Ask(name, "counterfactual", start, stop - start), watch)
+            point, chosen = server.point(cause), ",".join(map(str, channels))
+            values = values - point.input_level
+            if point.same_row:  # the input of a row stands one row earlier in the model
+                values, first = (values, first - 1) if first else (values[1:], 0)
+            if len(values):
+                changes.append(Change(name, cause, True, first, chosen, values))
+    early = min([start, *(change.first for change in changes)])
+    (found,) = exchange(server.knowledge(), changes, Ask(name, "counterfactual", early, stop - early), watch)
+    found = _later_rows(found, start - early)
     C = part.model.C
     mean = measured + found.mean @ C.T
     lower, upper = band(mean, deviation(found, C), level)
@@ -243,10 +255,11 @@ def forecast(
         for start, values, channels in _replacements(source, given, 0, horizon):
             _refuse_doubtful(server, source, _marked(source, channels))
             _refuse_beyond_limits(source, values, absolute=True, channels=channels)
+            values = values - server.point(cause).input_level
             changes.append(Change(name, cause, True, start, ",".join(map(str, channels)), values))
     (found,) = exchange(server.knowledge(states=True), changes, Ask(name, "forecast", 0, horizon), watch)
     model = part.model
-    mean = found.mean @ model.C.T
+    mean = part.at_level(found.mean @ model.C.T)
     lower, upper = band(mean, deviation(found, model.C, model.R), level)
     return Trajectory(
         name, part.unit.output_names, first, _frozen(np.full_like(mean, np.nan)), _frozen(mean), lower, upper, level,
@@ -264,7 +277,7 @@ def attribute(
     unit = part.unit
     parts = exchange(server.knowledge(states=True), [], Ask(unit.name, "attribute", start, stop - start), watch)
     mapped = {piece.share: piece.mean @ part.model.C.T for piece in parts}
-    baseline = mapped.pop(counterfactual.BASELINE)
+    baseline = part.at_level(mapped.pop(counterfactual.BASELINE))
     departure = measured - baseline
     initial = mapped.pop(counterfactual.INITIAL)
     shares = {**mapped, "initial state": initial}
@@ -287,7 +300,7 @@ def paths(
     _refuse_doubtful(server, source, values)
     _refuse_beyond_limits(source, values, absolute=False)
     asked = [Change(name, cause, False, 0, "", values)]
-    found = exchange(server.knowledge(), asked, Ask(name, "paths", 0, horizon), watch)
+    found = _ask_of_changes(server, "paths", name, asked, horizon, duration, watch)
     mapped = {piece.share: _frozen(piece.mean @ part.model.C.T) for piece in found}
     total, direct = mapped.pop(""), mapped.pop(counterfactual.DIRECT)
     return Paths(cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped), _fit_caveats(server))
@@ -321,14 +334,16 @@ def restore(
     if not levers:
         raise OptionError("restore: using must name at least one unit with inputs")
     knowledge = server.knowledge()
-    reach = {part.share: part.mean for part in exchange(knowledge, [], Ask(unit, "reach", 0, horizon), watch)}
+    steps = horizon + any(server.point(source.name).same_row for source, _ in levers)
+    reach = {part.share: part.mean for part in exchange(knowledge, [], Ask(unit, "reach", 0, steps), watch)}
     C = part.model.C[outputs]
     columns, low, high, sizes = [], [], [], []
     for source, channel in levers:
         _refuse_doubtful(server, source, np.eye(source.n_inputs)[[channel]])
-        held = reach[source.name].reshape(source.n_inputs, horizon, -1)[channel, -1]
+        point = server.point(source.name)
+        held = reach[source.name].reshape(source.n_inputs, steps, -1)[channel, horizon - 1 + point.same_row]
         columns.append(C @ held)
-        bounds, size = _room(knowledge, source, channel)
+        bounds, size = _room(knowledge, source, channel, float(point.input_level[channel]))
         low.append(bounds[0])
         high.append(bounds[1])
         sizes.append(size)
@@ -357,6 +372,36 @@ def restore(
     return Restoration(
         unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message, caveats
     )  # fmt: skip
+
+
+def _ask_of_changes(
+    server: Server, kind: str, unit: str, changes: list[Change], horizon: int, duration: int | None, watch: Watch | None
+) -> tuple[Answer, ...]:
+    """Ask what changes from now on do, over the next ``horizon`` rows.
+
+    Inputs that act on their own row are one step ahead of the others in the model: it is asked for one step more, the
+    others' changes begin in its second step, and its first, which is the row of the change itself, is left out.
+    """
+    ahead = {change.cause for change in changes if server.point(change.cause).same_row}
+    if not ahead:
+        return exchange(server.knowledge(), changes, Ask(unit, kind, 0, horizon), watch)
+    shifted = []
+    for change in changes:
+        if change.cause in ahead:
+            last = change.values[-1:] if duration is None else np.zeros_like(change.values[-1:])
+            shifted.append(replace(change, values=np.vstack([change.values, last])))
+        else:
+            shifted.append(replace(change, first=1))
+    found = exchange(server.knowledge(), shifted, Ask(unit, kind, 0, horizon + 1), watch)
+    return tuple(_later_rows(part, 1) for part in found)
+
+
+def _later_rows(answer: Answer, rows: int) -> Answer:
+    """An answer without its first rows."""
+    if not rows:
+        return answer
+    size = answer.mean.shape[1]
+    return replace(answer, mean=answer.mean[rows:], covariance=answer.covariance[rows * size :])
 
 
 # ---- arguments
@@ -517,10 +562,10 @@ def _levers(server: Server, using: Sequence[str] | Mapping[str, Sequence[str]]) 
     return out
 
 
-def _room(knowledge: Knowledge, source: Unit, channel: int) -> tuple[tuple[float, float], float]:
+def _room(knowledge: Knowledge, source: Unit, channel: int, level: float) -> tuple[tuple[float, float], float]:
     """How far an input may move from its last value, and the size its change is measured in."""
     column = knowledge.input_slices[knowledge.index(source.name)].start + channel
-    seen, last = knowledge.u[:, column], float(knowledge.u[-1, column])
+    seen, last = knowledge.u[:, column], level + float(knowledge.u[-1, column])
     limits = source.inputs[channel].limits
     size = float(np.ptp(seen)) if len(seen) > 1 else 0.0
     if limits is None:

@@ -16,7 +16,7 @@ from counterflow import client
 from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering import kalman_filter
-from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.protocol import Sufficient, encoded_size
 from counterflow.runtime import questions
 from counterflow.runtime.history import History
@@ -208,6 +208,11 @@ class Fit:
         """
         memory = self._memory
         self._check_recording(recording)
+        last_input = memory.last_input.copy()
+        for name, point in self.points.items():
+            if point.same_row:  # what acts on the first new row stands in it
+                last_input[self.plant.input_slice(name)] = recording[name].u[0] - point.input_level
+        memory = replace(memory, last_input=last_input)
         messages = self._messages(recording, self.names)
         size = sum(encoded_size(message) for message in messages)
         found, spread, later = update(memory, share(messages))
@@ -240,6 +245,10 @@ class Fit:
         """
         if self.couplings is None:
             raise OptionError(f"method {self.method!r} has no predictor; fit with method='sufficient'")
+        if self.points:
+            raise OptionError(
+                "predictor: a fit from logs has levels and alignments that a predictor does not know yet; use forecast"
+            )
         return Predictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
 
     @property
@@ -427,7 +436,13 @@ class Fit:
             self.couplings,
             shared,
             self.caveats,
+            self.points,
         )
+
+    @property
+    def points(self) -> dict[str, OperatingPoint]:
+        """Operating points of the units that have one: those that were fitted from logs."""
+        return {name: part.point for name, part in self.parts.items() if part.point is not None}
 
     def _part(self, name: str) -> UnitPart:
         return self.parts[self.plant.unit(name).name]
@@ -438,7 +453,7 @@ class Fit:
         return self.server.about(self._messages(recording, self.plant.names))
 
     def _messages(self, recording: Recording, names: Sequence[str]) -> list[Sufficient]:
-        return [client.sufficient_message(n, self.parts[n].model, recording[n].y, recording[n].u) for n in names]
+        return [self.parts[n].sufficient(recording[n].y, recording[n].u) for n in names]
 
     def _check_recording(self, recording: object) -> None:
         """A recording of the same units, with the same channels in the same order, and the same time step."""

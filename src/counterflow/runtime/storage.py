@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from counterflow import client
 from counterflow.errors import OptionError, StorageError
-from counterflow.plant import Channel, LocalModel, Plant, Unit
+from counterflow.plant import Channel, LocalModel, OperatingPoint, Plant, Unit
 from counterflow.plant.units import check_name
 from counterflow.runtime import storage_couplings
 from counterflow.runtime.history import History
@@ -122,6 +122,8 @@ def _server_bytes(fit: Fit) -> bytes:
     arrays = {"A": fit.plant.A, "B": fit.plant.B}
     arrays.update({f"history/{series}": getattr(history, series) for series in _SERVER_SERIES})
     arrays.update({f"history/delta_d/{k}": history.delta_d[name] for k, name in enumerate(fit.plant.names)})
+    points = fit.points
+    arrays.update({f"input_level/{k}": points[n].input_level for k, n in enumerate(fit.plant.names) if n in points})
     learned = None
     if fit.couplings is not None:
         learned, more = storage_couplings.describe(fit.couplings, fit.method)
@@ -135,6 +137,7 @@ def _server_bytes(fit: Fit) -> bytes:
             {"name": unit.name, "states": unit.states, "inputs": list(unit.input_names)} for unit in fit.plant.units
         ],
         "order": list(fit.names),
+        "same_row": [name for name, point in points.items() if point.same_row],
         "phase": list(history.phase),
         "traffic": {"rounds": traffic.rounds, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down},
         "status": {
@@ -160,9 +163,9 @@ def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
         block = plant.block(letter, name)
         if not np.array_equal(block, getattr(part.model, letter)):
             arrays[f"estimated/{letter}"] = block
-    for letter, value in (("theta", part.theta), ("phi", part.phi)):
-        if value is not None:
-            arrays[letter] = value
+    level = None if part.point is None else part.point.input_level
+    optional = {"theta": part.theta, "phi": part.phi, "output_level": part.output_level, "input_level": level}
+    arrays.update({key: value for key, value in optional.items() if value is not None})
     arrays.update({f"history/{series}": getattr(fit.history, series)[name] for series in _UNIT_SERIES})
     estimator, kind = part.estimator, f"custom: {type(part.estimator).__qualname__}"
     if type(estimator) is client.KalmanEstimator:
@@ -178,6 +181,7 @@ def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
         "inputs": [_describe(channel) for channel in unit.inputs],
         "outputs": [_describe(channel) for channel in unit.outputs],
         "uses_inputs": part.uses_inputs,
+        "same_row": part.point is not None and part.point.same_row,
         "estimator": kind,
     }
     return seal(_UNIT, described, arrays, _VERSION, f"unit {name!r}")
@@ -332,7 +336,20 @@ def load_server(directory: str | Path) -> Server:
             couplings=couplings,
             shared=couplings.shared if couplings is not None else None,
             caveats=texts(stored.described, "caveats"),
+            points=_points(stored, counts),
         )
+
+
+def _points(stored: SealedFile, counts: Mapping[str, Counts]) -> dict[str, OperatingPoint]:
+    ahead = texts(stored.described, "same_row")
+    levels = {
+        name: stored.take(f"input_level/{k}", (len(inputs),))
+        for k, (name, (_, inputs)) in enumerate(counts.items())
+        if f"input_level/{k}" in stored.arrays
+    }
+    if not set(ahead) <= set(levels):
+        raise ValueError("'same_row' names units that have no operating point")
+    return {name: OperatingPoint(level, name in ahead) for name, level in levels.items()}
 
 
 def load_unit(file: str | Path, estimator: client.Estimator | None = None) -> UnitPart:
@@ -366,7 +383,7 @@ def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts
 def _unit_of(stored: SealedFile) -> Unit:
     described = stored.described
     expected = ("format", "version", "server", "name", "states", "inputs", "outputs", "uses_inputs", "estimator")
-    check_keys(described, (*expected, "digest"))
+    check_keys(described, (*expected, "same_row", "digest"))
     return Unit(
         stored.text("name"),
         states=count(described, "states", 1),
@@ -423,7 +440,11 @@ def _stored_part(
     estimator = given.get(unit.name, estimator)
     if not isinstance(estimator, client.Estimator):
         raise OptionError(f"load: the estimator of unit {unit.name!r} must have a method estimate(y, u)")
-    return UnitPart(unit, model, estimator, uses_inputs, theta, phi), estimated
+    output_level = stored.take("output_level", (D,)) if "output_level" in stored.arrays else None
+    point = None
+    if "input_level" in stored.arrays:
+        point = OperatingPoint(stored.take("input_level", (U,)), typed(stored.described, "same_row", bool))
+    return UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point), estimated
 
 
 def _stored_fit(
@@ -445,6 +466,7 @@ def _stored_fit(
         "caveats",
         "units",
         "order",
+        "same_row",
         "phase",
         "traffic",
         "status",
@@ -457,6 +479,10 @@ def _stored_fit(
     series = {key: server.take(f"history/{key}", (rounds,)) for key in _SERVER_SERIES}
     delta_d = {name: server.take(f"history/delta_d/{k}", (rounds,)) for k, name in enumerate(names)}
     couplings = storage_couplings.restore(server, counts, A, B)
+    if {n: p.same_row for n, p in _points(server, counts).items()} != {
+        n: part.point.same_row for n, part in parts.items() if part.point is not None
+    }:
+        raise ValueError("its operating points are not those of the units")
     server.finish()
     phase = texts(described, "phase")
     if len(phase) != rounds:

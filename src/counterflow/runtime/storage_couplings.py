@@ -118,7 +118,7 @@ def restore(
     parameters = None
     if described["estimate"] is not None:
         estimate = typed(described, "estimate", str)
-        if estimate not in ESTIMATES:
+        if estimate not in (*ESTIMATES, "system"):
             raise ValueError(f"estimate {estimate!r} is not known")
         parameters = Parameters(shared, cast(Estimate, estimate), server.take("couplings/noise_root", (P, P)))
     found = Estimated(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.likelihood import likelihood_fit
+from counterflow.runtime.logs import log_fit
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS
 from counterflow.runtime.published import published_fit
 from counterflow.runtime.result import Fit, Provenance, Status, Task
@@ -45,7 +47,8 @@ def fit(
     ----------
     recording : rows 0..T of every unit.
     models : what each unit knows of itself, {name: LocalModel}; or a Plant, whose local blocks are taken.
-        The oracle needs the Plant.
+        The oracle needs the Plant. None: each unit has nothing but its log; the server identifies all of the system
+        from a few numbers a row that each unit sends (method "sufficient"; see docs/theory/identification.md).
     method : "sufficient" (default: one message from each unit, maximum likelihood at the server, one round);
         "penalty", "lagrangian", "hybrid", "fedgc" (the published methods and their predecessor); "centralized" (the
         reference: the same likelihood on pooled raw data); "oracle" (the true plant given).
@@ -89,16 +92,46 @@ def fit(
     provenance = Provenance(__version__, int(seed), recording.digest, method)
     if method == "oracle":
         return _oracle(recording, models, provenance, options)
+    if models is None:
+        return _without_models(recording, method, provenance, options, progress, watch, over_the_wire, estimators)
     local = _checked_models(recording, models)
     task = Task(recording, local, method, provenance, options, progress, watch, over_the_wire, estimators)
+    with _within_precision(recording):
+        return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
+
+
+@contextmanager
+def _within_precision(recording: Recording) -> Iterator[None]:
     try:
         with one_blas_thread():
-            return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
+            yield
     except np.linalg.LinAlgError as error:
         raise DataError(
             f"fit: the numbers are beyond double precision ({error}); look for absurd values in the recording (the "
             f"largest is {_largest(recording)}) and for models that do not fit it"
         ) from error
+
+
+def _without_models(
+    recording: Recording,
+    method: str,
+    provenance: Provenance,
+    options: Mapping[str, Any],
+    progress: bool,
+    watch: Callable[[Message, bool], None] | None,
+    over_the_wire: bool,
+    estimators: Mapping[str, client.Estimator] | None,
+) -> Fit:
+    if method != "sufficient":
+        raise ModelError(
+            f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant whose local blocks are taken; "
+            "only method 'sufficient' identifies units from their logs. A fit from logs has such models: "
+            "{name: part.model for name, part in found.parts.items()}"
+        )
+    if estimators:
+        raise OptionError("fit: estimators go with given models; a fit from logs has none to estimate with")
+    with _within_precision(recording):
+        return log_fit(recording, provenance, options, progress, watch, over_the_wire)
 
 
 def _largest(recording: Recording) -> str:
@@ -125,9 +158,7 @@ def _oracle(recording: Recording, models: Models | None, provenance: Provenance,
     return Fit("oracle", models, parts, history, in_process.Traffic(0, 0, 0), status, provenance)
 
 
-def _checked_models(recording: Recording, models: Models | None) -> dict[str, LocalModel]:
-    if models is None:
-        raise ModelError("fit: models are needed: {unit name: LocalModel}, or a Plant whose local blocks are taken")
+def _checked_models(recording: Recording, models: Models) -> dict[str, LocalModel]:
     found = models.locals() if isinstance(models, Plant) else models
     if not isinstance(found, Mapping):
         raise ModelError(f"fit: models must be {{unit name: LocalModel}} or a Plant, got {type(models).__name__}")

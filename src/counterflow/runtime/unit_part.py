@@ -13,7 +13,8 @@ from counterflow import client
 from counterflow.counterfactual import Attribution, Effect, Restoration, Trajectory
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering import compress
-from counterflow.plant import LocalModel, Recording, Unit
+from counterflow.plant import LocalModel, OperatingPoint, Recording, Unit
+from counterflow.protocol import Sufficient
 from counterflow.runtime import questions
 from counterflow.runtime.questions import Server
 
@@ -33,6 +34,24 @@ class UnitPart:
     uses_inputs: bool = True
     theta: FloatArray | None = None  # (P_m, D_m)
     phi: FloatArray | None = None  # (P_m,)
+    output_level: FloatArray | None = None  # (D_m,) where the outputs rest, if the model is of departures from it
+    point: OperatingPoint | None = None  # the same for its inputs
+
+    def departures(self, y: FloatArray) -> FloatArray:
+        """Measurements as the model takes them."""
+        return y if self.output_level is None else y - self.output_level
+
+    def at_level(self, departures: FloatArray) -> FloatArray:
+        """Measurements of which the model says ``departures``."""
+        return departures if self.output_level is None else departures + self.output_level
+
+    def model_inputs(self, u: FloatArray) -> FloatArray:
+        """Inputs as the model takes them."""
+        return u if self.point is None else self.point.departures(u)
+
+    def sufficient(self, y: FloatArray, u: FloatArray) -> Sufficient:
+        """What the unit sends of a recording."""
+        return client.sufficient_message(self.unit.name, self.model, self.departures(y), self.model_inputs(u))
 
     @property
     def working_model(self) -> LocalModel:
@@ -40,6 +59,7 @@ class UnitPart:
         return self.model if self.uses_inputs else replace(self.model, B=self.model.B[:, :0])
 
     def client_data(self, y: FloatArray, u: FloatArray) -> client.ClientData:
+        y, u = self.departures(y), self.model_inputs(u)
         seen = u if self.uses_inputs else u[:, :0]
         estimates = client.checked_estimates(self.unit.name, self.estimator, y, seen, self.model.states)
         return client.ClientData.from_rows(y, seen, estimates)
@@ -49,7 +69,7 @@ class UnitPart:
         row = np.asarray(y, np.float64)
         if row.shape != (self.model.n_outputs,):
             raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
-        return np.asarray(compress(self.model.C, self.model.R).reach @ row)
+        return np.asarray(compress(self.model.C, self.model.R).reach @ self.departures(row))
 
     def effect(
         self,

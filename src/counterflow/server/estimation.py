@@ -174,8 +174,9 @@ def _climb(
     room = limit - float(np.abs(np.linalg.eigvals(at.A)).max())
     at_bound = not converged and room < 1e-3
     return Estimated(
-        at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters, at.R
-    )
+        at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters,
+        at.R if parameters.measurement.size else None,
+    )  # fmt: skip
 
 
 def _metric(parameters: Parameters, at: Evaluation) -> Callable[[FloatArray], FloatArray]:

@@ -10,8 +10,8 @@ With a settled filter the innovations e[t] of covariance S are a linear filter o
 
 The sum over t needs no filter for each parameter: with w = (ĥ, u, e), dx = Σ_k F^k G w[t-1-k] for G = [dA dB A dK], and
 the sum is a quadratic form in G whose matrix is Σ_d (Fᵀ)^d Y ⊗ R_w(d), Y = Σ F^kᵀ C̃ᵀ S⁻¹ C̃ F^k, R_w the sample
-autocovariance of w. Records with gaps have no settled filter; there the gradient is differenced instead, or, for a whole
-system, the settled filter's information is taken of the rows in unbroken stretches.
+autocovariance of w. Records with gaps have no settled filter; there the gradient is differenced instead, or, for a
+whole system, the settled filter's information is taken of the rows in unbroken stretches.
 """
 
 from __future__ import annotations

@@ -154,14 +154,14 @@ def test_every_field_of_a_fit_is_stored() -> None:
     """Whoever adds a field to these classes must decide which side stores it (storage.py), then name it here."""
     known = {
         Fit: "method plant parts history traffic status provenance caveats couplings",
-        UnitPart: "unit model estimator uses_inputs theta phi",
+        UnitPart: "unit model estimator uses_inputs theta phi output_level point",
         History: "server_loss residual_loss disentanglement gradient phase client_loss proprietary_loss delta_d",
         Traffic: "rounds bytes_up bytes_down",
         Status: "converged rounds gradient message",
         Provenance: "version seed data_digest method",
         Couplings: "found shared spread doubts memory",
         Memory: "found information mean covariance last_input rows",
-        Estimated: "A B Q log_likelihood evaluations converged decrement at_bound trace parameters",
+        Estimated: "A B Q log_likelihood evaluations converged decrement at_bound trace parameters R",  # R: only while identifying
         Parameters: "record estimate noise_root",
         Uncertainty: "parameters covariance",
         Doubt: "effect cause letter channels reason remedy",

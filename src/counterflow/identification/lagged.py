@@ -1,0 +1,190 @@
+"""Products of a record with lagged copies of itself: all that subspace methods need to know of the data.
+
+A window is `window` consecutive rows of z = [y u], laid out in one row. The Gram matrix of all windows of a record is
+nearly block Toeplitz: block (i, j) is the sum of z[t+i]' z[t+j], and block (i+1, j+1) differs from it by one row that
+leaves at the start and one that enters at the end. So the first row of blocks costs one pass over the data, and the
+rest costs nothing; the matrix of windows itself, `window` times as large as the data, is never made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from counterflow.errors import DataError, OptionError
+from counterflow.filtering.checks import as_floats
+
+FloatArray = NDArray[np.float64]
+
+_CHUNK = 4096  # rows multiplied at once: large enough for BLAS, small enough to stay in the cache
+
+
+@dataclass(frozen=True)
+class LaggedGram:
+    """Sums of products of all columns of all windows.
+
+    Attributes
+    ----------
+    matrix : (window · m, window · m) array
+        Entry (i · m + a, j · m + b) is the sum over windows of column a, row i times column b, row j, where the
+        m = outputs + inputs columns are those of y, then those of u.
+    windows : int
+        How many windows were summed.
+    window : int
+        Rows of a window.
+    outputs, inputs : int
+        Columns of y and of u.
+    """
+
+    matrix: FloatArray
+    windows: int
+    window: int
+    outputs: int
+    inputs: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of one row of a window, m."""
+        return self.outputs + self.inputs
+
+
+def stretches(y: ArrayLike, least: int = 1) -> tuple[slice, ...]:
+    """Find the longest runs of rows in which every channel was measured.
+
+    Parameters
+    ----------
+    y : (T+1, r) array
+        NaN where nothing was measured.
+    least : int
+        Shorter runs are left out.
+
+    Returns
+    -------
+    tuple of slice
+        In order of time.
+
+    Examples
+    --------
+    >>> nan = float("nan")
+    >>> stretches([[1.0], [2.0], [nan], [3.0], [nan], [5.0], [6.0]], least=2)
+    (slice(0, 2, None), slice(5, 7, None))
+    """
+    y = as_record("y", y)
+    if np.isinf(y).any():
+        row, column = (int(i) for i in np.argwhere(np.isinf(y))[0])
+        raise DataError(
+            f"y must be finite or missing; row {row}, column {column} is {y[row, column]}. "
+            "Mark what was not measured with NaN"
+        )
+    whole = np.concatenate([[False], np.isfinite(y).all(axis=1), [False]])
+    edges = np.flatnonzero(whole[1:] != whole[:-1])
+    runs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    return tuple(slice(start, stop) for start, stop in runs if stop - start >= max(least, 1))
+
+
+_stretches = stretches  # the functions below have a parameter of that name
+
+
+def lagged_gram(y: ArrayLike, u: ArrayLike, window: int, stretches: Sequence[slice] | None = None) -> LaggedGram:
+    """Sum the products of all columns of all windows of consecutive rows.
+
+    Parameters
+    ----------
+    y : (T+1, r) array
+        Measurements, as deviations from their level. NaN only outside of the stretches.
+    u : (T+1, U) array
+        Inputs; U may be 0.
+    window : int
+        Rows of a window, at least 1.
+    stretches : sequence of slice, optional
+        Runs of rows to use; no window reaches over the end of one. By default, all runs without a missing value.
+
+    Returns
+    -------
+    LaggedGram
+
+    Notes
+    -----
+    Cost O(T · window · m²) in matrix products, memory O((window · m)²) whatever T is.
+
+    Examples
+    --------
+    >>> gram = lagged_gram([[1.0], [2.0], [3.0]], [[0.0], [0.0], [1.0]], window=2)
+    >>> gram.windows, gram.matrix[0].tolist()  # 1·1 + 2·2, and 1·2 + 2·3
+    (2, [5.0, 0.0, 8.0, 2.0])
+    """
+    y, u = as_pair(y, u)
+    if window < 1:
+        raise OptionError(f"window must be at least 1 row; got {window}")
+    runs = _stretches(y, window) if stretches is None else as_runs(stretches, len(y))
+    r, U = y.shape[1], u.shape[1]
+    m = r + U
+    first = np.zeros((window, m, m))
+    ends = np.zeros(((window - 1) * m, (window - 1) * m))
+    windows = 0
+    for run in runs:
+        count = run.stop - run.start - window + 1
+        if count < 1:
+            continue
+        windows += count
+        for begin in range(run.start, run.start + count, _CHUNK):
+            rows = min(_CHUNK, run.start + count - begin)
+            z = np.hstack([y[begin : begin + rows + window - 1], u[begin : begin + rows + window - 1]])
+            left = z[:rows].T
+            for lag in range(window):
+                first[lag] += left @ z[lag : lag + rows]
+        for sign, start in ((-1.0, run.start), (1.0, run.start + count)):
+            rows_ = slice(start, start + window - 1)
+            edge = np.hstack([y[rows_], u[rows_]]).reshape(1, -1)
+            ends += sign * (edge.T @ edge)
+    G = np.empty((window, m, window, m))
+    G[0] = first.transpose(1, 0, 2)
+    change = ends.reshape(window - 1, m, window - 1, m)
+    for i in range(1, window):
+        G[i, :, i:] = G[i - 1, :, i - 1 : -1] + change[i - 1, :, i - 1 :]
+        G[i, :, :i] = G[:i, :, i].transpose(2, 0, 1)
+    matrix = G.reshape(window * m, window * m)
+    if not np.isfinite(matrix).all():
+        raise DataError(
+            "the products of y and u are not finite: a stretch holds a missing value, or values overflow when they are "
+            "squared. Leave `stretches` out so that they are found, and bring channels to a common scale"
+        )
+    return LaggedGram(matrix=matrix, windows=windows, window=window, outputs=r, inputs=U)
+
+
+def as_record(name: str, value: ArrayLike) -> FloatArray:
+    """Return a (T+1, n) array of floats; NaN is allowed."""
+    array = as_floats(name, value, DataError)
+    if array.ndim != 2:
+        raise DataError(f"{name} must have shape (T+1, columns), time first; got {array.shape}")
+    return array
+
+
+def as_pair(y: ArrayLike, u: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return y and u with equal numbers of rows; u is finite."""
+    y, u = as_record("y", y), as_record("u", u)
+    if len(y) != len(u):
+        raise DataError(f"y and u must have equally many rows; got {len(y)} and {len(u)}. Give u a row for each of y")
+    if not y.shape[1]:
+        raise DataError("y has no columns; give at least one measured channel")
+    if not np.isfinite(u).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(u))[0])
+        raise DataError(
+            f"u must be finite; row {row}, column {column} is {u[row, column]}. "
+            "Inputs are known: fill in the value that was held, or set y to NaN around it and u to 0"
+        )
+    return y, u
+
+
+def as_runs(runs: Sequence[slice], rows: int) -> tuple[slice, ...]:
+    """Return the stretches with plain bounds, or refuse one that is not a run of rows."""
+    out = []
+    for run in runs:
+        start, stop, step = run.indices(rows)
+        if step != 1:
+            raise OptionError(f"a stretch must be a slice with step 1; got {run}")
+        out.append(slice(start, max(start, stop)))
+    return tuple(out)

@@ -1,0 +1,162 @@
+"""From an innovations model, where one noise drives states and measurements, to one with two independent noises."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from counterflow.errors import ModelError, UnstableError
+from counterflow.filtering.checks import as_shaped, as_transition
+from counterflow.filtering.initial import lyapunov
+from counterflow.filtering.results import freeze
+from counterflow.filtering.steady import steady_state
+
+FloatArray = NDArray[np.float64]
+
+_LEAST_R = 2e-3  # measurement noise, as a share of the innovation, in every direction
+_LEAST_Q = 1e-5  # process noise in one row, as a share of one innovation, seen over all later rows
+_STEPS = 300  # of the alternating-direction method,
+_WEIGHT = 0.03  # its penalty
+_RELAXED = 1.6  # and its over-relaxation
+_MOST_STATES = 48  # above this the least-squares problem in X would cost seconds, and simpler starts are taken
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)  # of the innovation that is given to R, as candidates
+
+
+def independent_noises(A: ArrayLike, C: ArrayLike, K: ArrayLike, Omega: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Find independent noises Q and R whose Kalman filter is close to a given innovations model.
+
+    If the steady filter of (A, C, Q, R) has the error covariance X, its gain obeys A X C' = K Omega, and
+    R = Omega - C X C', Q = X - A X A' + K Omega K'. Not every innovations model has such an X with Q, R >= 0, so the
+    equation is solved in the least-squares sense among the X that give positive definite noises. That solution
+    competes with plainer ones (a share of Omega for R, the rest through K for Q), and the noises under which data of
+    the innovations model are likeliest win: a safe start for maximum likelihood rather than an end.
+
+    Parameters
+    ----------
+    A : (n, n), C : (r, n), K : (n, r), Omega : (r, r) arrays
+        x[t+1] = A x[t] + K e[t], y[t] = C x[t] + e[t], Cov(e) = Omega positive definite, A stable.
+
+    Returns
+    -------
+    Q : (n, n) array
+    R : (r, r) array
+        Both positive definite.
+
+    Examples
+    --------
+    The steady filter of a known model gives its noises back:
+
+    >>> import numpy as np
+    >>> from counterflow.filtering import steady_state
+    >>> A, C, Q, R = np.array([[0.9]]), np.eye(1), np.array([[0.5]]), np.array([[2.0]])
+    >>> steady = steady_state(A, C, Q, R)
+    >>> Q_found, R_found = independent_noises(A, C, A @ steady.gain, steady.innovation_covariance)
+    >>> [round(float(S[0, 0]), 3) for S in (Q_found, R_found)]
+    [0.5, 2.0]
+    """
+    A = as_transition("A", A)
+    n = len(A)
+    C = as_shaped("C", C, ("r", n))
+    r = len(C)
+    K, Omega = as_shaped("K", K, (n, r)), as_shaped("Omega", Omega, (r, r))
+    if not np.abs(np.linalg.eigvals(A)).max() < 1:
+        raise UnstableError(
+            f"A must be stable; its spectral radius is {np.abs(np.linalg.eigvals(A)).max():.6g}. "
+            "Shrink it first, as `subspace` does"
+        )
+    scale = np.sqrt(Omega.diagonal())
+    try:
+        L = scale[:, None] * np.linalg.cholesky((Omega + Omega.T) / 2 / scale / scale[:, None])
+    except np.linalg.LinAlgError as cause:
+        raise ModelError("Omega must be positive definite") from cause
+    # coordinates in which innovations are white, and a unit of state shows as one innovation over all later rows;
+    # without them the search below would need a hundred times the steps
+    whitened = np.linalg.solve(L, C)
+    seen = lyapunov(A.T, whitened.T @ whitened)
+    values, vectors = np.linalg.eigh((seen + seen.T) / 2)
+    values = np.maximum(values, max(1e-12 * float(values[-1]), np.finfo(float).tiny))
+    into, out_of = (vectors * np.sqrt(values)).T, vectors / np.sqrt(values)
+    A_, C_, K_ = into @ A @ out_of, whitened @ out_of, into @ K @ L
+
+    candidates = [_shared(K_, share) for share in _SHARES]
+    if n <= _MOST_STATES:
+        X = _error_covariance(A_, C_, K_)
+        Q, R = X - A_ @ X @ A_.T + K_ @ K_.T, np.eye(r) - C_ @ X @ C_.T
+        candidates.insert(0, (_floored(Q, _LEAST_Q), _floored(R, _LEAST_R)))
+    Q, R = min(candidates, key=lambda noises: _surprise(A_, C_, K_, *noises))
+    Q, R = out_of @ Q @ out_of.T, L @ R @ L.T
+    return freeze(np.asarray((Q + Q.T) / 2)), freeze(np.asarray((R + R.T) / 2))
+
+
+def _shared(K: FloatArray, share: float) -> tuple[FloatArray, FloatArray]:
+    """R takes a share of the innovation; Q what K makes of it, more the smaller the share left for the state."""
+    return _floored(K @ K.T / (1 - share), _LEAST_Q), share * np.eye(K.shape[1])
+
+
+def _floored(S: FloatArray, least: float) -> FloatArray:
+    values, vectors = np.linalg.eigh((S + S.T) / 2)
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+
+
+def _surprise(A: FloatArray, C: FloatArray, K: FloatArray, Q: FloatArray, R: FloatArray) -> float:
+    """Twice the expected negative log-likelihood of a row of the innovations model (Omega = I), under noises Q, R."""
+    n = len(A)
+    try:
+        steady = steady_state(A, C, (Q + Q.T) / 2, (R + R.T) / 2)
+        gain = A @ steady.gain
+        # the model's own state and the error of the filter, both driven by the same white e
+        F = np.block([[A, np.zeros((n, n))], [np.zeros((n, n)), A - gain @ C]])
+        drive = np.vstack([K, K - gain])
+        covariance = lyapunov(F, drive @ drive.T)[n:, n:]
+    except (UnstableError, ModelError, np.linalg.LinAlgError):
+        return np.inf
+    S = steady.innovation_covariance
+    e = C @ covariance @ C.T + np.eye(len(C))
+    sign, size = np.linalg.slogdet(S)
+    value = float(size + np.trace(np.linalg.solve(S, e)))
+    return value if sign > 0 and np.isfinite(value) else np.inf
+
+
+def _error_covariance(A: FloatArray, C: FloatArray, K: FloatArray) -> FloatArray:
+    """The X nearest to A X C' = K with X >= 0, I - C X C' >= least R and X - A X A' + K K' >= least Q.
+
+    Alternating directions: a linear least-squares problem in X, whose matrix never changes, and projections of the
+    three sides onto positive matrices by cutting off their negative eigenvalues.
+    """
+    n, r = K.shape
+    eye, KK = np.eye(r), K @ K.T
+    low = np.tril_indices(n)
+    length = np.where(low[0] == low[1], 1.0, np.sqrt(2.0))  # symmetric matrices as vectors, lengths kept
+
+    def vector(M: FloatArray) -> FloatArray:
+        return np.asarray(((M + M.swapaxes(-1, -2)) / 2)[..., low[0], low[1]] * length)
+
+    basis = np.zeros((len(length), n, n))
+    basis[np.arange(len(length)), low[0], low[1]] = 1 / length
+    basis[np.arange(len(length)), low[1], low[0]] = 1 / length
+    gain, seen = A @ basis @ C.T, C @ basis @ C.T
+    kept = basis - A @ basis @ A.T
+    normal = vector(A.T @ gain @ C) + _WEIGHT * (
+        np.eye(len(length)) + vector(C.T @ seen @ C) + vector(kept - A.T @ kept @ A)
+    )
+    solve = np.linalg.inv((normal + normal.T) / 2 + 1e-9 * np.eye(len(length)))
+    goal = vector(A.T @ K @ C)
+    floors = (np.zeros((n, n)), _LEAST_R * eye, _LEAST_Q * np.eye(n))
+    sides = [np.zeros((n, n)), eye, KK]
+    duals = [np.zeros((n, n)), np.zeros((r, r)), np.zeros((n, n))]
+    X = np.zeros((n, n))
+    for _ in range(_STEPS):
+        positive, measured, driven = (side - dual for side, dual in zip(sides, duals, strict=True))
+        driven -= KK
+        right = goal + _WEIGHT * vector(positive + C.T @ (eye - measured) @ C + driven - A.T @ driven @ A)
+        new = np.zeros((n, n))
+        new[low] = solve @ right / length
+        new = new + np.tril(new, -1).T
+        moved, X = float(np.abs(new - X).max()), new
+        for k, value in enumerate((X, eye - C @ X @ C.T, X - A @ X @ A.T + KK)):
+            relaxed = _RELAXED * value + (1 - _RELAXED) * sides[k]
+            sides[k] = _floored(relaxed + duals[k] - floors[k], 0.0) + floors[k]
+            duals[k] = duals[k] + relaxed - sides[k]
+        if moved <= 1e-8 * (1 + float(np.abs(X).max())):
+            break
+    return X

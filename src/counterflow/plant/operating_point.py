@@ -1,0 +1,43 @@
+"""Where a unit's inputs rest, and which row they act on: what stands between a log and the recursion of method §1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class OperatingPoint:
+    """How a unit's logged inputs become those of the model.
+
+    Attributes
+    ----------
+    input_level : (U,) array
+        What is subtracted from the inputs: the model is of departures from it.
+    same_row : bool
+        Whether the input of row t acts on the measurement of row t already, as where a log writes down at the end of
+        an interval what was done during it. Else it acts on row t + 1.
+
+    Examples
+    --------
+    >>> point = OperatingPoint(np.array([10.0]), same_row=True)
+    >>> point.departures(np.array([[10.0], [12.0], [13.0]])).ravel().tolist()  # 12 acts on row 1: it stands in row 0
+    [2.0, 3.0, 3.0]
+    """
+
+    input_level: FloatArray
+    same_row: bool = False
+
+    @classmethod
+    def none(cls, inputs: int) -> OperatingPoint:
+        """Inputs that are the model's as they are."""
+        return cls(np.zeros(inputs))
+
+    def departures(self, u: FloatArray) -> FloatArray:
+        """Inputs (T+1, U) as the model takes them: row t acts on row t + 1. The last row of a shifted log is held."""
+        shifted = np.vstack([u[1:], u[-1:]]) if self.same_row else u
+        return np.ascontiguousarray(shifted - self.input_level)

@@ -1,0 +1,97 @@
+"""Fits from logs in one process: no unit has a model, and none of them shows its measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import client, server
+from counterflow.plant import Recording
+from counterflow.runtime import in_process
+from counterflow.runtime.history import Recorder
+from counterflow.runtime.likelihood import NEARLY, assemble, spinner, status_of
+from counterflow.runtime.options import LikelihoodOptions
+from counterflow.runtime.result import Couplings, Fit, Provenance
+from counterflow.runtime.unit_part import UnitPart
+from counterflow.server.identifiability import diagnose
+from counterflow.server.information import affordable
+from counterflow.server.uncertainty import uncertainty
+
+if TYPE_CHECKING:
+    from counterflow.protocol import Message
+
+EXACT_NUMBERS = "its message determines its measurements exactly, because every channel carries a signal of its own"
+
+
+def log_fit(
+    recording: Recording,
+    provenance: Provenance,
+    options: Mapping[str, Any],
+    progress: bool,
+    watch: Callable[[Message, bool], None] | None,
+    over_the_wire: bool,
+) -> Fit:
+    """Identify the whole system from what the units send of their logs."""
+    chosen = LikelihoodOptions.parse("sufficient", {"tol": 1e-3, "evaluations": 100, **options})
+    names = recording.names
+    ranks, orders = chosen.for_logs("rank", names), chosen.for_logs("order", names)
+    asked = server.JointOptions(
+        orders or None, chosen.for_logs("same_row", names) or None, chosen.tol, chosen.evaluations
+    )
+    clients = {n: client.LogClient(recording[n].unit, recording[n].y, recording[n].u, ranks.get(n)) for n in names}
+    with spinner(progress) as told:
+        done, units, traffic = in_process.run(
+            server.LogServer(server.LogConfig(names, asked), progress=told),
+            clients,
+            watch=watch,
+            over_the_wire=over_the_wire,
+        )
+        assert isinstance(done, server.LogServer)
+        assert done.system is not None
+        shared, found, notes = done.system.record, done.system.found, done.system.notes
+        parts = {name: _part(units[name]) for name in names}
+        doubts = diagnose(shared, "blocks", {unit.name: unit.input_names for unit in recording.units})
+        assert found.parameters is not None
+        wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
+        good = found.converged or found.decrement <= NEARLY**2
+        spread = uncertainty(shared, found).with_doubts(doubts) if wanted and good else None
+    caveats = [*(str(doubt) for doubt in doubts), *notes, *_privacy(units)]
+    if found.at_bound:
+        caveats.append(
+            "the estimate rests on the stability bound: the data ask for a system that drifts without end. Answers "
+            "over long horizons are not to be trusted; look for an integrator or a drift"
+        )
+    history = Recorder(names).history(dict.fromkeys(names, 0.0))
+    status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
+    return Fit(
+        "sufficient", plant, parts, history, traffic, status, provenance,
+        caveats=tuple(caveats), couplings=Couplings(found, shared, spread, doubts),
+    )  # fmt: skip
+
+
+def _part(state: client.State) -> UnitPart:
+    assert isinstance(state, client.LogClient)
+    assert state.model is not None
+    assert state.reading is not None
+    unit = replace(state.description, states=state.model.states)
+    level = np.array(state.reading.space.mean)
+    level.flags.writeable = False
+    return UnitPart(unit, state.model, client.KalmanEstimator(state.model), output_level=level, point=state.point)
+
+
+def _privacy(units: Mapping[str, client.State]) -> list[str]:
+    """What a reader should know of each unit's message."""
+    out = []
+    for name, state in units.items():
+        assert isinstance(state, client.LogClient)
+        assert state.reading is not None
+        space = state.reading.space
+        silent = [state.description.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
+        if silent:
+            out.append(f"unit {name!r}: nothing can be asked about {', '.join(silent)}: no signal was found there")
+        if space.rank == int(space.W.any(axis=1).sum()):
+            out.append(f"unit {name!r}: {EXACT_NUMBERS}; compression hides only levels and scales here")
+    return out
