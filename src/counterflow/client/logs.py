@@ -8,19 +8,19 @@ server never learns what was measured; what it finds for s, the unit lifts back 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.client.sufficient import rows_and_channels, spans_of
 from counterflow.errors import DataError, ProtocolError
-from counterflow.identification import SignalSpace, signal_space
+from counterflow.identification import SignalSpace, lagged_gram, signal_space
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.protocol import Finished, Identified, Message, Reduced, Request
 
 FloatArray = NDArray[np.float64]
 LEAST = 1e-6  # of a channel's variance: the least noise it is taken to have
+NEIGHBOURS = 2  # rows before and after one that are asked what its numbers are without their noise
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class LogClient:
     rank: int | None = None  # numbers a row; None: as many as stand out of the noise
     reading: Reading | None = None
     model: LocalModel | None = None
+    doubt: tuple[FloatArray, FloatArray] | None = None  # how uncertain the rows of the model's C are
     point: OperatingPoint | None = None
     finished: bool = False
     loss: float | None = None
@@ -51,8 +52,9 @@ def step(state: LogClient, message: Message) -> tuple[LogClient, tuple[Message, 
         case Identified() if state.reading is not None and state.model is None:
             if message.input_level.shape != (state.u.shape[1],):
                 raise ProtocolError(f"unit {state.unit!r}: the identified blocks are of other inputs")
-            model = state.reading.model(state.unit, message)
-            return replace(state, model=model, point=OperatingPoint(message.input_level, message.same_row)), ()
+            model, doubt = state.reading.model(state.unit, message), state.reading.doubt(message)
+            point = OperatingPoint(message.input_level, message.same_row)
+            return replace(state, model=model, doubt=doubt, point=point), ()
         case Finished() if state.model is not None:
             return replace(state, finished=True), ()
     raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__}")
@@ -60,10 +62,18 @@ def step(state: LogClient, message: Message) -> tuple[LogClient, tuple[Message, 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a unit reads its numbers s off its channels: y = level + scale (W s + noise)."""
+    """How a unit reads its numbers s off its channels, and how s moves them: y = level + scale (L s + rest).
+
+    ``weights`` (D_m, r): s = weightsᵀ (y - level) / scale. ``lift`` (D_m, r): L, with weightsᵀ L = I. ``rest`` (D_m,
+    D_m): covariance of what the numbers leave of the standardised channels. ``scatter`` (r, r): rows of L are uncertain
+    with covariance scatter times their own diagonal entry of ``rest``.
+    """
 
     space: SignalSpace
-    noise: FloatArray  # (D_m,) variance in each standardised channel of what W s leaves
+    weights: FloatArray
+    lift: FloatArray
+    rest: FloatArray
+    scatter: FloatArray
 
     @classmethod
     def of(cls, unit: Unit, y: FloatArray, u: FloatArray, rank: int | None) -> Reading:
@@ -81,46 +91,80 @@ class Reading:
             space = signal_space(known, rank=None if rank is None else min(rank, int(chosen.sum())), u=u)
         except DataError as error:
             raise DataError(f"unit {unit.name!r}: {error}") from error
-        space = space if chosen.all() else space.spread(chosen)
-        used = space.W.any(axis=1)
-        noise = np.where(used & np.isfinite(space.noise), np.maximum(space.noise, LEAST), 1.0)
-        # what the channels do beyond W s and white noise is noise, too, to whoever reads s
-        first = cls(space, noise)
-        z = (y[rows] - space.mean) / space.scale
-        left = z[:, used] - (z[:, used] @ first.weights[used]) @ space.W[used].T
-        expected = noise[used] - np.einsum("ir,rs,is->i", space.W[used], first.covariance, space.W[used])
-        noise[used] += np.maximum(np.square(left).mean(axis=0) - expected, 0.0)
-        return cls(space, noise)
-
-    @cached_property
-    def covariance(self) -> FloatArray:
-        """Of s, read off one row: (Wᵀ N⁻¹ W)⁻¹."""
-        return np.asarray(np.linalg.inv(self.space.W.T @ (self.space.W / self.noise[:, None])))
-
-    @cached_property
-    def weights(self) -> FloatArray:
-        """(D_m, r): s = weightsᵀ (y - level) / scale."""
-        return np.asarray(self.space.W / self.noise[:, None] @ self.covariance)
+        weights = space.weights
+        z = (known - space.mean) / space.scale
+        lift, scatter = _lifted(z, z @ weights, u, space.W)
+        left = z[rows] - (z[rows] @ weights) @ lift.T
+        reach = np.eye(len(lift)) - lift @ weights.T
+        rest = left.T @ left / len(left) + LEAST * reach @ reach.T
+        if chosen.all():
+            return cls(space, weights, lift, rest, scatter)
+        D = len(chosen)
+        wide = np.eye(D)
+        wide[np.ix_(chosen, chosen)] = rest
+        out = [np.zeros((D, space.rank)), np.zeros((D, space.rank))]
+        for array, narrow in zip(out, (weights, lift), strict=True):
+            array[chosen] = narrow
+        return cls(space.spread(chosen), out[0], out[1], wide, scatter)
 
     def message(self, unit: str, y: FloatArray, u: FloatArray) -> Reduced:
         """What is sent of measurements (T+1, D_m)."""
-        measured, _ = rows_and_channels(y)
-        used = self.space.W.any(axis=1)
-        values = ((y[measured] - self.space.mean) / self.space.scale)[:, used] @ self.weights[used]
+        measured, chosen = rows_and_channels(y)
+        z = (y[np.ix_(measured, chosen)] - self.space.mean[chosen]) / self.space.scale[chosen]
+        noise = np.einsum("ir,ij,jr->r", self.weights, np.diag(np.nan_to_num(self.space.noise)), self.weights)
         return Reduced(
-            unit, np.ascontiguousarray(values), spans_of(measured), np.diag(self.covariance).copy(),
-            np.ascontiguousarray(u),
-        )  # fmt: skip
+            unit, np.ascontiguousarray(z @ self.weights[chosen]), spans_of(measured), noise, np.ascontiguousarray(u)
+        )
 
     def model(self, unit: str, found: Identified) -> LocalModel:
-        """The unit's own model in engineering units.
+        """The unit's own model in engineering units: C = scale L C̃, R = scale (L R̃ Lᵀ + rest) scale.
 
-        C = scale W C̃, and R such that s, read off a row, has the noise that was found, and reading it off in the best
-        way is what was done: R = scale (N + W (R̃ - (Wᵀ N⁻¹ W)⁻¹) Wᵀ) scale.
+        With this R the best reading of the states off a row goes by the numbers s and nothing else, as it was found.
         """
-        W, scale = self.space.W, self.space.scale
-        if found.observation.shape[0] != W.shape[1]:
-            raise ProtocolError(f"unit {unit!r} sent {W.shape[1]} numbers a row, got back {found.observation.shape[0]}")
-        R = np.diag(self.noise) + W @ (found.noise - self.covariance) @ W.T
+        lift, scale = self.lift, self.space.scale
+        if found.observation.shape[0] != lift.shape[1]:
+            raise ProtocolError(
+                f"unit {unit!r} sent {lift.shape[1]} numbers a row, got back {found.observation.shape[0]}"
+            )
+        R = lift @ found.noise @ lift.T + self.rest
         R = scale[:, None] * (R + R.T) / 2 * scale
-        return LocalModel(A=found.A, B=found.B, C=scale[:, None] * (W @ found.observation), Q=found.Q, R=R)
+        return LocalModel(A=found.A, B=found.B, C=scale[:, None] * (lift @ found.observation), Q=found.Q, R=R)
+
+    def doubt(self, found: Identified) -> tuple[FloatArray, FloatArray]:
+        """Variances (D_m,) and matrix (P_m, P_m): a row of C is uncertain with covariance variance times matrix."""
+        variances = np.diag(self.rest) * self.space.scale**2
+        variances[~self.lift.any(axis=1)] = 0.0
+        matrix = found.observation.T @ self.scatter @ found.observation
+        return np.asarray(variances), np.asarray((matrix + matrix.T) / 2)
+
+
+def _lifted(z: FloatArray, s: FloatArray, u: FloatArray, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """L of z = L s + rest, and the covariance of its rows up to the variance of the rest.
+
+    s carries the noise of its own row, so it is replaced by what the neighbouring rows and the inputs say of it
+    (two-stage least squares); white noise of other rows does no harm.
+    """
+    r, D = s.shape[1], z.shape[1]
+    both = np.hstack([s, z])
+    window, m = 2 * NEIGHBOURS + 1, r + D + u.shape[1]
+    centred = u - u.mean(axis=0)
+    gram = lagged_gram(both, centred, window)
+    if gram.windows < 3 * window * (r + u.shape[1]):
+        return np.array(start), np.zeros((r, r))
+    G, now = gram.matrix, NEIGHBOURS * m
+    at = np.arange(window * m).reshape(window, m)
+    beside = np.concatenate([np.delete(at, NEIGHBOURS, axis=0)[:, :r].ravel(), at[:, r + D :].ravel()])
+    size = np.sqrt(np.maximum(np.diag(G)[beside], 1e-300))
+    inner = G[np.ix_(beside, beside)] / np.outer(size, size)
+    values, vectors = np.linalg.eigh(inner)
+    keep = values > 1e-10 * values[-1]
+    half = vectors[:, keep] / np.sqrt(values[keep])
+    of_s, of_z = (
+        half.T @ (G[beside][:, now + columns] / size[:, None]) for columns in (np.arange(r), r + np.arange(D))
+    )
+    foreseen = of_s.T @ of_s  # Σ ŝ ŝᵀ
+    values, vectors = np.linalg.eigh(foreseen)
+    if values[0] <= 1e-6 * values[-1]:  # a direction that nothing foresees has no instrument
+        return np.array(start), np.zeros((r, r))
+    scatter = np.asarray((vectors / values) @ vectors.T)
+    return np.asarray(of_z.T @ of_s @ scatter), scatter

@@ -214,12 +214,20 @@ def _known_mean(values: FloatArray) -> float:
     return float(known.mean()) if known.size else 0.0
 
 
-def deviation(answer: Answer, C: FloatArray, noise: FloatArray | None = None) -> FloatArray | None:
-    """Standard deviation (rows, D_m) of C times the answer's states, plus measurement noise of covariance ``noise``."""
+def deviation(
+    answer: Answer, C: FloatArray, noise: FloatArray | None = None, doubt: tuple[FloatArray, FloatArray] | None = None
+) -> FloatArray | None:
+    """Standard deviation (rows, D_m) of C times the answer's states, plus measurement noise of covariance ``noise``.
+
+    ``doubt``: variances (D_m,) and a matrix (P_m, P_m), where C itself is an estimate: row i of it has covariance
+    variance i times the matrix.
+    """
     if not len(answer.covariance):
         return None
     blocks = answer.covariance.reshape(len(answer.mean), C.shape[1], C.shape[1])
     variance = np.einsum("di,tij,dj->td", C, blocks, C)
+    if doubt is not None:
+        variance = variance + np.einsum("ti,ij,tj->t", answer.mean, doubt[1], answer.mean)[:, None] * doubt[0]
     if noise is not None:
         variance = variance + np.diag(noise)
     return np.asarray(np.sqrt(np.maximum(variance, 0.0)))

@@ -79,7 +79,14 @@ def _part(state: client.State) -> UnitPart:
     unit = replace(state.description, states=state.model.states)
     level = np.array(state.reading.space.mean)
     level.flags.writeable = False
-    return UnitPart(unit, state.model, client.KalmanEstimator(state.model), output_level=level, point=state.point)
+    return UnitPart(
+        unit,
+        state.model,
+        client.KalmanEstimator(state.model),
+        output_level=level,
+        point=state.point,
+        C_doubt=state.doubt,
+    )
 
 
 def _privacy(units: Mapping[str, client.State]) -> list[str]:

@@ -179,7 +179,7 @@ def effect(
     (found,) = _ask_of_changes(server, "effect", target, changes, horizon, duration, watch)
     C = part.model.C
     mean = found.mean @ C.T
-    lower, upper = band(mean, deviation(found, C), level)
+    lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), level)
     return Effect(
         cause=" and ".join(causes),
         effect=target,
@@ -231,7 +231,7 @@ def what_would_have_happened(
     found = _later_rows(found, start - early)
     C = part.model.C
     mean = measured + found.mean @ C.T
-    lower, upper = band(mean, deviation(found, C), level)
+    lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, start, _frozen(measured), _frozen(mean), lower, upper,
         level if lower is not None else None, _caveats(server, found, interval=lower is not None),
@@ -260,7 +260,7 @@ def forecast(
     (found,) = exchange(server.knowledge(states=True), changes, Ask(name, "forecast", 0, horizon), watch)
     model = part.model
     mean = part.at_level(found.mean @ model.C.T)
-    lower, upper = band(mean, deviation(found, model.C, model.R), level)
+    lower, upper = band(mean, deviation(found, model.C, model.R, part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, first, _frozen(np.full_like(mean, np.nan)), _frozen(mean), lower, upper, level,
         _caveats(server, found, interval=True),

@@ -165,6 +165,8 @@ def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
             arrays[f"estimated/{letter}"] = block
     level = None if part.point is None else part.point.input_level
     optional = {"theta": part.theta, "phi": part.phi, "output_level": part.output_level, "input_level": level}
+    if part.C_doubt is not None:
+        optional |= {"doubt/variance": part.C_doubt[0], "doubt/scatter": part.C_doubt[1]}
     arrays.update({key: value for key, value in optional.items() if value is not None})
     arrays.update({f"history/{series}": getattr(fit.history, series)[name] for series in _UNIT_SERIES})
     estimator, kind = part.estimator, f"custom: {type(part.estimator).__qualname__}"
@@ -444,7 +446,10 @@ def _stored_part(
     point = None
     if "input_level" in stored.arrays:
         point = OperatingPoint(stored.take("input_level", (U,)), typed(stored.described, "same_row", bool))
-    return UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point), estimated
+    doubt = None
+    if "doubt/variance" in stored.arrays:
+        doubt = (stored.take("doubt/variance", (D,)), stored.take("doubt/scatter", (P, P)))
+    return UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point, doubt), estimated
 
 
 def _stored_fit(
