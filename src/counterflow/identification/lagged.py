@@ -125,27 +125,29 @@ def lagged_gram(y: ArrayLike, u: ArrayLike, window: int, stretches: Sequence[sli
     first = np.zeros((window, m, m))
     ends = np.zeros(((window - 1) * m, (window - 1) * m))
     windows = 0
-    for run in runs:
-        count = run.stop - run.start - window + 1
-        if count < 1:
-            continue
-        windows += count
-        for begin in range(run.start, run.start + count, _CHUNK):
-            rows = min(_CHUNK, run.start + count - begin)
-            z = np.hstack([y[begin : begin + rows + window - 1], u[begin : begin + rows + window - 1]])
-            left = z[:rows].T
-            for lag in range(window):
-                first[lag] += left @ z[lag : lag + rows]
-        for sign, start in ((-1.0, run.start), (1.0, run.start + count)):
-            rows_ = slice(start, start + window - 1)
-            edge = np.hstack([y[rows_], u[rows_]]).reshape(1, -1)
-            ends += sign * (edge.T @ edge)
+    with np.errstate(over="ignore", invalid="ignore"):  # said in words below
+        for run in runs:
+            count = run.stop - run.start - window + 1
+            if count < 1:
+                continue
+            windows += count
+            for begin in range(run.start, run.start + count, _CHUNK):
+                rows = min(_CHUNK, run.start + count - begin)
+                z = np.hstack([y[begin : begin + rows + window - 1], u[begin : begin + rows + window - 1]])
+                left = z[:rows].T
+                for lag in range(window):
+                    first[lag] += left @ z[lag : lag + rows]
+            for sign, start in ((-1.0, run.start), (1.0, run.start + count)):
+                rows_ = slice(start, start + window - 1)
+                edge = np.hstack([y[rows_], u[rows_]]).reshape(1, -1)
+                ends += sign * (edge.T @ edge)
     G = np.empty((window, m, window, m))
     G[0] = first.transpose(1, 0, 2)
     change = ends.reshape(window - 1, m, window - 1, m)
-    for i in range(1, window):
-        G[i, :, i:] = G[i - 1, :, i - 1 : -1] + change[i - 1, :, i - 1 :]
-        G[i, :, :i] = G[:i, :, i].transpose(2, 0, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i in range(1, window):
+            G[i, :, i:] = G[i - 1, :, i - 1 : -1] + change[i - 1, :, i - 1 :]
+            G[i, :, :i] = G[:i, :, i].transpose(2, 0, 1)
     matrix = G.reshape(window * m, window * m)
     if not np.isfinite(matrix).all():
         raise DataError(

@@ -15,10 +15,12 @@ FloatArray = NDArray[np.float64]
 
 _LEAST_R = 2e-3  # measurement noise, as a share of the innovation, in every direction
 _LEAST_Q = 1e-5  # process noise in one row, as a share of one innovation, seen over all later rows
+_SINGULAR = 1e-10  # least eigenvalue of the correlation matrix of a noise
 _STEPS = 300  # of the alternating-direction method,
 _WEIGHT = 0.03  # its penalty
 _RELAXED = 1.6  # and its over-relaxation
 _MOST_STATES = 48  # above this the least-squares problem in X would cost seconds, and simpler starts are taken
+_CLOSE = 1e-2  # twice the log-likelihood of a row that may be lost before plainer noises are tried
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)  # of the innovation that is given to R, as candidates
 
 
@@ -78,14 +80,15 @@ def independent_noises(A: ArrayLike, C: ArrayLike, K: ArrayLike, Omega: ArrayLik
     into, out_of = (vectors * np.sqrt(values)).T, vectors / np.sqrt(values)
     A_, C_, K_ = into @ A @ out_of, whitened @ out_of, into @ K @ L
 
-    candidates = [_shared(K_, share) for share in _SHARES]
+    candidates = []
     if n <= _MOST_STATES:
         X = _error_covariance(A_, C_, K_)
         Q, R = X - A_ @ X @ A_.T + K_ @ K_.T, np.eye(r) - C_ @ X @ C_.T
-        candidates.insert(0, (_floored(Q, _LEAST_Q), _floored(R, _LEAST_R)))
+        candidates.append((_floored(Q, _LEAST_Q), _floored(R, _LEAST_R)))
+    if not candidates or _surprise(A_, C_, K_, *candidates[0]) > r + _CLOSE:  # r is what the model itself reaches
+        candidates += [_shared(K_, share) for share in _SHARES]
     Q, R = min(candidates, key=lambda noises: _surprise(A_, C_, K_, *noises))
-    Q, R = out_of @ Q @ out_of.T, L @ R @ L.T
-    return freeze(np.asarray((Q + Q.T) / 2)), freeze(np.asarray((R + R.T) / 2))
+    return freeze(_conditioned(out_of @ Q @ out_of.T)), freeze(_conditioned(L @ R @ L.T))
 
 
 def _shared(K: FloatArray, share: float) -> tuple[FloatArray, FloatArray]:
@@ -96,6 +99,13 @@ def _shared(K: FloatArray, share: float) -> tuple[FloatArray, FloatArray]:
 def _floored(S: FloatArray, least: float) -> FloatArray:
     values, vectors = np.linalg.eigh((S + S.T) / 2)
     return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+
+
+def _conditioned(S: FloatArray) -> FloatArray:
+    """Symmetric, and not closer to singular than a Cholesky factor can stand, in any scale of its coordinates."""
+    scale = np.sqrt(np.maximum(S.diagonal(), np.finfo(float).tiny))
+    S = _floored(S / scale / scale[:, None], _SINGULAR) * scale * scale[:, None]
+    return np.asarray((S + S.T) / 2)
 
 
 def _surprise(A: FloatArray, C: FloatArray, K: FloatArray, Q: FloatArray, R: FloatArray) -> float:

@@ -17,6 +17,7 @@ from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
 
+_PERFECT = 1 - 1e-12  # squared correlation above which there is no telling how much above
 _BLOCKS = 30  # of consecutive rows, whose means are taken to be independent of each other
 
 _find_stretches = stretches  # functions below have a parameter of that name
@@ -72,9 +73,11 @@ def order_from_singular_values(
 ) -> int:
     """Choose the order by an information criterion on the canonical correlations.
 
-    The first correlation that is left out costs its square, and each state costs its 2 `outputs` + `inputs`
-    parameters, times log(rows) / rows (the criterion SVC of Bauer, Automatica 37, 2001). It is consistent, quick, and
-    tends to leave out states that the data hardly show; `choose_order` asks what a state is worth in prediction.
+    The first correlation ρ that is left out costs -log(1 - ρ²), which is ρ² if it is small, and each state costs its
+    2 `outputs` + `inputs` parameters times log(rows) / rows. This is the criterion SVC of Bauer (Automatica 37, 2001),
+    but for the logarithm, without which a perfect correlation could be too cheap to keep when there are many outputs.
+    It is consistent, quick, and tends to leave out states that the data hardly show; `choose_order` asks what a state
+    is worth in prediction.
 
     Parameters
     ----------
@@ -100,10 +103,10 @@ def order_from_singular_values(
     s = as_shaped("singular_values", singular_values, ("k",))
     if rows < 2:
         raise OptionError(f"rows must be at least 2; got {rows}")
-    most = len(s) if largest is None else min(max(int(largest), 0), len(s))
-    left_out = np.append(s**2, 0.0)[: most + 1]
+    left_out = np.append(-np.log1p(-np.minimum(s**2, _PERFECT)), 0.0)
     price = (2 * outputs + inputs) * np.log(rows) / rows
-    return int(np.argmin(left_out + price * np.arange(most + 1)))
+    order = int(np.argmin(left_out + price * np.arange(len(s) + 1)))
+    return order if largest is None else min(order, max(int(largest), 0))
 
 
 def held_out_log_likelihood(

@@ -262,6 +262,11 @@ def _states(model: Subspace, z: FloatArray, drive: FloatArray) -> tuple[FloatArr
         x[1:] = linear_recurrence(F, drive[rows] @ model.B.T + z[rows] @ model.K.T, x[0])
         skip = model.past  # rows in which the predictor forgets where it started
         parts.append((x[skip:-1], x[skip + 1 :], drive[rows][skip:], z[rows][skip:]))
+    if not parts:
+        raise DataError(
+            f"no {model.past + 2} rows in a row have all channels of all units measured; give longer stretches, or a "
+            "shorter past"
+        )
     x, following, driven, seen = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return x, following, driven, seen
 

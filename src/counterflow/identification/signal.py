@@ -147,7 +147,7 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     drive = (u - u_mean)[:, moving] / u_scale[moving]
 
     known, left, windows, columns = _predictable(z, drive, runs)
-    factor = np.linalg.cholesky(left + FINEST * np.eye(len(left)))
+    factor = np.asarray(np.linalg.cholesky(left + FINEST * np.eye(len(left))), dtype=np.float64)
     ratios, vectors = np.linalg.eigh(below(factor, below(factor, known).T))
     ratios, vectors = np.maximum(ratios[::-1], 0.0), vectors[:, ::-1]
     correlations = np.sqrt(ratios / (1 + ratios))

@@ -28,6 +28,7 @@ _DEPENDENT = 1e-11  # a column with less than this share of its own variance lef
 _SILENT = 1e-12  # smallest variance of an innovation, relative to the channel's own
 _LONGEST = 30  # rows of past that the search for a default goes up to,
 _SHORT = 10  # if it is not content with fewer
+_CHEAP = 240  # columns of past up to which the long search is made at once
 _MOST_COLUMNS = 1200  # of the past, in that search
 _ROWS_A_COLUMN = 8  # windows wanted for each column of past, in that search
 
@@ -91,8 +92,8 @@ def subspace(
     order : int, optional
         Number of states. By default `order_from_singular_values` chooses it.
     past, future : int, optional
-        Rows of past that the state is made from, and of future that it has to predict. By default the past is as
-        long as Akaike's criterion wants for a regression on past rows, and the future is as long as the past.
+        Rows of past that the state is made from, and of future that it has to predict. By default
+        `default_past` for both.
     stretches : sequence of slice, optional
         Runs of rows to use. By default, all runs without a missing value.
 
@@ -156,7 +157,7 @@ def subspaces(
 
 
 def default_past(y: ArrayLike, u: ArrayLike, *, stretches: Sequence[slice] | None = None) -> int:
-    """Rows of past that a regression of y[t] on past rows of [y u] needs, by Akaike's criterion.
+    """Half as many rows again as a regression of y[t] on past rows of [y u] needs by Akaike's criterion.
 
     Bounded by the data: eight windows for each column of the past, and windows of twice that length must still use
     half of the rows.
@@ -168,7 +169,7 @@ def default_past(y: ArrayLike, u: ArrayLike, *, stretches: Sequence[slice] | Non
     >>> for t in range(3, 1000):
     ...     y[t] += 0.5 * y[t - 3]
     >>> default_past(y, np.empty((1000, 0)))
-    3
+    5
     """
     y, u = as_pair(y, u)
     runs = _find_stretches(y) if stretches is None else as_runs(stretches, len(y))
@@ -179,9 +180,11 @@ def default_past(y: ArrayLike, u: ArrayLike, *, stretches: Sequence[slice] | Non
         np.maximum(lengths - 2 * longest + 1, 0).sum() < 0.5 * rows or longest * m * _ROWS_A_COLUMN > rows
     ):
         longest -= 1
-    wanted = min(_SHORT, longest)
-    best = _best_past(y, u, wanted, runs)
-    return best if best < wanted - 1 or wanted == longest else _best_past(y, u, longest, runs)
+    short = min(_SHORT, longest)
+    best = _best_past(y, u, short, runs) if longest * m > _CHEAP else longest
+    if best >= short - 1:
+        best = _best_past(y, u, longest, runs)
+    return int(min(-(-3 * best // 2), longest))  # half as many again cost little, and help where noise is measured only
 
 
 def _best_past(y: FloatArray, u: FloatArray, longest: int, runs: Sequence[slice]) -> int:
@@ -277,10 +280,10 @@ def _memory(gram: LaggedGram, past: int) -> _Memory:
     future = gram.window - past
     if past < 1 or future < 1:
         raise OptionError(f"past must be between 1 and {gram.window - 1}, the window less one row; got {past}")
-    if windows < gram.window * m:
+    if windows < 2 * gram.window * m:
         raise DataError(
             f"{windows} windows of {past} past and {future} future rows are too few for {m} columns of y and u: at "
-            f"least {gram.window * m} are needed. Give more rows or longer stretches, or shorter past and future"
+            f"least {2 * gram.window * m} are needed. Give more rows or longer stretches, or shorter past and future"
         )
     G, scale = _unit_scale(gram)
     G = G / windows
@@ -417,7 +420,7 @@ def independent(S: FloatArray) -> tuple[IntArray, FloatArray]:
     """Columns that are not combinations of the others, and the Cholesky factor of their covariance."""
     every = np.arange(len(S), dtype=np.intp)
     try:
-        factor = np.linalg.cholesky(S)
+        factor = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
         if not len(S) or factor.diagonal().min() ** 2 > _DEPENDENT:
             return every, factor
     except np.linalg.LinAlgError:

@@ -102,11 +102,15 @@ def _caveats(task: Task, found: Estimated) -> tuple[str, ...]:
 
 
 def assemble(found: Estimated, parts: Mapping[str, UnitPart], dt: float) -> Plant:
-    """The estimated plant: C and R from the units, everything else from the server."""
-    diagonals = {
-        letter: server.block_diagonal([getattr(part.model, letter) for part in parts.values()]) for letter in ("C", "R")
-    }
-    return Plant(units=tuple(part.unit for part in parts.values()), A=found.A, B=found.B, Q=found.Q, **diagonals, dt=dt)
+    """The estimated plant: C and R from the units, everything else from the server.
+
+    Process noise that units share (the free form has such) has no place in a plant: each unit's own part is kept.
+    """
+    models = [part.model for part in parts.values()]
+    diagonals = {letter: server.block_diagonal([getattr(model, letter) for model in models]) for letter in ("C", "R")}
+    within = server.block_diagonal([np.ones_like(model.Q) for model in models])
+    units = tuple(part.unit for part in parts.values())
+    return Plant(units=units, A=found.A, B=found.B, Q=found.Q * within, **diagonals, dt=dt)
 
 
 def pool(recording: Recording, local: Mapping[str, LocalModel]) -> server.SharedRecord:

@@ -12,7 +12,7 @@ from counterflow import client, server
 from counterflow.plant import Recording
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
-from counterflow.runtime.likelihood import NEARLY, assemble, spinner, status_of
+from counterflow.runtime.likelihood import assemble, spinner, status_of
 from counterflow.runtime.options import LikelihoodOptions
 from counterflow.runtime.result import Couplings, Fit, Provenance
 from counterflow.runtime.unit_part import UnitPart
@@ -23,6 +23,7 @@ from counterflow.server.uncertainty import uncertainty
 if TYPE_CHECKING:
     from counterflow.protocol import Message
 
+NEAR = 0.2  # standard errors that a fit may still be away from its maximum and give intervals
 EXACT_NUMBERS = "its message determines its measurements exactly, because every channel carries a signal of its own"
 
 
@@ -37,10 +38,9 @@ def log_fit(
     """Identify the whole system from what the units send of their logs."""
     chosen = LikelihoodOptions.parse("sufficient", {"tol": 1e-3, "evaluations": 100, **options})
     names = recording.names
-    ranks, orders = chosen.for_logs("rank", names), chosen.for_logs("order", names)
-    asked = server.JointOptions(
-        orders or None, chosen.for_logs("same_row", names) or None, chosen.tol, chosen.evaluations
-    )
+    ranks, same_row = chosen.for_logs("rank", names), chosen.for_logs("same_row", names)
+    order = chosen.order if chosen.form == "free" else chosen.for_logs("order", names) or None
+    asked = server.JointOptions(order, same_row or None, chosen.form, chosen.tol, chosen.evaluations)
     clients = {n: client.LogClient(recording[n].unit, recording[n].y, recording[n].u, ranks.get(n)) for n in names}
     with spinner(progress) as told:
         done, units, traffic = in_process.run(
@@ -56,8 +56,11 @@ def log_fit(
         doubts = diagnose(shared, "blocks", {unit.name: unit.input_names for unit in recording.units})
         assert found.parameters is not None
         wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
-        good = found.converged or found.decrement <= NEARLY**2
-        spread = uncertainty(shared, found).with_doubts(doubts) if wanted and good else None
+        good = found.converged or found.decrement <= NEAR**2
+        spread = done.system.spread if chosen.form == "free" else None
+        if chosen.form == "partitioned" and wanted and good:
+            spread = uncertainty(shared, found)
+        spread = None if spread is None or not good else spread.with_doubts(doubts)
     caveats = [*(str(doubt) for doubt in doubts), *notes, *_privacy(units)]
     if found.at_bound:
         caveats.append(
@@ -68,7 +71,7 @@ def log_fit(
     status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
     return Fit(
         "sufficient", plant, parts, history, traffic, status, provenance,
-        caveats=tuple(caveats), couplings=Couplings(found, shared, spread, doubts),
+        caveats=tuple(caveats), couplings=Couplings(found, shared, spread, doubts, form=chosen.form),
     )  # fmt: skip
 
 

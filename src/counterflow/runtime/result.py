@@ -104,6 +104,7 @@ class Couplings:
     spread: Uncertainty | None
     doubts: tuple[Doubt, ...]
     memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
+    form: str = "partitioned"  # or "free": its states belong to no unit, so there are no couplings to look at
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +189,7 @@ class Fit:
             raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
         spread = self._spread
         assert self.couplings is not None
+        self._refuse_free("graph")
         return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
 
     def update(self, recording: Recording) -> Fit:
@@ -206,6 +208,7 @@ class Fit:
         >>> found.status.converged
         True
         """
+        self._refuse_free("update")
         memory = self._memory
         self._check_recording(recording)
         last_input = memory.last_input.copy()
@@ -222,13 +225,20 @@ class Fit:
             found.converged, found.evaluations, float(np.sqrt(found.decrement)),
             f"updated with {recording.rows} rows in {found.evaluations} passes over them; {later.rows} rows in all",
         )  # fmt: skip
-        couplings = Couplings(found, self.couplings.shared, spread, self.couplings.doubts, later)
+        couplings = replace(self.couplings, found=found, spread=spread, memory=later)
         plant = self.plant.replace(A=found.A, B=found.B)
         joined = hashlib.sha256((self.provenance.data_digest + recording.digest).encode()).hexdigest()
         provenance = replace(self.provenance, data_digest=joined)
         return replace(
             self, plant=plant, traffic=traffic, status=status, couplings=couplings, provenance=provenance
         )  # fmt: skip
+
+    def _refuse_free(self, what: str) -> None:
+        if self.couplings is not None and self.couplings.form == "free":
+            raise OptionError(
+                f"{what}: states of the free form belong to no unit, so it has no couplings between units; ask for "
+                "effects, or fit with form='partitioned'"
+            )
 
     @property
     def _memory(self) -> Memory:
@@ -432,7 +442,7 @@ class Fit:
             self.plant.units,
             self.plant.A,
             self.plant.B,
-            self.plant.Q,
+            self.plant.Q if self.couplings is None else self.couplings.found.Q,
             self.couplings,
             shared,
             self.caveats,

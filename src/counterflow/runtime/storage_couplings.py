@@ -57,6 +57,7 @@ def describe(couplings: Couplings, method: str) -> tuple[dict[str, Any], dict[st
         "decrement": found.decrement,
         "estimate": None if parameters is None else parameters.estimate,
         "names": list(shared.names),
+        "form": couplings.form,
         "doubts": [
             {
                 "effect": doubt.effect,
@@ -90,7 +91,10 @@ def restore(
         "names",
         "doubts",
     )
-    check_keys(described, (*keys, "names", "doubts"))
+    check_keys(described, (*keys, "form"))
+    form = typed(described, "form", str)
+    if form not in ("partitioned", "free"):
+        raise ValueError(f"form {form!r} is not known")
     names = texts(described, "names")
     if sorted(names) != sorted(counts):
         raise ValueError("the couplings do not name the same units")
@@ -146,7 +150,7 @@ def restore(
         shapes = {"information": (size, size), "mean": (P,), "covariance": (P, P), "last_input": (U,)}
         kept = {key: server.take(f"couplings/memory/{key}", shape) for key, shape in shapes.items()}
         memory = Memory(found=found, rows=count(described, "rows", 1), **kept)
-    return Couplings(found, shared, spread, doubts, memory)
+    return Couplings(found, shared, spread, doubts, memory, form)
 
 
 def _shape(server: SealedFile, key: str, axes: int) -> tuple[int, ...]:

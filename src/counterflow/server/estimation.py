@@ -26,6 +26,8 @@ MEMORY = 12
 EM_STEPS = 6  # passes before the metric of EM gives way to the information itself, where that is cheap
 MANY_STEPS = 20  # and where it is dear but the problem turns out to be hard
 RENEWAL = 8  # passes between two looks at the information
+DAMPING = 1.0  # added to the information of a noise's relative size
+LEVEL = 8  # steps over which a likelihood that hardly rises is taken to be flat
 PATIENCE = 5  # steps without progress that can be told from rounding
 RANK_TOLERANCE = 1e-10  # of a regressor's information, relative, below which a direction is left where it is
 
@@ -54,6 +56,7 @@ def maximum_likelihood(
     start: tuple[FloatArray, FloatArray] | None = None,
     tolerance: float = 1e-5,
     evaluations: int = 200,
+    flat: float = 0.0,
     penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Estimated:
@@ -66,6 +69,9 @@ def maximum_likelihood(
     tolerance : stop when the gradient, measured by what it could still move the estimates in (complete-data) standard
         errors, is below this.
     evaluations : at most so many passes over the data.
+    flat : stop, too, when the last steps have raised the log-likelihood by no more than this: what is left to gain is
+        nothing that data could tell. For systems with more parameters than the data determine, as those with hidden
+        states have.
     penalty : added to the negative log-likelihood, with its gradient, as a function of the packed [A B]; used to carry
         what earlier data said.
     progress : called with the pass and the log-likelihood.
@@ -78,7 +84,7 @@ def maximum_likelihood(
     A, B = start if start is not None else least_squares_start(record, estimate, limit)
     local = np.hstack([record.A_local, record.B_local])
     vector = np.concatenate([parameters.pack(np.hstack([A, B])), np.zeros(parameters.noise_size())])
-    return _climb(record, parameters, local, vector, limit, tolerance, evaluations, penalty, progress)
+    return _climb(record, parameters, local, vector, limit, tolerance, evaluations, flat, penalty, progress)
 
 
 def _climb(
@@ -89,6 +95,7 @@ def _climb(
     limit: float,
     tolerance: float,
     evaluations: int,
+    flat: float,
     penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None,
     progress: Callable[[int, float], None] | None,
 ) -> Estimated:
@@ -130,13 +137,14 @@ def _climb(
     while True:
         if count >= renewal:
             fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector), [], count + RENEWAL
-        metric = fisher or _metric(parameters, at)
+        metric = fisher or _metric(parameters, at, vector)
         decrement = float(gradient @ metric(gradient))
         if decrement < 0.5 * best_decrement:
             idle = 0
         if decrement < best_decrement:
             best, best_decrement = at, decrement
-        if decrement <= tolerance**2 or count >= evaluations or idle > PATIENCE:
+        level = len(trace) > LEVEL and trace[-1] - trace[-1 - LEVEL] <= flat
+        if decrement <= tolerance**2 or count >= evaluations or idle > PATIENCE or level:
             break
         direction = _two_loops(gradient, pairs, metric)
         slope = float(gradient @ direction)
@@ -146,7 +154,7 @@ def _climb(
         length, accepted = 1.0, None
         noise_floor = 1e-11 * abs(value)  # differences below it are rounding
         while count < evaluations and length > 1e-10:
-            trial = vector + length * direction
+            trial = parameters.clipped(vector + length * direction)
             if radius(trial) >= limit or parameters.noise_is_off(trial):
                 length *= 0.5
                 continue
@@ -170,7 +178,11 @@ def _climb(
             pairs = [*pairs[-(MEMORY - 1) :], (moved, turned, curvature)]
         vector, (at, value, gradient) = trial, accepted
         trace.append(at.log_likelihood)
-    at, converged = best, best_decrement <= tolerance**2
+    if flat > 0:  # the last point is the highest
+        best_decrement = decrement
+        converged = decrement <= tolerance**2 or level or (count < evaluations and decrement < 2 * flat)
+    else:
+        at, converged = best, best_decrement <= tolerance**2
     room = limit - float(np.abs(np.linalg.eigvals(at.A)).max())
     at_bound = not converged and room < 1e-3
     return Estimated(
@@ -179,7 +191,7 @@ def _climb(
     )  # fmt: skip
 
 
-def _metric(parameters: Parameters, at: Evaluation) -> Callable[[FloatArray], FloatArray]:
+def _metric(parameters: Parameters, at: Evaluation, vector: FloatArray) -> Callable[[FloatArray], FloatArray]:
     """The linear map of one EM step: for a unit's rows, Q_m · gradient · S_xx⁻¹ on the columns that move."""
     record = parameters.record
     factors = [_inverse_root(at.S_xx[np.ix_(f, f)]) for f in parameters.free]
@@ -192,7 +204,7 @@ def _metric(parameters: Parameters, at: Evaluation) -> Callable[[FloatArray], Fl
             out[at_ : at_ + n * len(f)] = (at.Q[own, own] @ (block @ root) @ root.T).ravel()
             at_ += n * len(f)
         if len(gradient) > size:
-            out[size:] = gradient[size:] * parameters.noise_step(at)
+            out[size:] = gradient[size:] * parameters.noise_step(vector, at)
         return out
 
     return apply
@@ -214,6 +226,9 @@ def _fisher_metric(
         information = settled_information(record, parameters, at.A, at.B, at.Q, at.R, directions)
     except CounterflowError:  # no settled filter here
         return None
+    # a noise that has all but vanished tells little of its size, and must not be sent far by that
+    noises = np.arange(parameters.coupling_size(), len(information))
+    information[noises, noises] += DAMPING
     root = _inverse_root(information)
     return lambda gradient: np.asarray(root @ (root.T @ gradient))
 

@@ -77,12 +77,12 @@ def settled_information(
     F = A @ (np.eye(P) - X @ seen.T @ seen)
     filtered = record.filter(A, B, Q, R)
     regressors = np.hstack([filtered.filtered[:-1], record.u[:-1], filtered.innovations[:-1, :r]])
-    kept, rows = _unbroken(record, regressors)
+    kept, rows = unbroken(record, regressors)
     dQ, dR = noise_directions
     dR = squeezed.reach @ dR @ squeezed.reach.T if len(dR) else np.zeros((0, r, r))
     through = A @ K
     dX = _covariance_derivatives(parameters, A, np.concatenate([dQ, through @ dR @ through.T]), F, V)
-    form = _quadratic_form(F, lyapunov(F.T, seen.T @ seen), kept)
+    form = quadratic_form(F, lyapunov(F.T, seen.T @ seen), kept)
     gains, dS = F @ dX @ seen.T, seen @ dX @ seen.T
     if len(dR):
         gains[-len(dR) :] -= through @ np.linalg.solve(L, dR).transpose(0, 2, 1)
@@ -96,7 +96,7 @@ def settled_information(
     return np.asarray(rows * (information + information.T) / 2)
 
 
-def _unbroken(record: SharedRecord, regressors: FloatArray) -> tuple[list[FloatArray], int]:
+def unbroken(record: SharedRecord, regressors: FloatArray) -> tuple[list[FloatArray], int]:
     """The regressors cut where a row is missing, without short pieces, and the rows left; or all, if few are left."""
     labels, patterns = record.presence
     whole = np.asarray(patterns.all(axis=1), bool)[labels][:-1]
@@ -176,7 +176,7 @@ def _driving_matrices(parameters: Parameters, gains: FloatArray, U: int, r: int)
     return G
 
 
-def _quadratic_form(F: FloatArray, Y: FloatArray, pieces: list[FloatArray]) -> FloatArray:
+def quadratic_form(F: FloatArray, Y: FloatArray, pieces: list[FloatArray]) -> FloatArray:
     """Σ_d over all lags of ((Fᵀ)^d Y) ⊗ R_w(d), as a matrix over (state, regressor) pairs."""
     P, n = F.shape[0], pieces[0].shape[1]
     weights, lagged = [], []

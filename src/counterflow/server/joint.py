@@ -30,9 +30,11 @@ from counterflow.identification import (
 )
 from counterflow.protocol import Reduced
 from counterflow.server.estimation import Estimated, maximum_likelihood
+from counterflow.server.free import identify_free, roomy, standard_free
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Parameters
 from counterflow.server.sufficient import block_diagonal
+from counterflow.server.uncertainty import Uncertainty
 
 FloatArray = NDArray[np.float64]
 HELD_OUT = 0.3  # of the rows, the last ones, decide on alignment and order
@@ -41,6 +43,7 @@ LAGS = 6  # rows of past in the regressions that decide on alignment
 MOST_COLUMNS = 2400  # of a window in a subspace identification
 LONG = 100_000  # rows beyond which a stretch is fitted first
 STRETCH = 40_000
+FLAT = 0.3  # nats that eight steps must be worth, to go on
 FEW = 12  # passes over a long record, after the stretch
 
 
@@ -48,8 +51,9 @@ FEW = 12  # passes over a long record, after the stretch
 class JointOptions:
     """What is asked of the identification; None: decided by what the rest of the data say."""
 
-    order: int | Mapping[str, int] | None = None  # states of each unit
+    order: int | Mapping[str, int] | None = None  # states of each unit; of the whole system in the free form
     same_row: bool | Mapping[str, bool] | None = None
+    form: str = "partitioned"
     tolerance: float = 1e-3
     evaluations: int = 100
 
@@ -66,6 +70,7 @@ class System:
     input_level: FloatArray  # (U,)
     same_row: tuple[bool, ...]
     notes: tuple[str, ...]
+    spread: Uncertainty | None = None  # of the free form; that of the partitioned form is asked for by who needs it
 
 
 def identify(
@@ -86,10 +91,13 @@ def identify(
     same_row = _alignment(names, s, inputs, scale, runs, options.same_row)
     u = np.hstack([_ahead(v) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)])
     u = (u - level) / scale
+    if options.form == "free":
+        return _free(names, s, u, own, runs, options, level, scale, same_row, [v.shape[1] for v in inputs], progress)
     start = _start(names, s, u, own, runs, options.order)
     record = _record(names, s, u, start, [v.shape[1] for v in inputs])
     found = _refined(record, start, options, progress)
-    notes = _notes(names, same_row, start, options)
+    sizes = ", ".join(f"{name} {count}" for name, count in zip(names, start.states, strict=True))
+    notes = _notes(names, same_row, f"states of each unit ({{}}): {sizes}", options)
     return _standard(record, found, own, scale, level, same_row, notes)
 
 
@@ -359,7 +367,7 @@ def _in_numbers(
     back = np.linalg.inv(T)
     A, B, K = T @ A @ back, T @ B, T @ K
     C = np.eye(r, P)
-    Q, R = independent_noises(A, C, K, innovation)
+    Q, R = (roomy(noise) for noise in independent_noises(A, C, K, innovation))
     return _UnitStart(A, B[:, :inputs], B[:, inputs:], C, Q, R)
 
 
@@ -407,13 +415,14 @@ def _refined(
         part = replace(record, values=record.values[middle:][:STRETCH], u=record.u[middle:][:STRETCH])
         if np.isfinite(part.values).all(axis=1).mean() > 0.5:
             near = maximum_likelihood(
-                part, "system", start=point, tolerance=options.tolerance, evaluations=passes, progress=progress
-            )
+                part, "system", start=point, tolerance=options.tolerance, evaluations=passes, flat=FLAT,
+                progress=progress,
+            )  # fmt: skip
             assert near.R is not None
             record = replace(record, Q_local=near.Q, noise=near.R)
             point, passes = (near.A, near.B), min(passes, FEW)
     return maximum_likelihood(
-        record, "system", start=point, tolerance=options.tolerance, evaluations=passes, progress=progress
+        record, "system", start=point, tolerance=options.tolerance, evaluations=passes, flat=FLAT, progress=progress
     )
 
 
@@ -444,18 +453,42 @@ def _standard(
         noise=np.eye(observation.shape[0]), A_local=A_local, B_local=B_local, Q_local=found.Q,
     )  # fmt: skip
     parameters = Parameters(standard, "system", np.asarray(np.linalg.cholesky(found.Q)))
-    final = replace(found, B=B, parameters=parameters, R=None)
+    likelihood = standard.filter(found.A, B, found.Q).log_likelihood  # of the numbers in their new form
+    final = replace(found, B=B, parameters=parameters, R=None, log_likelihood=likelihood)
     return System(standard, final, record.observation, found.R, own, level, same_row, notes)
 
 
-def _notes(names: tuple[str, ...], same_row: tuple[bool, ...], start: _Start, options: JointOptions) -> tuple[str, ...]:
-    decided = "as given" if options.order is not None else "by the likelihood of held-out rows"
-    sizes = ", ".join(f"{name} {count}" for name, count in zip(names, start.states, strict=True))
+def _free(
+    names: tuple[str, ...],
+    s: FloatArray,
+    u: FloatArray,
+    own: tuple[slice, ...],
+    runs: Sequence[slice],
+    options: JointOptions,
+    level: FloatArray,
+    scale: FloatArray,
+    same_row: tuple[bool, ...],
+    inputs: Sequence[int],
+    progress: Callable[[int, float], None] | None,
+) -> System:
+    windows = _windows(s.shape[1], u.shape[1], runs)
+    split = _split(windows[2], len(s), windows[0] + windows[1] + 2)
+    order = options.order
+    assert order is None or isinstance(order, int)
+    free = identify_free(s, u, windows, split, order, options.tolerance, options.evaluations, progress)
+    record, found, observation, noise, spread = standard_free(free, names, tuple(inputs), own, scale)
+    text = f"{len(free.found.A)} states that belong to no unit ({{}}); couplings between units are not to be had in it"
+    notes = _notes(names, same_row, text, options)
+    return System(record, found, observation, noise, own, level, same_row, notes, spread)
+
+
+def _notes(names: tuple[str, ...], same_row: tuple[bool, ...], states: str, options: JointOptions) -> tuple[str, ...]:
+    held_out = "by the likelihood of held-out rows"
     ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
-    how = "as given" if options.same_row is not None else "by the likelihood of held-out rows"
+    how = held_out if options.same_row is None else "as given"
     acting = (
         f"inputs of {', '.join(ahead)} act on their own row, others on the next"
         if ahead
         else ("inputs act on the next row")
     )
-    return (f"states of each unit ({decided}): {sizes}", f"{acting} ({how})")
+    return states.format(held_out if options.order is None else "as given"), f"{acting} ({how})"

@@ -22,14 +22,15 @@ class Layout:
 
     @cached_property
     def state_slices(self) -> tuple[slice, ...]:
-        return _slices(self.states)
+        return slices_of(self.states)
 
     @cached_property
     def input_slices(self) -> tuple[slice, ...]:
-        return _slices(self.inputs)
+        return slices_of(self.inputs)
 
 
-def _slices(sizes: tuple[int, ...]) -> tuple[slice, ...]:
+def slices_of(sizes: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where blocks of these sizes stand, side by side."""
     ends = np.cumsum((0, *sizes))
     return tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 

@@ -14,11 +14,16 @@ from counterflow.server.likelihood import Evaluation, SharedRecord
 FloatArray = NDArray[np.float64]
 Estimate = Literal["couplings", "blocks", "all", "system"]
 ESTIMATES = ("couplings", "blocks", "all")  # what a user may ask for; "system" is for logs without models
+LEAST, MOST = 1e-3, 1e3  # of a standard deviation of noise, in units of its start
 
 
 @dataclass(frozen=True)
 class Triangles:
-    """A block-diagonal covariance L G Gᵀ Lᵀ: L fixed, G lower triangular, the logarithms of its diagonal parameters."""
+    """A block-diagonal covariance L G Gᵀ Lᵀ: L fixed, G lower triangular; the parameters are the entries of G - I.
+
+    Noises of real plants are often nearly singular. The diagonal of G may go down to ``LEAST`` and rests there: in its
+    logarithm that edge would be infinitely far, and the way to it endless.
+    """
 
     slices: tuple[slice, ...]
     root: FloatArray  # L, block-diagonal
@@ -31,27 +36,36 @@ class Triangles:
     def _widths(self) -> list[int]:
         return [own.stop - own.start for own in self.slices]
 
+    @cached_property
+    def diagonal(self) -> NDArray[np.bool_]:
+        """Which parameters stand on the diagonal of G (k,)."""
+        pieces = [np.equal(*np.tril_indices(n)) for n in self._widths]
+        return np.concatenate(pieces) if pieces else np.zeros(0, bool)
+
     def covariance(self, values: FloatArray) -> FloatArray:
         factor = self.root @ self._factor(values)
         return np.asarray(factor @ factor.T)
 
     def off(self, values: FloatArray) -> bool:
-        """Whether a variance has left a millionth to a million times its start: an edge, not a maximum."""
-        with np.errstate(over="ignore"):
-            G = self._factor(values)
-        return not bool(np.isfinite(G).all() and np.diag(G).min(initial=1.0) > 1e-3 and np.abs(G).max(initial=0) < 1e3)
+        """Whether a variance has left a million times its start: an edge, not a maximum."""
+        return not bool(np.abs(values).max(initial=0.0) < MOST)
+
+    def clipped(self, values: FloatArray) -> FloatArray:
+        """The nearest values that are allowed."""
+        return np.where(self.diagonal, np.maximum(values, LEAST - 1), values)
 
     def gradient(self, values: FloatArray, covariance: FloatArray, gap: FloatArray) -> FloatArray:
-        """Of ℓ, where dℓ = ½ tr(covariance⁻¹ gap covariance⁻¹ d covariance)."""
+        """Of ℓ, where dℓ = ½ tr(covariance⁻¹ gap covariance⁻¹ d covariance); zero where it points over the edge."""
         G = self._factor(values)
         inner = np.linalg.solve(covariance, self.root)
         whole = inner.T @ gap @ inner @ G
         pieces = []
         for own in self.slices:
-            block = whole[own, own].copy()
-            block[np.diag_indices_from(block)] *= np.diag(G)[own]
+            block = whole[own, own]
             pieces.append(block[np.tril_indices_from(block)])
-        return np.concatenate(pieces) if pieces else np.zeros(0)
+        out = np.concatenate(pieces) if pieces else np.zeros(0)
+        resting = self.diagonal & (values <= LEAST - 1 + 1e-12) & (out < 0)
+        return np.where(resting, 0.0, out)
 
     def directions(self, values: FloatArray) -> FloatArray:
         """d covariance / d(each parameter) (k, n, n)."""
@@ -60,26 +74,28 @@ class Triangles:
         for own, n in zip(self.slices, self._widths, strict=True):
             for i, j in zip(*np.tril_indices(n), strict=True):
                 change = np.zeros_like(G)
-                change[own.start + i, own.start + j] = G[own.start + i, own.start + j] if i == j else 1.0
+                change[own.start + i, own.start + j] = 1.0
                 half = self.root @ change @ G.T @ self.root.T
                 out.append(half + half.T)
         return np.array(out).reshape(-1, *G.shape)
 
-    def expected_step(self, counts: NDArray[np.intp]) -> FloatArray:
-        """What one step of EM multiplies the gradient with; ``counts``: rows that speak about each block."""
+    def expected_step(self, values: FloatArray, counts: NDArray[np.intp]) -> FloatArray:
+        """What one step of EM multiplies the gradient with, about; ``counts``: rows that speak about each block."""
+        size = np.diag(self._factor(values))
         pieces = [
-            np.where(np.eye(n, dtype=bool), 0.5, 1.0)[np.tril_indices(n)] / max(int(count), 1)
-            for n, count in zip(self._widths, counts, strict=True)
+            np.where(np.equal(*np.tril_indices(n)), 0.5, 1.0)
+            * size[own][np.tril_indices(n)[0]] ** 2
+            / max(int(count), 1)
+            for own, n, count in zip(self.slices, self._widths, counts, strict=True)
         ]
         return np.concatenate(pieces) if pieces else np.zeros(0)
 
     def _factor(self, values: FloatArray) -> FloatArray:
-        out, at = np.zeros_like(self.root), 0
+        out, at = np.eye(len(self.root)), 0
         for own, n in zip(self.slices, self._widths, strict=True):
-            block = np.zeros((n, n))
             count = n * (n + 1) // 2
-            block[np.tril_indices(n)] = values[at : at + count]
-            block[np.diag_indices(n)] = np.exp(np.diag(block))
+            block = np.eye(n)
+            block[np.tril_indices(n)] += values[at : at + count]
             out[own, own] = block
             at += count
         return out
@@ -165,14 +181,21 @@ class Parameters:
             pieces.append(self.measurement.gradient(of_measurement, at.R, at.measurement_gap))
         return np.concatenate(pieces) if pieces else np.zeros(0)
 
-    def noise_step(self, at: Evaluation) -> FloatArray:
+    def noise_step(self, vector: FloatArray, at: Evaluation) -> FloatArray:
         """What one step of EM multiplies the gradient in the noises with."""
-        steps = np.full(len(self.process.slices), at.steps)
-        return np.concatenate(
-            [self.process.expected_step(steps), self.measurement.expected_step(self.record.measured_rows)]
-            if self.measurement.size
-            else [self.process.expected_step(steps)]
-        )
+        of_process, of_measurement = self._noise_values(vector)
+        pieces = [self.process.expected_step(of_process, np.full(len(self.process.slices), at.steps))]
+        if self.measurement.size:
+            pieces.append(self.measurement.expected_step(of_measurement, self.record.measured_rows))
+        return np.concatenate(pieces)
+
+    def clipped(self, vector: FloatArray) -> FloatArray:
+        """The nearest vector whose noises are allowed."""
+        if not self.noise_size():
+            return vector
+        of_process, of_measurement = self._noise_values(vector)
+        start = vector[: self.coupling_size()]
+        return np.concatenate([start, self.process.clipped(of_process), self.measurement.clipped(of_measurement)])
 
     def noise_directions(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
         """dQ/d(each parameter of Q) (k, P, P) and dR/d(each of R) (l, r, r) at ``vector``."""

@@ -46,13 +46,15 @@ class Uncertainty:
     @cached_property
     def root(self) -> FloatArray:
         """W with covariance = W Wᵀ; directions that are not determined are left out."""
-        known = np.isfinite(np.diag(self.covariance))
+        with np.errstate(invalid="ignore"):
+            known = np.diag(self.covariance) > 0  # not NaN, and not given
         out = np.zeros_like(self.covariance)
         if known.any():
             block = self.covariance[np.ix_(known, known)]
             size = np.sqrt(np.diag(block))
             values, vectors = np.linalg.eigh(block / np.outer(size, size))
-            out[np.ix_(known, known)] = size[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
+            values = np.where(values > 1e-14 * values[-1], values, 0.0)
+            out[np.ix_(known, known)] = size[:, None] * vectors * np.sqrt(values)
         return out
 
 
@@ -66,18 +68,21 @@ def uncertainty(record: SharedRecord, found: Estimated) -> Uncertainty:
         information = settled_information(record, parameters, found.A, found.B, found.Q, found.R)
     else:
         information = differenced_information(record, parameters, found.A, found.B, found.Q)
-    return Uncertainty(parameters, _inverse(information)[: parameters.coupling_size(), : parameters.coupling_size()])
+    # a whole system with hidden states has directions in which nothing but the basis of its states changes; no answer
+    # depends on them, so that they may be left where they are
+    inverse = _inverse(information, refuse=parameters.estimate != "system")
+    return Uncertainty(parameters, inverse[: parameters.coupling_size(), : parameters.coupling_size()])
 
 
-def _inverse(information: FloatArray) -> FloatArray:
-    """Inverse on the directions that have information; NaN in the rows and columns of entries that do not."""
+def _inverse(information: FloatArray, refuse: bool) -> FloatArray:
+    """Inverse on the directions that have information; if ``refuse``, NaN for entries that have a part in others."""
     size = np.sqrt(np.maximum(np.diag(information), 0.0))
     scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
     values, vectors = np.linalg.eigh(information * np.outer(scale, scale))
     keep = values > 1e-9 * max(float(values[-1]) if values.size else 0.0, 1e-300)
     half = scale[:, None] * vectors[:, keep] / np.sqrt(values[keep])
     out = half @ half.T
-    lost = (np.square(vectors[:, ~keep]).sum(axis=1) > 1e-6) | (size == 0)
+    lost = (refuse & (np.square(vectors[:, ~keep]).sum(axis=1) > 1e-6)) | (size == 0)
     out[lost, :] = np.nan
     out[:, lost] = np.nan
     return np.asarray(out)

@@ -159,7 +159,7 @@ def test_every_field_of_a_fit_is_stored() -> None:
         Traffic: "rounds bytes_up bytes_down",
         Status: "converged rounds gradient message",
         Provenance: "version seed data_digest method",
-        Couplings: "found shared spread doubts memory",
+        Couplings: "found shared spread doubts memory form",
         Memory: "found information mean covariance last_input rows",
         Estimated: "A B Q log_likelihood evaluations converged decrement at_bound trace parameters R",  # R: only while identifying
         Parameters: "record estimate noise_root",
