@@ -24,6 +24,7 @@ from counterflow.errors import (
 
 if TYPE_CHECKING:
     from counterflow.client import Estimates, Estimator, KalmanEstimator
+    from counterflow.data import Preparation, read_logs
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
     from counterflow.runtime import (
         Attribution,
@@ -36,19 +37,23 @@ if TYPE_CHECKING:
         Validation,
         fit,
     )
+    from counterflow.runtime.checks import Checks, FreeRun, free_run
     from counterflow.runtime.storage import load, load_server, load_unit
 
 _HOMES = {
     "Attribution": "runtime",
     "Channel": "plant",
+    "Checks": "runtime.checks",
     "Effect": "runtime",
     "Estimates": "client",
     "Estimator": "client",
     "Fit": "runtime",
+    "FreeRun": "runtime.checks",
     "KalmanEstimator": "client",
     "LikelihoodOptions": "runtime",
     "LocalModel": "plant",
     "Plant": "plant",
+    "Preparation": "data",
     "Recording": "plant",
     "Restoration": "runtime",
     "TrainingOptions": "runtime",
@@ -56,27 +61,32 @@ _HOMES = {
     "Unit": "plant",
     "Validation": "runtime",
     "fit": "runtime",
+    "free_run": "runtime.checks",
     "load": "runtime.storage",
     "load_server": "runtime.storage",
     "load_unit": "runtime.storage",
     "random_plant": "plant",
+    "read_logs": "data",
 }
 
 __all__ = [
     "Attribution",
     "Channel",
+    "Checks",
     "CounterflowError",
     "DataError",
     "Effect",
     "Estimates",
     "Estimator",
     "Fit",
+    "FreeRun",
     "KalmanEstimator",
     "LikelihoodOptions",
     "LocalModel",
     "ModelError",
     "OptionError",
     "Plant",
+    "Preparation",
     "ProtocolError",
     "Recording",
     "Restoration",
@@ -90,10 +100,12 @@ __all__ = [
     "Validation",
     "__version__",
     "fit",
+    "free_run",
     "load",
     "load_server",
     "load_unit",
     "random_plant",
+    "read_logs",
 ]
 
 

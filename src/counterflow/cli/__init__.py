@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from counterflow._version import __version__
 from counterflow.cli import commands
+from counterflow.cli import data as data_commands
 from counterflow.cli.output import UNIDENTIFIED, USAGE, Format
 from counterflow.errors import CounterflowError, UnidentifiedError
 
@@ -31,7 +32,8 @@ app = typer.Typer(
     name="counterflow",
     cls=_Group,
     help="What would my output do if that other unit were run differently?",
-    epilog="Exit codes: 0 done, 2 a mistake to mend, 3 not converged, 4 the data cannot tell, 5 out of reach.",
+    epilog="Exit codes: 0 done, 2 a mistake to mend, 3 not converged, 4 the data cannot tell, 5 out of reach, "
+    "6 a check fails.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -72,6 +74,7 @@ def demo(
 
 for _command in commands.ALL:
     app.command()(_command)
+app.add_typer(data_commands.app, name="data", short_help="Logs: what they hold, and recordings from them.")
 
 
 def main() -> None:

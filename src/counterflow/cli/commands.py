@@ -290,4 +290,34 @@ def graph(
     explaining.graph(directory, rate=rate, answer_format=answer_format, out=out, force=force)
 
 
-ALL = (simulate, fit, whatif, explain, restore, forecast, graph)
+def check(
+    directory: FitDirectory,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
+    ] = None,
+    horizon: Annotated[int, typer.Option(min=1, help="Rows of the free runs.")] = 30,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw: .png.")] = None,
+    answer_format: AnswerFormat = Format.table,
+    out: Out = None,
+    force: Force = False,
+) -> None:
+    """What speaks against the answers of a fit?
+
+    Excitation, feedback, stability, whiteness, drift, free runs; exit code 6: a check fails.
+
+    Example: counterflow check fit --recording recording.safetensors --plot checks.png
+    """
+    from counterflow.cli import checking
+
+    checking.check(
+        directory,
+        recording_file=recording,
+        horizon=horizon,
+        plot=plot,
+        answer_format=answer_format,
+        out=out,
+        force=force,
+    )
+
+
+ALL = (simulate, fit, whatif, explain, restore, forecast, graph, check)

@@ -373,7 +373,7 @@ def _as_json(
         if isinstance(incident.remedy, report.Remedy)
         else None,
         "shares": dict(incident.shares.ranked()) if isinstance(incident.shares, report.Shares) else None,
-        "checks": [{"name": c.name, "passed": c.passed, "finding": c.finding} for c in content.checks],
+        "checks": [{**c.to_dict(), "passed": c.passed} for c in content.checks],
     }
 
 

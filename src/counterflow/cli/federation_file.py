@@ -11,7 +11,7 @@
 
     [units.boiler]
     model = "models/boiler.safetensors"   # or A = [[...]], B, C, Q, R in place
-    log = "boiler.csv"                    # instead of a recording
+    log = "boiler.csv"                    # instead of a recording; or one table for all, see data_federation
 
     [[units.boiler.inputs]]
     name = "valve"
@@ -28,16 +28,20 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.cli import data_federation
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
-from counterflow.errors import CounterflowError, ModelError, StorageError
+from counterflow.errors import CounterflowError, StorageError
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
+
+if TYPE_CHECKING:
+    from counterflow.data import Preparation
 
 FloatArray = NDArray[np.float64]
 
@@ -56,6 +60,7 @@ class Federation:
     method: str
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    preparation: Preparation | None = None  # what was done to logs; None for a recording
 
 
 # ---- local models
@@ -104,48 +109,77 @@ def load_model(path: str | Path) -> LocalModel:
 
 def read_federation(path: str | Path) -> Federation:
     """Read and check a federation file, its data and its models."""
-    from counterflow.cli.unit_logs import read_log
-
     page = Page(Path(path))
-    page.known((), page.contents, ("federation", "units", "options", "privacy"))
+    page.known((), page.contents, ("federation", "data", "units", "options", "privacy"))
     head = page.table(("federation",), ("method", "estimate", "seed", "dt", "recording"), optional=True)
     if page.table(("privacy",), None, optional=True):
         page.refuse(("privacy",), "differential privacy is not there yet; leave this table out or empty")
     method, seed, options = _head(page, head)
     dt = page.number(("federation", "dt"), head.get("dt", 1.0), above=0.0)
-    shared = head.get("recording")
+    stored = head.get("recording")
+    if stored is not None and "data" in page.contents:
+        page.refuse(("data",), "there is a recording, too; give one of them")
+    reading = data_federation.data_options(page, head) if "data" in page.contents or "dt" in head else {}
+    files = data_federation.shared_files(page)
+    preparation: Preparation | None
+    if files is not None:
+        recording, preparation, models = _from_table(page, files, reading)
+        return Federation(Path(path), recording, models or None, method, seed, options, preparation)
     parsed = {
-        name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=shared is None)
+        name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=stored is None)
         for name in page.names(("units",))
     }
     models = {name: model for name, (_, model) in parsed.items() if model is not None}
-    if models and len(models) < len(parsed):
-        without = next(name for name in parsed if name not in models)
+    _all_or_none(page, models, list(parsed))
+    if stored is not None:
+        recording = _from_recording(page, stored, parsed, head)
+        return Federation(Path(path), recording, models or None, method, seed, options)
+    units = {name: unit for name, (unit, _) in parsed.items()}
+    recording, preparation = data_federation.read_logs_of_units(page, units, reading, dt)
+    return Federation(Path(path), recording, models or None, method, seed, options, preparation)
+
+
+def _all_or_none(page: Page, models: Mapping[str, LocalModel], names: Sequence[str]) -> None:
+    if models and len(models) < len(names):
+        without = next(name for name in names if name not in models)
         page.refuse(
             ("units", without),
             "it has no model, other units have one; give 'model' (a file) or A, B, C, Q and R, everywhere or nowhere",
         )
-    if shared is not None:
-        recording = _from_recording(page, shared, parsed, head)
-    else:
-        logs = {}
-        for name in parsed:
-            at = ("units", name, "log")
-            if "log" not in page.contents["units"][name]:
-                page.refuse(at[:-1], "it has no data; give it a 'log', or give [federation] a 'recording'")
-            file = page.file(at, page.contents["units"][name]["log"])
-            unit = parsed[name][0]
-            with page.blaming(at):
-                logs[name] = read_log(file, unit.input_names, unit.output_names)
-                first = next(iter(logs))
-                if len(logs[name][0]) != len(logs[first][0]):
-                    raise ModelError(
-                        f"{file.name} has {len(logs[name][0])} rows, the log of unit {first!r} has "
-                        f"{len(logs[first][0])}; cut or align them to the same rows"
-                    )
-                Recording.from_arrays({name: logs[name]}, dt, [unit])
-        recording = Recording.from_arrays(logs, dt, [unit for unit, _ in parsed.values()])
-    return Federation(Path(path), recording, models or None, method, seed, options)
+
+
+def _from_table(
+    page: Page, files: Sequence[Path], options: dict[str, Any]
+) -> tuple[Recording, Preparation, dict[str, LocalModel]]:
+    """One table that all units share: each takes its columns by pattern or list."""
+    models: dict[str, LocalModel] = {}
+    selections = {}
+    names = page.names(("units",))
+    for name in names:
+        at = ("units", name)
+        table = page.table(at, (*_UNIT_KEYS, *data_federation.UNIT_KEYS))
+        with page.blaming(at):
+            Unit(name)  # the name alone, before any file is read
+        model = _model(page, at, table)
+        states = page.whole((*at, "states"), table["states"], 1) if "states" in table else None
+        if model is not None:
+            models[name] = model
+            if states not in (None, model.states):
+                page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
+            states = model.states
+        selections[name] = data_federation.unit_selection(page, at, table, states or 2)
+    _all_or_none(page, models, names)
+    if models:
+        options = {"drop_constant": False} | options  # a model has its channels
+    recording, preparation = data_federation.read_shared(page, files, options, selections)
+    for name, model in models.items():
+        unit = recording[name].unit
+        for side, has, wanted in (
+            ("inputs", unit.n_inputs, model.n_inputs), ("outputs", unit.n_outputs, model.n_outputs)
+        ):  # fmt: skip
+            if has != wanted:
+                page.refuse(("units", name), f"the table gives it {has} {side}, but the model has {wanted}")
+    return recording, preparation, models
 
 
 def read_plant(path: str | Path) -> Plant:

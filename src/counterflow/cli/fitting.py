@@ -48,6 +48,8 @@ def fit(
         progress=answer_format is Format.table and sys.stdout.isatty(),
         **merged,
     )
+    if found.couplings is not None:
+        found = found.checked()  # large fits have not done so
     found.save(out)
     if answer_format is Format.json:
         print(output.as_json(_as_json(found, federation, out)))
@@ -132,10 +134,13 @@ def _as_json(found: runtime.Fit, federation: Federation, out: Path) -> dict[str,
         ],
         "doubts": doubts(found),
         "caveats": list(found.caveats),
+        "preparation": None if federation.preparation is None else federation.preparation.to_json(),
     }
 
 
 def _show(found: runtime.Fit, federation: Federation, out: Path) -> None:
+    if federation.preparation is not None:
+        output.show_notes(federation.preparation.doubts)
     output.show_text(found.summary())
     rows = [[unit.name, str(unit.states), str(unit.n_inputs), str(unit.n_outputs)] for unit in found.plant.units]
     output.show_table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)

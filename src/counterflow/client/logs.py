@@ -30,7 +30,8 @@ class LogClient:
     description: Unit
     y: FloatArray  # (T+1, D_m); NaN where missing
     u: FloatArray  # (T+1, U_m)
-    rank: int | None = None  # numbers a row; None: as many as stand out of the noise
+    rank: int | None = None  # numbers a row; None: as many as stand out of the noise,
+    most: int | None = None  # but no more than this
     reading: Reading | None = None
     model: LocalModel | None = None
     doubt: tuple[FloatArray, FloatArray] | None = None  # how uncertain the rows of the model's C are
@@ -48,6 +49,8 @@ def step(state: LogClient, message: Message) -> tuple[LogClient, tuple[Message, 
     match message:
         case Request() if state.reading is None:
             reading = Reading.of(state.description, state.y, state.u, state.rank)
+            if state.most is not None and reading.space.rank > state.most:
+                reading = Reading.of(state.description, state.y, state.u, state.most)
             return replace(state, reading=reading), (reading.message(state.unit, state.y, state.u),)
         case Identified() if state.reading is not None and state.model is None:
             if message.input_level.shape != (state.u.shape[1],):

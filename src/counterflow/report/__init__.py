@@ -15,7 +15,6 @@ from counterflow.report.asking import (
 )
 from counterflow.report.content import (
     Answer,
-    Check,
     Clock,
     Refusal,
     Remedy,
@@ -26,6 +25,7 @@ from counterflow.report.content import (
     World,
 )
 from counterflow.report.page import render, write
+from counterflow.runtime.checks import Check
 
 __all__ = [
     "Answer",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
-from counterflow.report.checks import checks
 from counterflow.report.content import (
     PRIVACY,
     Answer,
@@ -26,6 +25,7 @@ from counterflow.report.content import (
     plain,
 )
 from counterflow.report.page import write
+from counterflow.runtime.checks import check
 
 if TYPE_CHECKING:
     from counterflow.plant import Recording, Unit
@@ -164,7 +164,7 @@ def compose(
         remedies=_of(told, Remedy),
         refusals=tuple(entry for entry in told if isinstance(entry, Refusal)),
         graph=graph,
-        checks=checks(fit),
+        checks=check(fit, recording).checks,
         facts=facts(fit, recording, graph),
     )
 

@@ -15,6 +15,7 @@ from counterflow.errors import DataError
 if TYPE_CHECKING:
     from counterflow.plant import Channel, Unit
     from counterflow.runtime import Attribution, Effect, Fit, History, Restoration, Traffic, Trajectory
+    from counterflow.runtime.checks import Check
     from counterflow.server.influence import InfluenceGraph
 
 FloatArray = NDArray[np.float64]
@@ -334,15 +335,6 @@ class Refusal:
 
     def sentence(self) -> str:
         return "Refused: " + (self.reason[:1].upper() + self.reason[1:]).rstrip(".") + "."
-
-
-@dataclass(frozen=True)
-class Check:
-    """Something that was looked at. ``passed`` None: it could not be told."""
-
-    name: str
-    passed: bool | None
-    finding: str
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,24 @@ from numpy.typing import NDArray
 
 from counterflow.errors import OptionError
 from counterflow.report.content import Remedy, Shares, Training, WhatIf, World
+from counterflow.runtime.checks.verdicts import KINDS, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from counterflow.runtime.checks.verdicts import Check
 
 FloatArray = NDArray[np.float64]
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
 SERIES = tuple(f"#1234a{k}" for k in range(6))
+GOOD, WARN, BAD = "#123406", "#123407", "#123408"
 _VARIABLES = {TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact"} | {
     colour: f"--series-{k}" for k, colour in enumerate(SERIES)
 }
+_VARIABLES |= {GOOD: "--good", WARN: "--series-4", BAD: "--series-1"}
+_CHECK_COLOURS = (*SERIES, FACT)
+_SHADES: dict[Verdict, str] = {"pass": GOOD, "caution": WARN, "fail": BAD, "unknown": FACT}
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "counterflow",  # the same report, the same bytes
     "svg.fonttype": "none",  # the reader's own sans-serif: small files, text that can be searched
@@ -192,6 +199,18 @@ def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix:
     return out
 
 
+def check_panel(name: str, checks: Sequence[Check], prefix: str) -> str:
+    """The picture of one kind of check; empty where it has none."""
+    from counterflow.runtime.checks.figures import drawn, panel
+
+    if not any(drawn(check) for check in checks):
+        return ""
+    longest = max(len(check.about) for check in checks)
+    with _axes((5.0, 2.6), left=min(2.0, 0.5 + 0.06 * longest)) as (figure, axes):
+        panel(axes, name, checks, _CHECK_COLOURS, _SHADES, titled=False)
+        return _fragment(figure, prefix, f"{name}: {KINDS[name]}")
+
+
 def _rounds(training: Training) -> FloatArray:
     return np.arange(1, len(training.history) + 1, dtype=np.float64)
 
@@ -214,7 +233,7 @@ def _literal(text: str) -> str:
 
 
 @contextmanager
-def _axes(size: tuple[float, float], head: float = 0.08) -> Iterator[tuple[Any, Any]]:
+def _axes(size: tuple[float, float], head: float = 0.08, left: float = 0.5) -> Iterator[tuple[Any, Any]]:
     try:
         import matplotlib.ticker
         from matplotlib.figure import Figure  # not pyplot: no global state, no display
@@ -223,7 +242,7 @@ def _axes(size: tuple[float, float], head: float = 0.08) -> Iterator[tuple[Any, 
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=size)
         # margins in inches (``head`` above the axes): a layout engine would draw everything twice
-        figure.subplots_adjust(0.5 / size[0], 0.45 / size[1], 1 - 0.12 / size[0], 1 - head / size[1])
+        figure.subplots_adjust(left / size[0], 0.45 / size[1], 1 - 0.12 / size[0], 1 - head / size[1])
         axes = figure.add_subplot()
         axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(9 if size[0] > 6 else 5, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))

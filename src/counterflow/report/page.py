@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from counterflow._version import __version__
 from counterflow.errors import StorageError
 from counterflow.report import figures, graph
 from counterflow.report.content import Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
+from counterflow.runtime.checks.verdicts import KINDS, ORDER, Check, Checks, Verdict
 
 MOST_NOTES = 3  # under a question, before they are folded away
 MOST_PAIRS = 8  # of an influence graph that can be read as a sentence
@@ -288,15 +290,43 @@ effect, in units of their noise. q: the smallest false-discovery rate at which t
 def _checks(report: Report) -> str:
     if not report.checks:
         return ""
-    words = {True: ("good", "passed"), False: ("bad", "look here"), None: ("", "cannot tell")}
-    items = "".join(
-        f'<li><span class="mark {words[c.passed][0]}">{words[c.passed][1]}</span>'
-        f"<div><b>{escape(c.name)}</b><br>{escape(_capital(c.finding))}.</div></li>"
-        for c in report.checks
-    )
+    kinds = {name: [c for c in report.checks if c.name == name] for name in KINDS}
+    cards = "".join(_checked(name, found, f"k{k}-") for k, (name, found) in enumerate(kinds.items()) if found)
+    worst = Checks(report.checks).verdict
     return f"""<section><h2>What was checked</h2>
-<p>Surprises are what each row brought that the model, with all units, did not foresee. If the model is right they are
-white, and as large as the noise levels say.</p><ul class="checks">{items}</ul></section>"""
+<p>{_mark(worst)} is the worst verdict of all. Surprises are what each row brought that the model, with all units, did
+not foresee. If the model is right they are white, and as large as the noise levels say.</p>
+<div class="grid two">{cards}</div></section>"""
+
+
+def _checked(name: str, found: Sequence[Check], prefix: str) -> str:
+    """One kind of check: its worst verdict, its picture, what does not pass with its remedy, and the rest."""
+    worst, drawing = Checks(tuple(found)).verdict, figures.check_panel(name, found, prefix)
+    told = "".join(
+        f"<li>{_mark(c.verdict)}<div>{_about(c)}{escape(_capital(c.finding))}."
+        + (f"<br><i>Remedy:</i> {escape(_capital(c.remedy))}." if c.remedy else "")
+        + "</div></li>"
+        for c in sorted(found, key=lambda c: -ORDER.index(c.verdict))
+        if c.verdict != "pass"
+    )
+    good = "".join(
+        f"<li>{_mark(c.verdict)}<div>{_about(c)}{escape(_capital(c.finding))}.</div></li>"
+        for c in found
+        if c.verdict == "pass"
+    )
+    folded = f'<details><summary>What passes</summary><ul class="checks">{good}</ul></details>' if good else ""
+    return f"""<div><h3>{_mark(worst)} {escape(_capital(KINDS[name]))}</h3>
+{f"<figure>{drawing}</figure>" if drawing else ""}{f'<ul class="checks">{told}</ul>' if told else ""}{folded}</div>"""
+
+
+def _mark(verdict: Verdict) -> str:
+    style = {"pass": "good", "caution": "bad", "fail": "fail", "unknown": ""}[verdict]
+    return f'<span class="mark {style}">{verdict}</span>'
+
+
+def _about(check: Check) -> str:
+    number = f" ({check.number:.2g} {check.unit_of_number})" if math.isfinite(check.number) else ""
+    return f"<strong>{escape(plain(check.about) or 'the whole fit')}</strong>{escape(number)}<br>"
 
 
 def _with_unit(name: str, unit: str) -> str:

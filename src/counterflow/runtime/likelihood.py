@@ -22,6 +22,7 @@ from counterflow.server.information import affordable
 from counterflow.server.parameters import Estimate
 from counterflow.server.uncertainty import uncertainty
 
+QUICK_CHECK = 2_000_000  # numbers that the server holds, up to which checks take a second or two and are made at once
 NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
 
 
@@ -64,10 +65,12 @@ def likelihood_fit(task: Task) -> Fit:
     couplings = Couplings(found, shared, spread, doubts)
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
     status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
-    return Fit(
+    fitted = Fit(
         method, plant, parts, history, traffic, status, task.provenance,
         caveats=caveats, couplings=couplings,
     )  # fmt: skip
+    quick = shared.values.size + shared.u.size <= QUICK_CHECK
+    return fitted.checked() if method == "sufficient" and quick else fitted
 
 
 def _caveats(task: Task, found: Estimated) -> tuple[str, ...]:

@@ -41,7 +41,10 @@ def log_fit(
     ranks, same_row = chosen.for_logs("rank", names), chosen.for_logs("same_row", names)
     order = chosen.order if chosen.form == "free" else chosen.for_logs("order", names) or None
     asked = server.JointOptions(order, same_row or None, chosen.form, chosen.tol, chosen.evaluations)
-    clients = {n: client.LogClient(recording[n].unit, recording[n].y, recording[n].u, ranks.get(n)) for n in names}
+    most = order if isinstance(order, Mapping) else {}  # a unit sends no more numbers than it may have states
+    clients = {
+        n: client.LogClient(recording[n].unit, recording[n].y, recording[n].u, ranks.get(n), most.get(n)) for n in names
+    }
     with spinner(progress) as told:
         done, units, traffic = in_process.run(
             server.LogServer(server.LogConfig(names, asked), progress=told),
@@ -69,10 +72,11 @@ def log_fit(
         )
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
     status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
-    return Fit(
+    fitted = Fit(
         "sufficient", plant, parts, history, traffic, status, provenance,
         caveats=tuple(caveats), couplings=Couplings(found, shared, spread, doubts, form=chosen.form),
     )  # fmt: skip
+    return fitted.checked()
 
 
 def _part(state: client.State) -> UnitPart:

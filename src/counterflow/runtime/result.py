@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from counterflow import server
     from counterflow.protocol import Message
+    from counterflow.runtime.checks import Checks
     from counterflow.runtime.options import TrainingOptions
 
 FloatArray = NDArray[np.float64]
@@ -300,6 +301,40 @@ class Fit:
         from counterflow.runtime import storage
 
         storage.save(self, directory)
+
+    def check(
+        self, recording: Recording | None = None, horizon: int = 30, local: Mapping[str, LocalModel] | None = None
+    ) -> Checks:
+        """What speaks against the answers: excitation, whiteness, stability, feedback, drift, free run.
+
+        Parameters
+        ----------
+        recording : check on these rows instead of those that the fit rests on (held-out rows are the better judge).
+        horizon : rows of the free run.
+        local : {unit: LocalModel} of models that know only their own unit, to compare free runs with; default: the
+            unit's own blocks without couplings.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> recording = plant.simulate(3000, rng=2)
+        >>> found = cf.fit(recording.slice(0, 2000), plant.locals())
+        >>> found.check(recording.slice(2000, 3001)).verdict
+        'pass'
+        """
+        from counterflow.runtime.checks import check
+
+        return check(self, recording, horizon, local)
+
+    def checked(self, recording: Recording | None = None) -> Fit:
+        """The same fit, whose answers carry the verdict of ``check`` among their caveats.
+
+        Fits from sufficient messages and from logs are so from the beginning, unless they are so large that checks take
+        more than a second or two.
+        """
+        said = self.check(recording).sentences()
+        return replace(self, caveats=tuple(dict.fromkeys((*self.caveats, *said))))
 
     def effect(
         self,

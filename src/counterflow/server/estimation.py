@@ -26,6 +26,8 @@ MEMORY = 12
 EM_STEPS = 6  # passes before the metric of EM gives way to the information itself, where that is cheap
 MANY_STEPS = 20  # and where it is dear but the problem turns out to be hard
 RENEWAL = 8  # passes between two looks at the information
+STABLE = 1 - 1e-7  # spectral radius that a whole system must stay below
+UNTRUE = 0.1  # share of the gain it promises that a step by the information must bring
 DAMPING = 1.0  # added to the information of a noise's relative size
 LEVEL = 8  # steps over which a likelihood that hardly rises is taken to be flat
 PATIENCE = 5  # steps without progress that can be told from rounding
@@ -69,9 +71,9 @@ def maximum_likelihood(
     tolerance : stop when the gradient, measured by what it could still move the estimates in (complete-data) standard
         errors, is below this.
     evaluations : at most so many passes over the data.
-    flat : stop, too, when the last steps have raised the log-likelihood by no more than this: what is left to gain is
-        nothing that data could tell. For systems with more parameters than the data determine, as those with hidden
-        states have.
+    flat : stop, too, when the last steps have raised the log-likelihood by no more than this for each parameter: what
+        is left to gain is little beside the half that chance alone is worth. For systems with more parameters than the
+        data determine, as those with hidden states have.
     penalty : added to the negative log-likelihood, with its gradient, as a function of the packed [A B]; used to carry
         what earlier data said.
     progress : called with the pass and the log-likelihood.
@@ -80,7 +82,7 @@ def maximum_likelihood(
         raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
     root = _noise_root(record)
     parameters = Parameters(record, estimate, root)
-    limit = _stability_limit(record)
+    limit = STABLE if estimate == "system" else _stability_limit(record)
     A, B = start if start is not None else least_squares_start(record, estimate, limit)
     local = np.hstack([record.A_local, record.B_local])
     vector = np.concatenate([parameters.pack(np.hstack([A, B])), np.zeros(parameters.noise_size())])
@@ -100,6 +102,7 @@ def _climb(
     progress: Callable[[int, float], None] | None,
 ) -> Estimated:
     P, size = record.A_local.shape[0], parameters.coupling_size()
+    flat *= len(vector)
     fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks
     count = 0
 
@@ -171,6 +174,8 @@ def _climb(
             length = min(max(top, 0.1 * length), 0.5 * length)
         if accepted is None:
             break
+        if fisher is not None and not pairs and slope > 2 and accepted[1] - value < UNTRUE * slope / 2:
+            fisher, renewal = None, math.inf  # the data are not as the model says: its information is of no use here
         if accepted[1] - value <= noise_floor:
             idle += 1  # the likelihood is as high as it can be told; only the gradient can still improve
         moved, turned = trial - vector, gradient - accepted[2]

@@ -26,6 +26,7 @@ from counterflow.errors import CounterflowError, DataError
 from counterflow.filtering import compress, rts_smoother, steady_state
 from counterflow.filtering.initial import lyapunov
 from counterflow.identification import choose_order, independent_noises, subspaces
+from counterflow.identification.subspace import shrink
 from counterflow.server.estimation import Estimated, maximum_likelihood
 from counterflow.server.information import QUICK_FORM, quadratic_form, unbroken
 from counterflow.server.layout import slices_of
@@ -34,9 +35,12 @@ from counterflow.server.parameters import Parameters
 from counterflow.server.uncertainty import Uncertainty
 
 FloatArray = NDArray[np.float64]
-FLAT = 0.3  # nats that eight steps must be worth, to go on
-TURNS = 4  # of maximum likelihood given C, and C given the states
+FLAT = 0.005  # nats for each parameter that eight steps must be worth, to go on
+TURNS = 4  # of maximum likelihood given C, and C given the states, at most
+DONE = 2.0  # nats that a turn must bring for another one
 MOST_STATES = 60
+LONG = 100_000  # rows beyond which a stretch is fitted first
+STRETCH = 40_000
 ROOM = 0.05  # least eigenvalue of a noise's correlations at the start
 
 
@@ -63,38 +67,80 @@ def identify_free(
     progress: Callable[[int, float], None] | None,
 ) -> FreeSystem:
     """Subspace start, then maximum likelihood of A, B, Q, R and C."""
+    whole = _subspace_start(s, u, windows, split, order)
+    rows = middle_stretch(s)  # the subspace start has seen everything; a stretch is enough to refine it
+    record = replace(whole, values=s[rows], u=u[rows])
+    A, B = record.A_local, record.B_local
+    climbed = -np.inf
+    for turn in range(TURNS):
+        found = maximum_likelihood(
+            record, "system", start=(A, B), tolerance=tolerance, evaluations=max(evaluations // TURNS, 3),
+            flat=FLAT, progress=progress,
+        )  # fmt: skip
+        assert found.R is not None
+        A, B = found.A, found.B
+        record = replace(record, noise=found.R, Q_local=found.Q, A_local=A, B_local=B)
+        gained, climbed = found.log_likelihood - climbed, found.log_likelihood
+        if turn == TURNS - 1 or gained < DONE:
+            break
+        record = replace(record, observation=_observation(record, found))
+    record = replace(record, values=s, u=u)
+    return FreeSystem(record, replace(found, converged=found.converged or gained < DONE))
+
+
+def _subspace_start(
+    s: FloatArray,
+    u: FloatArray,
+    windows: tuple[int, int, list[slice]],
+    split: tuple[list[slice], list[slice]],
+    order: int | None,
+) -> SharedRecord:
+    """Where the likelihood starts from; ``order`` None: the fewest states that predict held-out rows as well as any."""
     past, future, runs = windows
     r = s.shape[1]
     most = r * min(past, future - 1)
     if order is not None and order > most:
-        raise DataError(f"fit: {order} states are more than these rows carry; give an order of at most {most}")
+        raise DataError(f"fit: {order} states are more than these rows carry; give an order of at most {most} in all")
     try:
         if order is None:
-            train, test = split
             candidates = range(1, min(most, 2 * r + 4, MOST_STATES) + 1)
-            models = subspaces(s, u, candidates, past=past, future=future, stretches=train)
-            order = choose_order(models, s, u, test).order
+            models = subspaces(s, u, candidates, past=past, future=future, stretches=split[0])
+            order = choose_order(models, s, u, split[1]).order
         (start,) = subspaces(s, u, [order], past=past, future=future, stretches=runs)
+        Q, R = (roomy(noise) for noise in independent_noises(start.A, start.C, start.K, start.innovation))
+        A, B, C = start.A, start.B, start.C
     except CounterflowError as error:
-        raise DataError(f"fit: the free form cannot be identified from these rows: {error}") from error
-    Q, R = (roomy(noise) for noise in independent_noises(start.A, start.C, start.K, start.innovation))
-    record = SharedRecord(
-        names=("all units",), states=(order,), inputs=(u.shape[1],), values=s, u=u, observation=start.C, noise=R,
-        A_local=start.A, B_local=start.B, Q_local=Q,
+        if order is not None and order != r:
+            raise DataError(f"fit: {order} states cannot be identified from these rows: {error}") from error
+        A, B, C, Q, R = _plain_start(s, u)
+    return SharedRecord(
+        names=("all units",), states=(len(A),), inputs=(u.shape[1],), values=s, u=u, observation=C, noise=R,
+        A_local=A, B_local=B, Q_local=Q,
     )  # fmt: skip
-    A, B, used = start.A, start.B, 0
-    while True:
-        found = maximum_likelihood(
-            record, "system", start=(A, B), tolerance=tolerance, evaluations=max(evaluations // TURNS, 5),
-            flat=FLAT, progress=progress,
-        )  # fmt: skip
-        assert found.R is not None
-        used += 1
-        A, B = found.A, found.B
-        record = replace(record, noise=found.R, Q_local=found.Q, A_local=A, B_local=B)
-        if used == TURNS:
-            return FreeSystem(record, found)
-        record = replace(record, observation=_observation(record, found))
+
+
+def _plain_start(s: FloatArray, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """One lag by least squares, the numbers as states: where there is too little for more."""
+    r = s.shape[1]
+    measured = np.asarray(np.isfinite(s).all(axis=1), bool)
+    rows = np.flatnonzero(measured[1:] & measured[:-1]) + 1
+    x, target = np.hstack([s, u])[rows - 1], s[rows]
+    gram = x.T @ x
+    ridge = 1e-2 * np.diag(np.diag(gram)) + 1e-9 * np.eye(len(gram))
+    W = np.asarray(np.linalg.solve(gram + ridge, x.T @ target).T, np.float64)
+    A, B = shrink(W[:, :r], 0.98), W[:, r:]
+    rest = target - x @ W.T
+    noise = roomy(rest.T @ rest / max(len(rows), 1) + 1e-6 * np.eye(r))
+    return A, B, np.eye(r), 0.5 * noise, 0.5 * noise
+
+
+def middle_stretch(s: FloatArray) -> slice:
+    """All rows; of a long record, a stretch in its middle, if most of that was measured."""
+    if len(s) <= LONG:
+        return slice(0, len(s))
+    start = (len(s) - STRETCH) // 2
+    rows = slice(start, start + STRETCH)
+    return rows if np.isfinite(s[rows]).all(axis=1).mean() > 0.5 else slice(0, len(s))
 
 
 def roomy(noise: FloatArray) -> FloatArray:

@@ -5,9 +5,9 @@ numbers without their noise, and as many hidden ones as its past calls for (the 
 
     h[t] = A h[t-1] + B u[t-1] + w[t-1],      s_m[t] = [I 0] h_m[t] + v_m[t]
 
-[I 0] is no restriction: it fixes the basis of a unit's states, in which nothing else depends on it. The start is one
-subspace identification a unit, with all inputs and the other units' numbers as its inputs; then everything is refined
-together by maximum likelihood, because a unit alone cannot tell its own dynamics from its echo through its neighbours.
+[I 0] is no restriction: it fixes the basis of a unit's states, in which nothing else depends on it. The start is the
+free form (``counterflow.server.free``) in a basis in which every state has an owner, which changes no effect; then all
+blocks are refined together by maximum likelihood, with process noises that units do not share.
 """
 
 from __future__ import annotations
@@ -18,19 +18,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.errors import CounterflowError, DataError, UnidentifiedError
+from counterflow.errors import UnidentifiedError
 from counterflow.filtering import compress
-from counterflow.identification import (
-    LaggedGram,
-    choose_order,
-    independent_noises,
-    lagged_gram,
-    stretches,
-    subspaces,
-)
+from counterflow.identification import LaggedGram, lagged_gram, stretches
+from counterflow.identification.subspace import shrink
 from counterflow.protocol import Reduced
 from counterflow.server.estimation import Estimated, maximum_likelihood
-from counterflow.server.free import identify_free, roomy, standard_free
+from counterflow.server.free import LONG, FreeSystem, identify_free, middle_stretch, roomy, standard_free
+from counterflow.server.layout import slices_of
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Parameters
 from counterflow.server.sufficient import block_diagonal
@@ -40,10 +35,9 @@ FloatArray = NDArray[np.float64]
 HELD_OUT = 0.3  # of the rows, the last ones, decide on alignment and order
 WORTH = 0.005  # nats a row that an input acting on its own row must be worth, to be taken to do so
 LAGS = 6  # rows of past in the regressions that decide on alignment
+LONGEST_PAST = 24  # rows of past in a subspace identification
 MOST_COLUMNS = 2400  # of a window in a subspace identification
-LONG = 100_000  # rows beyond which a stretch is fitted first
-STRETCH = 40_000
-FLAT = 0.3  # nats that eight steps must be worth, to go on
+FLAT = 0.005  # nats for each parameter that eight steps must be worth, to go on
 FEW = 12  # passes over a long record, after the stretch
 
 
@@ -91,10 +85,18 @@ def identify(
     same_row = _alignment(names, s, inputs, scale, runs, options.same_row)
     u = np.hstack([_ahead(v) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)])
     u = (u - level) / scale
+    widths = tuple(v.shape[1] for v in inputs)
+    states = _wanted(names, own, options.order)
+    order = sum(states.values()) if states else options.order
+    assert order is None or isinstance(order, int)
+    free = _free(s, u, runs, order, options, progress)
     if options.form == "free":
-        return _free(names, s, u, own, runs, options, level, scale, same_row, [v.shape[1] for v in inputs], progress)
-    start = _start(names, s, u, own, runs, options.order)
-    record = _record(names, s, u, start, [v.shape[1] for v in inputs])
+        record, found, observation, noise, spread = standard_free(free, names, widths, own, scale)
+        text = f"{len(free.found.A)} states that belong to no unit ({{}}); couplings between units are not among them"
+        notes = _notes(names, same_row, text, options)
+        return System(record, found, observation, noise, own, level, same_row, notes, spread)
+    start = _partition(names, free, own, states)
+    record = _record(names, s, u, start, widths)
     found = _refined(record, start, options, progress)
     sizes = ", ".join(f"{name} {count}" for name, count in zip(names, start.states, strict=True))
     notes = _notes(names, same_row, f"states of each unit ({{}}): {sizes}", options)
@@ -172,7 +174,7 @@ def _split(runs: Sequence[slice], rows: int, least: int) -> tuple[list[slice], l
         left -= run.stop - run.start
     before = [slice(run.start, min(run.stop, edge)) for run in runs if run.start < edge]
     after = [slice(max(run.start, edge), run.stop) for run in runs if run.stop > edge]
-    return ([r for r in part if r.stop - r.start >= least] for part in (before, after))  # type: ignore[return-value]
+    return [r for r in before if r.stop - r.start >= least], [r for r in after if r.stop - r.start >= least]
 
 
 def _regression_score(train: LaggedGram, test: LaggedGram, now: NDArray[np.intp]) -> float:
@@ -207,79 +209,36 @@ class _Start:
     states: tuple[int, ...]
 
 
-def _start(
-    names: tuple[str, ...],
+def _wanted(
+    names: tuple[str, ...], own: tuple[slice, ...], order: int | Mapping[str, int] | None
+) -> dict[str, int] | None:
+    """States of each unit, if somebody has said: at least one a number; where only some are given, that for others."""
+    if not isinstance(order, Mapping):
+        return None
+    numbers = {name: mine.stop - mine.start for name, mine in zip(names, own, strict=True)}
+    return {name: max(order.get(name, count), count) for name, count in numbers.items()}
+
+
+def _free(
     s: FloatArray,
     u: FloatArray,
-    own: tuple[slice, ...],
     runs: Sequence[slice],
-    order: int | Mapping[str, int] | None,
-) -> _Start:
-    wanted = {name: order for name in names} if isinstance(order, int) else dict(order or {})
-    units = [_Conditional.of(name, s, u, mine, runs) for name, mine in zip(names, own, strict=True)]
-    if len(wanted) < len(names):
-        room = _total_order(s, u, runs) - sum(wanted.get(unit.name, unit.numbers) for unit in units)
-        wanted |= _shared_out(room, [unit for unit in units if unit.name not in wanted], len(s))
-    pieces = [unit.start(wanted[unit.name]) for unit in units]
-    states = tuple(len(piece.A) for piece in pieces)
-    ends = np.cumsum([0, *states])
-    P, U = int(ends[-1]), u.shape[1]
-    A, B = np.zeros((P, P)), np.zeros((P, U))
-    for m, piece in enumerate(pieces):
-        rows = slice(int(ends[m]), int(ends[m + 1]))
-        A[rows, rows], B[rows] = piece.A, piece.B
-        for n, other in enumerate(own):
-            if n != m:  # what the others' numbers do: they are the first states of their units
-                width = other.stop - other.start
-                A[rows, ends[n] : ends[n] + width] = piece.others[:, _elsewhere(own, m, n)]
-    local = block_diagonal([piece.A for piece in pieces])
-    for _ in range(60):  # halve the couplings until the system is stable; its parts are
-        if float(np.abs(np.linalg.eigvals(A)).max()) < 1 - 1e-6:
-            break
-        A = local + 0.5 * (A - local)
-    else:
-        A = local
-    return _Start(
-        A, B, block_diagonal([p.Q for p in pieces]), block_diagonal([p.R for p in pieces]),
-        block_diagonal([p.C for p in pieces]), states,
-    )  # fmt: skip
-
-
-def _total_order(s: FloatArray, u: FloatArray, runs: Sequence[slice]) -> int:
-    """States of the whole system, wherever they are: the fewest that predict held-out rows as well as any."""
-    past, future, runs = _windows(s.shape[1], u.shape[1], runs)
-    r = int(s.shape[1])
-    most = min(r * min(past, future - 1), 3 * r + 8)
-    train, test = _split(runs, len(s), past + future + 2)
-    try:
-        models = subspaces(s, u, range(1, most + 1), past=past, future=future, stretches=train)
-        return int(choose_order(models, s, u, test).order)
-    except CounterflowError:  # too little to hold any of it out
-        return r
-
-
-def _shared_out(room: int, units: Sequence[_Conditional], rows: int) -> dict[str, int]:
-    """States for each unit: one a number, and of ``room`` more each to the unit that it helps most to predict."""
-    gains = []
-    for unit in units:
-        scores = unit.scores(room, rows) if room > 0 else np.zeros(1)
-        # a state may be worth nothing without the next: what counts is the mean gain up to the best place to stop
-        while len(scores) > 1:
-            mean = (scores[1:] - scores[0]) / np.arange(1, len(scores))
-            stop = int(mean.argmax()) + 1
-            gains += [(-float(mean[stop - 1]), unit.name)] * stop
-            scores = scores[stop:]
-    out = {unit.name: unit.numbers for unit in units}
-    for gain, name in sorted(gains)[: max(room, 0)]:
-        out[name] += gain < 0
-    return out
+    order: int | None,
+    options: JointOptions,
+    progress: Callable[[int, float], None] | None,
+) -> FreeSystem:
+    """The system without owners of its states; of a long record, by a stretch in its middle and all of its products."""
+    past, future, long = _windows(s.shape[1], u.shape[1], runs)
+    split = _split(long, len(s), past + future + 2)
+    passes = options.evaluations if options.form == "free" else max(options.evaluations // 2, 1)
+    return identify_free(s, u, (past, future, long), split, order, options.tolerance, passes, progress)
 
 
 def _windows(outputs: int, inputs: int, runs: Sequence[slice]) -> tuple[int, int, list[slice]]:
     """Past and future of a subspace identification, and the stretches that are long enough for it."""
     columns = outputs + inputs
     longest = max(run.stop - run.start for run in runs)
-    past = int(np.clip(min(MOST_COLUMNS // (2 * columns), longest // 8), 2, 12))
+    past = int(np.clip(min(MOST_COLUMNS // (2 * columns), longest // 8), 2, LONGEST_PAST))
     rows = sum(run.stop - run.start for run in runs)
     while past > 2 and rows < 4 * past * columns:
         past -= 1
@@ -287,117 +246,57 @@ def _windows(outputs: int, inputs: int, runs: Sequence[slice]) -> tuple[int, int
     return past, future, [run for run in runs if run.stop - run.start > past + future + 1]
 
 
-def _elsewhere(own: tuple[slice, ...], m: int, n: int) -> slice:
-    """Where unit n's numbers stand among those of all units but m."""
-    shift = own[m].stop - own[m].start if n > m else 0
-    return slice(own[n].start - shift, own[n].stop - shift)
+def _partition(
+    names: tuple[str, ...], free: FreeSystem, own: tuple[slice, ...], wanted: Mapping[str, int] | None
+) -> _Start:
+    """The free system in a basis in which every state belongs to a unit, and its effects are what they were.
+
+    The first states of a unit are its numbers without their noise, s̄_m = C_m h. Directions of h that no number shows
+    are hidden states, each of the unit whose numbers it moves most in the next row.
+    """
+    A, B, Q, C = free.found.A, free.found.B, free.found.Q, free.C
+    N, r = len(A), len(C)
+    directions = np.linalg.svd(C)[2]
+    hidden = directions[min(r, N) :]
+    pull = np.array([np.linalg.norm(C[mine] @ A @ hidden.T, axis=0) for mine in own])  # (M, hidden)
+    room = [
+        len(hidden) if wanted is None else wanted[name] - (mine.stop - mine.start)
+        for name, mine in zip(names, own, strict=True)
+    ]
+    owners: list[list[int]] = [[] for _ in own]
+    for j in np.argsort(-pull.max(axis=0, initial=0.0)) if len(hidden) else []:
+        m = max((m for m in range(len(own)) if len(owners[m]) < room[m]), key=lambda m: pull[m, j], default=0)
+        owners[m].append(int(j))
+    rows, states, at = [], [], 0
+    observation = np.zeros((r, r + len(hidden)))
+    for mine, extra in zip(own, owners, strict=True):
+        width = mine.stop - mine.start
+        observation[mine, at : at + width] = np.eye(width)
+        size = float(np.sqrt(np.square(C[mine]).sum() / max(width, 1)))
+        rows += [C[mine], (size or 1.0) * hidden[extra]]
+        states.append(width + len(extra))
+        at += states[-1]
+    T = np.vstack(rows)
+    back = np.linalg.pinv(T, rcond=1e-9)
+    spread, blocks = T @ Q @ T.T, slices_of(tuple(states))
+    noise = np.zeros_like(spread)
+    for own_states in blocks:
+        block = spread[own_states, own_states]
+        noise[own_states, own_states] = roomy(block + 1e-9 * max(float(np.trace(block)), 1e-12) * np.eye(len(block)))
+    R = np.zeros_like(free.record.noise)
+    for mine in own:
+        R[mine, mine] = roomy(free.record.noise[mine, mine])
+    return _Start(shrink(T @ A @ back), T @ B, noise, R, observation, tuple(states))
 
 
-@dataclass(frozen=True)
-class _UnitStart:
-    """One unit's blocks in the basis in which its numbers are its first states."""
-
-    A: FloatArray
-    B: FloatArray  # (P_m, U) of all units' inputs
-    others: FloatArray  # (P_m, r - r_m) of the other units' numbers
-    C: FloatArray
-    Q: FloatArray
-    R: FloatArray
-
-
-@dataclass(frozen=True)
-class _Conditional:
-    """One unit's numbers, driven by all inputs and by the other units' numbers."""
-
-    name: str
-    y: FloatArray
-    drive: FloatArray
-    inputs: int
-    past: int
-    future: int
-    runs: list[slice]
-
-    @classmethod
-    def of(cls, name: str, s: FloatArray, u: FloatArray, mine: slice, runs: Sequence[slice]) -> _Conditional:
-        others = np.nan_to_num(np.delete(s, np.arange(mine.start, mine.stop), axis=1))
-        drive = np.hstack([u, others])
-        past, future, long = _windows(mine.stop - mine.start, drive.shape[1], runs)
-        return cls(name, s[:, mine], drive, u.shape[1], past, future, long)
-
-    @property
-    def numbers(self) -> int:
-        return int(self.y.shape[1])
-
-    def scores(self, room: int, rows: int) -> FloatArray:
-        """Held-out log-likelihood a row with one state a number and up to ``room`` more."""
-        most = min(self.numbers * min(self.past, self.future - 1), self.numbers + room)
-        train, test = _split(self.runs, rows, self.past + self.future + 2)
-        try:
-            orders = range(self.numbers, most + 1)
-            models = subspaces(self.y, self.drive, orders, past=self.past, future=self.future, stretches=train)
-            return np.asarray(choose_order(models, self.y, self.drive, test).scores)
-        except CounterflowError:
-            return np.zeros(1)
-
-    def start(self, states: int) -> _UnitStart:
-        try:
-            (model,) = subspaces(
-                self.y, self.drive, [max(states, self.numbers)], past=self.past, future=self.future, stretches=self.runs
-            )
-            return _in_numbers(model.A, model.B, model.C, model.K, model.innovation, self.inputs)
-        except (CounterflowError, np.linalg.LinAlgError):
-            if states > self.numbers:
-                rows = sum(run.stop - run.start for run in self.runs)
-                raise DataError(
-                    f"unit {self.name!r}: {rows} common rows do not carry {states} states; give a smaller order, or "
-                    "more rows"
-                ) from None
-            return _plain_start(self.y, self.drive, self.runs, self.inputs)
-
-
-def _in_numbers(
-    A: FloatArray, B: FloatArray, C: FloatArray, K: FloatArray, innovation: FloatArray, inputs: int
-) -> _UnitStart:
-    """The same model in the basis in which C is [I 0]."""
-    r, P = C.shape
-    _, singular, directions = np.linalg.svd(C)
-    if singular[-1] <= 1e-8 * singular[0]:
-        raise np.linalg.LinAlgError("the numbers do not show independent states")
-    T = np.vstack([C, np.sqrt((singular**2).mean()) * directions[r:]])
-    back = np.linalg.inv(T)
-    A, B, K = T @ A @ back, T @ B, T @ K
-    C = np.eye(r, P)
-    Q, R = (roomy(noise) for noise in independent_noises(A, C, K, innovation))
-    return _UnitStart(A, B[:, :inputs], B[:, inputs:], C, Q, R)
-
-
-def _plain_start(y: FloatArray, drive: FloatArray, runs: Sequence[slice], inputs: int) -> _UnitStart:
-    """One lag by least squares: where there is too little for more."""
-    r = y.shape[1]
-    rows = np.concatenate([np.arange(run.start + 1, run.stop) for run in runs] or [np.arange(0)])
-    x, target = np.hstack([y, drive])[rows - 1], y[rows]
-    gram = x.T @ x
-    ridge = 1e-3 * np.diag(np.diag(gram)) + 1e-9 * np.eye(len(gram))
-    W = np.linalg.solve(gram + ridge, x.T @ target).T if len(rows) else np.zeros((r, x.shape[1]))
-    A = W[:, :r]
-    radius = float(np.abs(np.linalg.eigvals(A)).max())
-    A = A * min(1.0, 0.98 / radius) if radius > 0 else A
-    rest = target - x @ W.T
-    noise = rest.T @ rest / max(len(rows), 1) + 1e-6 * np.eye(r)
-    return _UnitStart(A, W[:, r : r + inputs], W[:, r + inputs :], np.eye(r), 0.5 * noise, 0.5 * noise)
-
-
-def _record(names: tuple[str, ...], s: FloatArray, u: FloatArray, start: _Start, inputs: Sequence[int]) -> SharedRecord:
-    ends, starts = np.cumsum(start.states), np.cumsum([0, *start.states])
-    columns = np.cumsum([0, *inputs])
-    own = np.zeros_like(start.A)
-    B = np.zeros_like(start.B)
-    for m in range(len(names)):
-        rows = slice(int(starts[m]), int(ends[m]))
-        own[rows, rows] = start.A[rows, rows]
-        B[rows, columns[m] : columns[m + 1]] = start.B[rows, columns[m] : columns[m + 1]]
+def _record(
+    names: tuple[str, ...], s: FloatArray, u: FloatArray, start: _Start, inputs: tuple[int, ...]
+) -> SharedRecord:
+    own, B = np.zeros_like(start.A), np.zeros_like(start.B)
+    for rows, columns in zip(slices_of(start.states), slices_of(inputs), strict=True):
+        own[rows, rows], B[rows, columns] = start.A[rows, rows], start.B[rows, columns]
     return SharedRecord(
-        names=names, states=start.states, inputs=tuple(inputs), values=s, u=u, observation=start.C, noise=start.R,
+        names=names, states=start.states, inputs=inputs, values=s, u=u, observation=start.C, noise=start.R,
         A_local=own, B_local=B, Q_local=start.Q,
     )  # fmt: skip
 
@@ -411,9 +310,9 @@ def _refined(
     """Maximum likelihood; of a long record, first on a stretch in its middle."""
     point, passes = (start.A, start.B), options.evaluations
     if record.steps > LONG:
-        middle = (record.steps - STRETCH) // 2
-        part = replace(record, values=record.values[middle:][:STRETCH], u=record.u[middle:][:STRETCH])
-        if np.isfinite(part.values).all(axis=1).mean() > 0.5:
+        rows = middle_stretch(record.values)
+        part = replace(record, values=record.values[rows], u=record.u[rows])
+        if part.steps < record.steps:
             near = maximum_likelihood(
                 part, "system", start=point, tolerance=options.tolerance, evaluations=passes, flat=FLAT,
                 progress=progress,
@@ -456,30 +355,6 @@ def _standard(
     likelihood = standard.filter(found.A, B, found.Q).log_likelihood  # of the numbers in their new form
     final = replace(found, B=B, parameters=parameters, R=None, log_likelihood=likelihood)
     return System(standard, final, record.observation, found.R, own, level, same_row, notes)
-
-
-def _free(
-    names: tuple[str, ...],
-    s: FloatArray,
-    u: FloatArray,
-    own: tuple[slice, ...],
-    runs: Sequence[slice],
-    options: JointOptions,
-    level: FloatArray,
-    scale: FloatArray,
-    same_row: tuple[bool, ...],
-    inputs: Sequence[int],
-    progress: Callable[[int, float], None] | None,
-) -> System:
-    windows = _windows(s.shape[1], u.shape[1], runs)
-    split = _split(windows[2], len(s), windows[0] + windows[1] + 2)
-    order = options.order
-    assert order is None or isinstance(order, int)
-    free = identify_free(s, u, windows, split, order, options.tolerance, options.evaluations, progress)
-    record, found, observation, noise, spread = standard_free(free, names, tuple(inputs), own, scale)
-    text = f"{len(free.found.A)} states that belong to no unit ({{}}); couplings between units are not to be had in it"
-    notes = _notes(names, same_row, text, options)
-    return System(record, found, observation, noise, own, level, same_row, notes, spread)
 
 
 def _notes(names: tuple[str, ...], same_row: tuple[bool, ...], states: str, options: JointOptions) -> tuple[str, ...]:

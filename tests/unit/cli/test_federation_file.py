@@ -326,10 +326,19 @@ def test_a_damaged_parquet_file(folder: Path, content: bytes) -> None:
     assert "boiler.parquet cannot be read" in refused(folder, LOGS.replace(".csv", ".parquet"))
 
 
-def test_text_in_a_parquet_file(folder: Path) -> None:
-    frame = polars.DataFrame({"valve": [1.0, 2.0], "pressure": [True, False], "flow": [1, 2]})
+def test_lists_in_a_parquet_file(folder: Path) -> None:
+    frame = polars.DataFrame({"valve": [1.0, 2.0], "pressure": [[1.0], [2.0]], "flow": [1, 2]})
     frame.write_parquet(folder / "boiler.parquet")
-    assert "column 'pressure' has type Boolean" in refused(folder, LOGS.replace(".csv", ".parquet"))
+    assert "column 'pressure' has type List(Float64)" in refused(folder, LOGS.replace(".csv", ".parquet"))
+
+
+def test_booleans_and_words_for_on_and_off_are_numbers(folder: Path) -> None:
+    frame = polars.DataFrame({"valve": [True, False], "pressure": ["on", "n/a"], "flow": [1, 2]})
+    frame.write_parquet(folder / "boiler.parquet")
+    (folder / "f.toml").write_text(LOGS.replace(".csv", ".parquet"))
+    part = read_federation(folder / "f.toml").recording["boiler"]
+    assert part.u.tolist() == [[1.0], [0.0]]
+    np.testing.assert_array_equal(part.y, [[1.0, 1.0], [np.nan, 2.0]])
 
 
 def test_a_directory_and_nothing_at_all(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -24,8 +25,9 @@ from counterflow.report import (
     tell,
     write_report,
 )
-from counterflow.report.checks import checks, whiteness
 from counterflow.report.content import rounded
+from counterflow.runtime.checks import check
+from counterflow.runtime.checks.verdicts import KINDS
 from counterflow.server.influence import Edge, InfluenceGraph
 
 HOSTILE = '<script>alert("x")<script> & $x_1$'
@@ -100,7 +102,9 @@ def test_what_the_data_cannot_tell_is_refused_on_the_page() -> None:
     said = texts(render(content))
     assert "Refused: Not to be told from these data." in said
     assert "never varies" in said
-    assert any(check.passed is False and "doubt" in check.finding for check in content.checks)
+    assert any(each.name == "excitation" and each.verdict == "fail" for each in content.checks)
+    assert "Inputs were moved enough" in said
+    assert "Remedy:" in said
     with pytest.raises(cf.UnknownNameError):
         compose(fit, recording, [AskEffect("pump", "boiler", {"motor": 1.0})])
     with pytest.raises(cf.OptionError, match="AskEffect"):
@@ -177,21 +181,21 @@ def test_a_graph_is_drawn_inside_its_canvas_with_title_and_description(count: in
         assert "cannot be told" in graph.description(found)
 
 
-def test_surprises_show_a_wrong_model() -> None:
-    assert all(check.passed for check in checks(FIT))
+def test_checks_are_on_the_page_with_verdict_number_remedy_and_picture() -> None:
     wrong = {n: replace(m, A=0.6 * m.A, Q=0.3 * m.Q) for n, m in PLANT.locals().items()}
-    bad = [check for check in checks(cf.fit(RECORDING, wrong)) if not check.passed]
-    assert any("white" in check.name for check in bad)
-    assert any("size" in check.name for check in bad)
-
-
-def test_whiteness_has_the_level_it_says() -> None:
-    rng = np.random.default_rng(1)
-    values = [whiteness(rng.standard_normal((800, 4)), slice(0, 2))[0] for _ in range(300)]
-    assert 0.01 < np.mean(np.array(values) < 0.05) < 0.10
-    coloured = rng.standard_normal((801, 4))
-    assert whiteness(coloured[1:] + 0.3 * coloured[:-1], slice(0, 2))[0] < 1e-6
-    assert np.isnan(whiteness(np.zeros((50, 2)), slice(0, 1))[0])
+    fit = cf.fit(RECORDING, wrong)
+    content = compose(fit, RECORDING)
+    assert [str(each) for each in content.checks] == [str(each) for each in check(fit, RECORDING)]
+    bad = [each for each in content.checks if each.verdict == "fail"]
+    assert {"whiteness", "surprise size"} <= {each.name for each in bad}
+    page = render(content)
+    said = unescape(texts(page))
+    for each in bad:
+        assert f"{each.number:.2g} {each.unit_of_number}" in said
+        assert each.finding[1:] in said
+        assert each.remedy[1:] in said
+    for kind in KINDS:
+        assert f'aria-label="{kind}: ' in page, kind
 
 
 def test_times_read_as_times() -> None:

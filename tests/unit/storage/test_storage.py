@@ -161,7 +161,7 @@ def test_every_field_of_a_fit_is_stored() -> None:
         Provenance: "version seed data_digest method",
         Couplings: "found shared spread doubts memory form",
         Memory: "found information mean covariance last_input rows",
-        Estimated: "A B Q log_likelihood evaluations converged decrement at_bound trace parameters R",  # R: only while identifying
+        Estimated: "A B Q log_likelihood evaluations converged decrement at_bound trace parameters R",
         Parameters: "record estimate noise_root",
         Uncertainty: "parameters covariance",
         Doubt: "effect cause letter channels reason remedy",

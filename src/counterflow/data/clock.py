@@ -1,0 +1,264 @@
+"""When the rows of a table were: order, repeats, gaps and jumps, and the regular grid that they are put on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data.times import NONE, SECOND, Times
+from counterflow.errors import DataError
+
+Whole = NDArray[np.int64]
+
+_GAP = 1.5  # a step longer than so many usual ones is a gap
+_DAY = 86_400 * SECOND
+_HOUR = 3600 * SECOND
+_MOST_ROWS = 200_000_000
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A stretch without rows: the last time before it, the first after it, and how many rows are missing."""
+
+    before: int
+    after: int
+    rows: int
+
+    @property
+    def seconds(self) -> float:
+        """From the last row before to the first after."""
+        return (self.after - self.before) / SECOND
+
+
+@dataclass(frozen=True)
+class TimeFacts:
+    """What a time column tells, before anything is dropped.
+
+    Parameters
+    ----------
+    rows, untimed : int
+        All rows, and those of them without a time.
+    start, stop : int
+        First and last time, in nanoseconds.
+    step : int
+        The usual step, the median, in nanoseconds.
+    regular : float
+        Share of the steps that are within 1 % of the usual one.
+    gaps : tuple of Gap
+    duplicates : int
+        Rows whose time another row before them has.
+    out_of_order : int
+        Rows that are earlier than the row before them.
+    clock_changes : tuple of str
+        Jumps of one hour, as daylight saving makes them, in words.
+    """
+
+    rows: int
+    untimed: int
+    start: int
+    stop: int
+    step: int
+    regular: float
+    gaps: tuple[Gap, ...]
+    duplicates: int
+    out_of_order: int
+    clock_changes: tuple[str, ...]
+
+
+def time_facts(times: Times) -> TimeFacts:
+    """Count what is irregular.
+
+    Examples
+    --------
+    >>> seconds = np.array([0, 1, 2, 2, 3, 9, 10, 8]) * SECOND
+    >>> facts = time_facts(Times(seconds, "seconds", dated=False))
+    >>> facts.step / SECOND, facts.duplicates, facts.out_of_order, [(gap.seconds, gap.rows) for gap in facts.gaps]
+    (1.0, 1, 1, [(5.0, 4)])
+    """
+    nanoseconds = times.nanoseconds
+    known = nanoseconds[nanoseconds != NONE]
+    if len(known) == 0:
+        raise DataError("the time column holds no time at all: name the right one with 'time'")
+    raw_steps = np.diff(known)
+    ordered = known if bool((raw_steps >= 0).all()) else np.sort(known)
+    steps = np.diff(ordered)
+    positive = steps[steps > 0]
+    # of an even number the lower one, so that it is a step that occurs
+    step = int(np.partition(positive, (len(positive) - 1) // 2)[(len(positive) - 1) // 2]) if len(positive) else SECOND
+    regular = float((np.abs(positive - step) <= 0.01 * step).mean()) if len(positive) else 1.0
+    wide = np.flatnonzero(steps > _GAP * step)
+    gaps = tuple(
+        Gap(int(ordered[k]), int(ordered[k + 1]), max(1, round(int(steps[k]) / step) - 1)) for k in wide.tolist()
+    )
+    return TimeFacts(
+        rows=len(nanoseconds),
+        untimed=len(nanoseconds) - len(known),
+        start=int(ordered[0]),
+        stop=int(ordered[-1]),
+        step=step,
+        regular=regular,
+        gaps=gaps,
+        duplicates=int((steps == 0).sum()),
+        out_of_order=int((raw_steps < 0).sum()),
+        clock_changes=_clock_changes(known, raw_steps, step, times),
+    )
+
+
+def _clock_changes(known: Whole, steps: Whole, step: int, times: Times) -> tuple[str, ...]:
+    """Jumps of an hour forth or back on a Sunday night: local time without a zone."""
+    if not times.dated or times.zoned or step >= _HOUR:
+        return ()
+    found = []
+    for jump, word in ((_HOUR, "forward"), (-_HOUR, "back")):
+        for k in np.flatnonzero(np.abs(steps - step - jump) <= step // 2).tolist():
+            before = int(known[k])
+            weekday = (before // _DAY + 3) % 7  # Monday is 0
+            if weekday == 6 and before % _DAY < 4 * _HOUR:
+                found.append(f"{word} by an hour after {times.shown(before)}")
+    return tuple(found[:20])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Which row of the regular grid each row of the table belongs to.
+
+    Parameters
+    ----------
+    order : (kept,) array or None
+        The kept rows of the table in time order, or None if these are all rows as they stand.
+    bins : (kept,) array
+        Grid row of each, never falling.
+    replaced : (pairs, 2) array
+        Rows of the table that were dropped because another has the same time, and those others.
+    start : int
+        Time of grid row 0, in nanoseconds.
+    dt : int
+        Nanoseconds between two grid rows.
+    rows : int
+        Number of grid rows.
+    cuts : tuple of (row, nanoseconds)
+        Where a long gap was shortened: from this grid row on, so much more time has passed than rows tell.
+    coarser : bool
+        Whether several rows of the table usually meet in a grid row.
+    """
+
+    order: Whole | None
+    bins: Whole
+    replaced: Whole
+    start: int
+    dt: int
+    rows: int
+    cuts: tuple[tuple[int, int], ...]
+    coarser: bool
+
+    def time_of(self, row: int) -> int:
+        """The time of a grid row, in nanoseconds."""
+        return self.start + row * self.dt + sum(extra for first, extra in self.cuts if row >= first)
+
+    @cached_property
+    def present(self) -> Whole:
+        """Grid rows that have data."""
+        return self.bins[np.concatenate(([True], np.diff(self.bins) > 0))]
+
+    def stretches(self, longest_hold: int) -> list[tuple[int, int]]:
+        """Grid rows from, up to, without a gap of more than `longest_hold` rows."""
+        present = self.present
+        breaks = np.flatnonzero(np.diff(present) - 1 > longest_hold)
+        starts = np.concatenate(([0], breaks + 1))
+        stops = np.concatenate((breaks, [len(present) - 1]))
+        return [(int(present[a]), int(present[b]) + 1) for a, b in zip(starts, stops, strict=True)]
+
+
+def make_grid(
+    times: Times,
+    facts: TimeFacts,
+    *,
+    dt: float | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+    keep: NDArray[np.bool_] | None = None,
+    longest_gap: float | None = None,
+    span: tuple[int, int] | None = None,
+) -> Grid:
+    """Put the rows of a table on a regular grid.
+
+    Parameters
+    ----------
+    times, facts
+        The time column.
+    dt : float, optional
+        Seconds between two grid rows; by default the usual step of the table.
+    start, stop : int, optional
+        Rows before `start`, and from `stop` on, are left out; nanoseconds.
+    keep : (rows,) array of bool, optional
+        Rows of the table to use.
+    longest_gap : float, optional
+        Seconds; longer gaps are shortened to this length.
+    span : (int, int), optional
+        Time of grid row 0 in nanoseconds, and the number of grid rows, for a grid that several tables share.
+    """
+    nanoseconds = times.nanoseconds
+    use = nanoseconds != NONE
+    if start is not None:
+        use &= nanoseconds >= start
+    if stop is not None:
+        use &= nanoseconds < stop
+    if keep is not None:
+        use &= keep
+    chosen = np.flatnonzero(use)
+    if len(chosen) == 0:
+        raise DataError("no row of the table is left between start and stop: check them against its period")
+    moments = nanoseconds[chosen]
+    if (np.diff(moments) < 0).any():
+        by_time = np.argsort(moments, kind="stable")  # so that of equal times the last written comes last
+        chosen, moments = chosen[by_time], moments[by_time]
+    last = np.concatenate((np.diff(moments) > 0, [True]))
+    replaced = np.empty((0, 2), np.int64)
+    if not last.all():
+        owner = np.flatnonzero(last)[np.searchsorted(np.flatnonzero(last), np.flatnonzero(~last))]
+        replaced = np.stack((chosen[~last], chosen[owner]), axis=1)
+        chosen, moments = chosen[last], moments[last]
+    width = facts.step if dt is None else round(dt * SECOND)
+    if width < 1:
+        raise DataError(f"dt is {dt!r} seconds: give at least a nanosecond")
+    coarser = width >= _GAP * facts.step
+    origin = int(moments[0])
+    if coarser and times.dated and _DAY % width == 0:
+        origin -= origin % width  # on the full minute, hour, ...
+    # on the table's own step a row belongs to the nearest grid row, so that jitter makes neither repeats nor holes
+    shift = 0 if coarser else width // 2
+    bins = (moments - origin + shift) // width
+    if span is not None:
+        origin = span[0]
+        bins = (moments - origin + shift) // width
+        inside = (bins >= 0) & (bins < span[1])
+        chosen, moments, bins = chosen[inside], moments[inside], bins[inside]
+        if len(bins) == 0:
+            raise DataError("no row of the table falls into the period that all tables share")
+    cuts: list[tuple[int, int]] = []
+    if longest_gap is not None:
+        most = max(1, round(longest_gap * SECOND / width))
+        jumps = np.diff(bins)
+        excess = np.maximum(jumps - most - 1, 0)
+        if excess.any():
+            bins = bins.copy()
+            bins[1:] -= np.cumsum(excess)
+            cuts = [(int(bins[k + 1]) - most, int(excess[k]) * width) for k in np.flatnonzero(excess).tolist()]
+    rows = int(bins[-1]) + 1 if span is None else span[1]
+    if rows > _MOST_ROWS or rows > 1000 * len(bins) + 1_000_000:
+        raise DataError(
+            f"with dt {width / SECOND:g} s the {len(bins)} rows of the table spread over {rows} rows: check the time "
+            "column, choose a larger dt, or shorten gaps with longest_gap"
+        )
+    whole = len(chosen) == len(nanoseconds) and bool((chosen == np.arange(len(chosen))).all())
+    return Grid(None if whole else chosen, bins, replaced, origin, width, rows, tuple(cuts), coarser)
+
+
+def row_grid(rows: int, dt: float) -> Grid:
+    """The grid of a table without a time column: row by row."""
+    if rows == 0:
+        raise DataError("the table has a header but no rows: give a table with data")
+    return Grid(None, np.arange(rows), np.empty((0, 2), np.int64), 0, max(1, round(dt * SECOND)), rows, (), False)

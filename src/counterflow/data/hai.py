@@ -1,0 +1,151 @@
+"""HAI, the industrial control data set: its files of every version, prepared as the paper does.
+
+Paper, appendix on real-world data: clients are processes by the prefix P1 to P4; (i) time-align and parse headers;
+(ii) remove constant channels over the full run and again after truncation; (iii) prune boolean-like and quasi-discrete
+channels; (iv) split into inputs and outputs by tag family; (v) z-score, saving means and standard deviations. The
+length of the truncation is not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data import presets
+from counterflow.data.files import SourceFile, open_file
+from counterflow.data.presets import Families, Prepared
+from counterflow.data.report import Step
+from counterflow.data.table import Table, TimeOptions, join
+from counterflow.data.times import NONE
+from counterflow.errors import DataError
+
+_PAPER, _OURS = "paper", "ours"
+_LABELS = ("attack", "attack_p1", "attack_p2", "attack_p3", "attack_p4", "label")
+
+
+def unit_of(tag: str) -> str | None:
+    """P1 to P4, the tag's prefix."""
+    return tag[:2] if len(tag) > 3 and tag[0] == "P" and tag[1] in "1234" and tag[2] == "_" else None
+
+
+FAMILIES = Families(
+    unit=unit_of,
+    inputs=(
+        (r"P\d_(FCV|LCV|PCV|PP)\w*", _PAPER),
+        (r"P\d_(OnOff|AutoGO|RTR)", _PAPER),
+        # commands and set points that the paper's "e.g." leaves out
+        (r"P1_(B\w+|STSP|SOL\w+)", _OURS),
+        (r"P2_(ASD|MSD|AutoSD|ManualSD|ManualGO|Emerg|TripEx|SCO|MASW|MASW_Lamp|ATSW_Lamp)", _OURS),
+        (r"P3_(LCP\w+|LH\d*|LL\d*)", _OURS),
+        (r"P4_(LD|HT_LD|ST_LD|HT_PS|ST_PS|ST_GOV)", _OURS),
+    ),
+    outputs=(
+        (r"P\d_(LIT|FIT|PIT|TIT|SIT)\w*", _PAPER),
+        (r"P\d_V\w*T\w*", _PAPER),
+        (r"P1_FT\w+", _OURS),
+        (r"P2_(24Vdc|CO_rpm|HILout|SCST)", _OURS),
+        (r"P4_(HT_FD|HT_PO|ST_FD|ST_PO|ST_PT\d+|ST_TT\d+)", _OURS),
+    ),
+)
+
+
+def prepare_hai(
+    files: Sequence[str | Path],
+    *,
+    labels: Sequence[str | Path] = (),
+    rows: int | None = None,
+    normal_only: bool = True,
+    standardise: bool = False,
+) -> Prepared:
+    """Prepare files of HAI 20.07, 21.03, 22.04 or 23.05.
+
+    Parameters
+    ----------
+    files : sequence of paths
+        One version's files, in any order; rows are put in the order of time. Label files may stand among them.
+    labels : sequence of paths
+        Label files of 23.05 (``label-test1.csv``).
+    rows : int, optional
+        Keep the first so many.
+    normal_only : bool
+        Cut rows out that are labelled as attacks; a gap remains.
+    standardise : bool
+        z-scores instead of engineering units.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from counterflow.data.stand_ins import write_stand_in
+    >>> with TemporaryDirectory() as folder:
+    ...     files = write_stand_in("hai", "21.03", folder, rows=300)  # simulated: not the real data set
+    ...     found = prepare_hai(files[:1])
+    >>> found.recording
+    Recording(300 rows, dt=1, units: P1, P2, P3, P4)
+    >>> found.fate["P1_LIT01"], found.fate["P2_RTR"]
+    ('kept, output of P1', 'dropped in step ii: always 0')
+    """
+    opened: list[SourceFile] = []
+    label_files = [_canonical(open_file(Path(path))) for path in labels]
+    for path in files:
+        file = _canonical(open_file(Path(path)))
+        is_label = "label" in file.names and not any(unit_of(name) for name in file.names)
+        (label_files if is_label else opened).append(file)
+    if not opened:
+        raise DataError("no file with tags is among those given: give train or test files of HAI")
+    table = join(opened, TimeOptions(), optional=_LABELS)
+    table = replace(table, names=tuple(n for n in table.names if n not in _LABELS))
+    attacked, how = _attacked(table, label_files)
+    keep = ~attacked if normal_only and attacked.any() else None
+    work, preparation = presets.read_all(table, FAMILIES, keep)
+    work.steps.append(
+        Step("i", f"(i) {int(attacked.sum())} rows are labelled as attacks ({how}); "
+             f"{'cut out' if normal_only else 'kept'}.", {"attacks": int(attacked.sum())})
+    )  # fmt: skip
+    presets.drop_constant(work, "ii", "over the full run")
+    presets.truncate(work, rows, "ii")
+    presets.drop_constant(work, "ii", "after truncation")
+    presets.drop_discrete(work, "iii", list(work.columns), "")
+    presets.split(work, FAMILIES, "iv")
+    return presets.finish(work, preparation, dt=preparation.dt, standardise=standardise, number="v")
+
+
+def _canonical(file: SourceFile) -> SourceFile:
+    """One spelling of the columns that versions and files spell differently."""
+    new = {}
+    for name in file.names:
+        lower = name.casefold()
+        if lower in ("timestamp", "datetime"):
+            new[name] = "time"
+        elif lower in _LABELS and name != lower:
+            new[name] = lower
+    return file.renamed(new)
+
+
+def _attacked(table: Table, labels: Sequence[SourceFile]) -> tuple[NDArray[np.bool_], str]:
+    """Which rows are labelled as attacks, by columns of the files themselves and by label files."""
+    parts, found = [], set()
+    for file, count in zip(table.files, table.file_rows, strict=True):
+        here = [name for name in _LABELS if name in file.names]
+        hit = np.zeros(count, np.bool_)
+        if here:
+            columns = Table((file,), file.names, None, TimeOptions()).numbers(here)
+            for numbers in columns.values():
+                hit |= np.nan_to_num(numbers.values) != 0
+            found.add(f"columns {', '.join(here)}")
+        parts.append(hit)
+    attacked = np.concatenate(parts)
+    assert table.times is not None or not labels
+    for file in labels:
+        marks = join([file], TimeOptions())
+        if marks.times is None or "label" not in marks.names:
+            raise DataError(f"{file.name} is no label file: it needs a time and a 'label' column")
+        values = marks.numbers(["label"])["label"].values
+        moments = marks.times.nanoseconds[(np.nan_to_num(values) != 0) & (marks.times.nanoseconds != NONE)]
+        assert table.times is not None
+        attacked |= np.isin(table.times.nanoseconds, moments)
+        found.add(f"label file {file.name}")
+    return attacked, "; ".join(sorted(found)) or "no labels were found"

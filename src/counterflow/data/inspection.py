@@ -1,0 +1,377 @@
+"""What a table holds, told before anything of it is dropped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data.clock import TimeFacts, time_facts
+from counterflow.data.table import Numbers, Table, open_table
+from counterflow.data.times import NONE, SECOND, Times
+
+FloatArray = NDArray[np.float64]
+
+FEW_LEVELS = 10  # a channel with no more different values is discrete
+_SPIKE = 6.0  # spreads outside both neighbours
+_LONG_HOLD = 0.5  # share of rows that repeat the one before, from which a channel is called held
+_SHOWN_GAPS = 100
+_LETTERS_DIGIT = re.compile(r"[A-Za-z]+(\d)\d{2,}[A-Za-z]?")
+_PREFIX = re.compile(r"([^_.:\-/\s]+)(?:[_.:\-/\s]+(\d+))?(?=[_.:\-/\s])")
+
+
+@dataclass(frozen=True)
+class ChannelFacts:
+    """What one column holds.
+
+    Parameters
+    ----------
+    name, group : str
+        The column, and the unit it seems to belong to.
+    rows, missing : int
+        All rows, and those without a number.
+    low, high, mean, spread : float
+        Smallest and largest value, mean and standard deviation of the finite ones; NaN if there are none.
+    levels : int
+        How many different values there are.
+    commonest : float
+        Share of the known rows that have the commonest value.
+    held : float
+        Share of rows, in time order, that repeat the value before.
+    longest_hold : int
+        Most rows in a row with one value.
+    infinite, spikes : int
+        Infinite values; single rows far outside both their neighbours.
+    words, odd : dict
+        Text that was understood (on, off, missing), and text that was not, with counts.
+    odd_count : int
+        Cells with text that was not understood.
+    """
+
+    name: str
+    group: str
+    rows: int
+    missing: int
+    low: float
+    high: float
+    mean: float
+    spread: float
+    levels: int
+    commonest: float
+    held: float
+    longest_hold: int
+    infinite: int
+    spikes: int
+    words: dict[str, int] = field(default_factory=dict)
+    odd: dict[str, int] = field(default_factory=dict)
+    odd_count: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no number at all."""
+        return self.levels == 0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it holds a single value."""
+        return self.levels == 1
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it holds two values."""
+        return self.levels == 2
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether it holds few values for its length."""
+        return 2 <= self.levels <= FEW_LEVELS and self.rows - self.missing - self.infinite >= 5 * self.levels
+
+    @property
+    def transitions(self) -> int:
+        """How often the value changes from a row to the next."""
+        known = self.rows - self.missing - self.infinite
+        return max(0, known - 1 - round(self.held * max(0, known - 1)))
+
+    @property
+    def kind(self) -> str:
+        """In one word."""
+        if self.is_empty:
+            return "text" if self.odd_count else "empty"
+        if self.odd_count:
+            return "mixed"
+        if self.is_constant:
+            return "constant"
+        if self.is_binary and self.is_discrete:
+            return "on/off"
+        return "discrete" if self.is_discrete else "continuous"
+
+    @property
+    def verdict(self) -> str:
+        """What would be done with it."""
+        kind = self.kind
+        if kind == "text":
+            return f"text such as {next(iter(self.odd))!r}: exclude it"
+        if kind == "empty":
+            return "no number at all: would be dropped"
+        if kind == "mixed":
+            return f"{self.odd_count} cells of text such as {next(iter(self.odd))!r}: refused unless text = 'missing'"
+        if kind == "constant":
+            return f"always {self.low:g}: would be dropped"
+        notes = []
+        if self.missing:
+            notes.append(f"{100 * self.missing / self.rows:.2g} % missing: NaN as output, held as input")
+        if self.infinite:
+            notes.append(f"{self.infinite} infinite: read as missing")
+        if kind == "on/off":
+            notes.append("on/off: last value when resampled; rather an input")
+        elif kind == "discrete":
+            notes.append(f"{self.levels} levels: last value when resampled")
+        elif self.held > _LONG_HOLD:
+            notes.append(f"{100 * self.held:.0f} % held from the row before, at most {self.longest_hold} rows")
+        if self.spikes:
+            notes.append(f"{self.spikes} spikes: kept")
+        return "; ".join(notes) or "fine"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"kind": self.kind, "verdict": self.verdict, "transitions": self.transitions}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a table holds: its time, and every channel. `print` shows it; `to_json` gives plain values."""
+
+    files: tuple[str, ...]
+    kinds: tuple[str, ...]
+    time_name: str | None
+    times: Times | None
+    time: TimeFacts | None
+    rows: int
+    channels: tuple[ChannelFacts, ...]
+    short_rows: int = 0
+
+    def __getitem__(self, name: str) -> ChannelFacts:
+        for channel in self.channels:
+            if channel.name == name:
+                return channel
+        from counterflow.plant.units import unknown_name
+
+        raise unknown_name("channel", name, [channel.name for channel in self.channels])
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Channels by the unit that their names suggest."""
+        found: dict[str, list[str]] = {}
+        for channel in self.channels:
+            found.setdefault(channel.group, []).append(channel.name)
+        return {group: tuple(names) for group, names in found.items()}
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is known of the rows and their time, and what would be done about it."""
+        files = ", ".join(f"{name} ({kind})" for name, kind in zip(self.files, self.kinds, strict=True))
+        out = [f"{files}: {self.rows} rows, {len(self.channels)} channels."]
+        if self.short_rows:
+            out.append(f"{self.short_rows} rows have fewer cells than the header: what they lack would be missing.")
+        if self.time is None or self.times is None:
+            out.append("No time column was found: rows would be taken as they come. Name it with --time.")
+            return out
+        facts, shown = self.time, self.times.shown
+        out.append(
+            f"Time column {self.time_name!r} ({self.times.kind}): {shown(facts.start)} to {shown(facts.stop)}, usual "
+            f"step {facts.step / SECOND:g} s, {100 * facts.regular:.4g} % of the steps are so."
+        )
+        if facts.untimed:
+            out.append(f"{facts.untimed} rows have no time: they would be dropped.")
+        if facts.out_of_order:
+            out.append(f"{facts.out_of_order} rows are earlier than the row before them: rows would be sorted.")
+        if facts.duplicates:
+            out.append(f"{facts.duplicates} rows repeat a time: the last of each would be kept.")
+        if facts.gaps:
+            longest = max(facts.gaps, key=lambda gap: gap.rows)
+            out.append(
+                f"{len(facts.gaps)} gaps, {sum(gap.rows for gap in facts.gaps)} rows missing; the longest, "
+                f"{longest.seconds:g} s, begins after {shown(longest.before)}: outputs would be missing there, inputs "
+                "held."
+            )
+        for change in facts.clock_changes:
+            out.append(f"The clock goes {change}, as daylight saving time does: give the time zone with --timezone.")
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        time: dict[str, Any] | None = None
+        if self.time is not None and self.times is not None:
+            facts, shown = self.time, self.times.shown
+            time = {
+                "column": self.time_name,
+                "kind": self.times.kind,
+                "start": shown(facts.start),
+                "stop": shown(facts.stop),
+                "step": facts.step / SECOND,
+                "regular": facts.regular,
+                "untimed": facts.untimed,
+                "out_of_order": facts.out_of_order,
+                "duplicates": facts.duplicates,
+                "gap_count": len(facts.gaps),
+                "gaps": [
+                    {"after": shown(gap.before), "seconds": gap.seconds, "rows": gap.rows}
+                    for gap in sorted(facts.gaps, key=lambda gap: -gap.rows)[:_SHOWN_GAPS]
+                ],
+                "clock_changes": list(facts.clock_changes),
+            }
+        return {
+            "files": list(self.files),
+            "kinds": list(self.kinds),
+            "rows": self.rows,
+            "short_rows": self.short_rows,
+            "time": time,
+            "groups": {group: list(names) for group, names in self.groups.items()},
+            "channels": [channel.to_json() for channel in self.channels],
+        }
+
+    def __str__(self) -> str:
+        lines = list(self.sentences)
+        for group, names in self.groups.items():
+            lines.append(f"{group}:")
+            lines += [f"  {name}: {self[name].kind}, {self[name].verdict}" for name in names]
+        return "\n".join(lines)
+
+
+def inspect(source: object, *, channels: Sequence[str] | None = None, **options: Any) -> Inspection:
+    """Look at a table before anything of it is dropped.
+
+    Parameters
+    ----------
+    source : Table, path, sequence of paths, or polars.DataFrame
+    channels : sequence of str, optional
+        Columns to look at; by default all but the time.
+    **options
+        Of `open_table`: time, time_format, separator, ...
+
+    Examples
+    --------
+    >>> import polars
+    >>> table = polars.DataFrame({"time": [0, 1, 2, 4], "pump_on": ["on", "on", "off", "on"], "level": [1.0, 2, 3, 5]})
+    >>> found = inspect(table)
+    >>> found["pump_on"].levels, found["pump_on"].longest_hold, len(found.time.gaps)
+    (2, 2, 1)
+    """
+    table = source if isinstance(source, Table) else open_table(source, **options)
+    wanted = list(table.channels if channels is None else channels)
+    times = table.times
+    order = None
+    if times is not None:
+        known = np.flatnonzero(times.nanoseconds != NONE)
+        by_time = known[np.argsort(times.nanoseconds[known], kind="stable")]
+        if len(by_time) < len(times.nanoseconds) or (np.diff(by_time) < 0).any():
+            order = by_time
+    found = [channel_facts(name, numbers, order) for name, numbers in table.batches(wanted)]
+    return Inspection(
+        files=tuple(file.name for file in table.files),
+        kinds=tuple(file.kind for file in table.files),
+        time_name=table.time_name,
+        times=times,
+        time=None if times is None else time_facts(times),
+        rows=table.rows,
+        channels=tuple(found),
+        short_rows=table.short_rows,
+    )
+
+
+def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None = None) -> ChannelFacts:
+    """What one column holds; `order` gives its rows in time order."""
+    values = numbers.values if order is None else numbers.values[order]
+    finite = np.isfinite(values)
+    infinite = int(np.isinf(values).sum())
+    known = values if finite.all() else values[finite]
+    rows = len(values)
+    nothing = float("nan")
+    if len(known) == 0:
+        return ChannelFacts(
+            name, guess_unit(name), rows, rows - infinite, nothing, nothing, nothing, nothing, 0, nothing, 0.0, 0,
+            infinite, 0, numbers.words, numbers.odd, numbers.odd_count,
+        )  # fmt: skip
+    low, high = float(known.min()), float(known.max())
+    same = known[1:] == known[:-1]
+    repeats = np.diff(np.sort(known)) == 0  # of equal values in a row, the longest run is the commonest value
+    levels = len(known) - int(repeats.sum())
+    return ChannelFacts(
+        name=name,
+        group=guess_unit(name),
+        rows=rows,
+        missing=rows - len(known) - infinite,
+        low=low,
+        high=high,
+        mean=float(known.mean()),
+        spread=float(known.std()),
+        levels=levels,
+        commonest=longest_run(repeats) / len(known),
+        held=float(same.mean()) if len(same) else 0.0,
+        longest_hold=longest_run(same),
+        infinite=infinite,
+        spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
+        words=numbers.words,
+        odd=numbers.odd,
+        odd_count=numbers.odd_count,
+    )
+
+
+def longest_run(same: NDArray[np.bool_]) -> int:
+    """Most rows in a row with one value; `same` tells of each row but the first whether it repeats the one before.
+
+    Examples
+    --------
+    >>> longest_run(np.array([True, True, False, True]))
+    3
+    """
+    if len(same) == 0 or not same.any():
+        return 1
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
+    return int((edges[1::2] - edges[::2]).max()) + 1
+
+
+def count_spikes(values: FloatArray) -> int:
+    """Single rows that lie outside both their neighbours, on the same side, by more than 6 robust spreads.
+
+    The spread is that of the quartiles (scaled to a standard deviation), or the standard deviation where more than half
+    of the rows have one value. Rows beside a missing one are not judged.
+
+    Examples
+    --------
+    >>> count_spikes(np.array([1.0, 2, 1, 2, 1, 99, 2, 1, 2, 1]))
+    1
+    """
+    finite = values[np.isfinite(values)]
+    if len(finite) < 3:
+        return 0
+    first, third = np.percentile(finite, [25, 75])
+    spread = (third - first) / 1.349 or float(finite.std())
+    if not spread > 0:
+        return 0
+    before, here, after = values[:-2], values[1:-1], values[2:]
+    with np.errstate(invalid="ignore"):
+        above = here - np.maximum(before, after)
+        below = np.minimum(before, after) - here
+        return int((np.isfinite(here) & (np.maximum(above, below) > _SPIKE * spread)).sum())
+
+
+def guess_unit(name: str) -> str:
+    """The unit that a tag seems to belong to: its prefix, or the digit of tags such as FIT101.
+
+    Examples
+    --------
+    >>> guess_unit("P1_FCV01D"), guess_unit("bio_2_do"), guess_unit("LIT301"), guess_unit("pressure")
+    ('P1', 'bio_2', '3', 'plant')
+    """
+    digit = _LETTERS_DIGIT.fullmatch(name)
+    if digit:
+        return digit[1]
+    found = _PREFIX.match(name)
+    if not found:
+        return "plant"
+    return f"{found[1]}_{found[2]}" if found[2] else found[1]

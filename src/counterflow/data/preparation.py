@@ -1,0 +1,322 @@
+"""From a table to a recording on a regular grid, with a report of everything that was done."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data.clock import Grid, make_grid, row_grid, time_facts
+from counterflow.data.gridding import fill, on_grid
+from counterflow.data.report import Preparation, Step, Work, describe_rows, describe_values
+from counterflow.data.selection import Chosen, as_unit, choose
+from counterflow.data.table import Numbers, Table, open_table, refuse_text
+from counterflow.data.times import SECOND, moment
+from counterflow.errors import DataError, OptionError
+from counterflow.plant import Channel, Recording
+from counterflow.plant.recording import UnitRecording
+
+FloatArray = NDArray[np.float64]
+
+_RESAMPLE = ("auto", "mean", "last")
+_FILL = ("hold", "interpolate")
+_LONG_GAPS = ("hold", "longest", "refuse")
+_TEXT = ("refuse", "missing")
+_BLOCK = 4096  # rows
+_HELD_ROWS = 10  # by default inputs are held over at most so many rows without doubt
+TABLE_OPTIONS = (
+    "time", "time_format", "day_first", "timezone", "separator", "decimal", "skip_rows", "skip_after_header",
+    "header_word",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a table becomes a regular grid; see `read_logs`."""
+
+    dt: float | None = None
+    start: Any = None
+    stop: Any = None
+    resample: str = "auto"
+    fill: str = "hold"
+    longest_hold: float | None = None
+    long_gaps: str = "hold"
+    longest_gap: float | None = None
+    drop_constant: bool = True
+    text: str = "refuse"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("resample", _RESAMPLE), ("fill", _FILL), ("long_gaps", _LONG_GAPS), ("text", _TEXT),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value not in allowed:
+                raise OptionError(f"{name} is {value!r}: give one of {', '.join(allowed)}.")
+        for name, above in (("dt", True), ("longest_hold", False), ("longest_gap", True)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+            if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
+                raise OptionError(f"{name} is {value!r}: give seconds{', above 0' if above else ''}.")
+        if not isinstance(self.drop_constant, bool):
+            raise OptionError(f"drop_constant is {self.drop_constant!r}: give true or false.")
+
+
+def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple[Recording, Preparation]:
+    """Read logs of a plant into a recording, in engineering units, and report everything that was done.
+
+    Parameters
+    ----------
+    source : path, sequence of paths, or polars.DataFrame
+        CSV or other delimited text (also gzip), Parquet, or .xlsx. Of Parquet, only the columns that are used are read.
+    units : mapping of unit name to its columns
+        ``{"boiler": {"tags": "P1_*", "inputs": ["*_D"], "exclude": ["P1_note"]}}``. ``tags``, ``inputs``, ``outputs``
+        and ``exclude`` are patterns or lists of them: names, wildcards, ``{"regex": "..."}``, a `Channel`, or
+        ``{"name": ..., "unit": ..., "limits": ...}``. Without ``outputs``, all tags that are no inputs.
+    dt : float, optional
+        Seconds between two rows; by default the usual step of the table.
+    time, time_format, day_first, timezone, separator, decimal, skip_rows, skip_after_header, header_word
+        See `open_table`.
+    start, stop : str or number, optional
+        The period to read: from `start`, up to but without `stop`.
+    resample : {"auto", "mean", "last"}
+        What becomes of several rows in one step of dt. "auto": the mean of continuous outputs, the last value of inputs
+        and of discrete outputs.
+    fill : {"hold", "interpolate"}
+        Missing inputs keep the value before, or lie on the line to the next.
+    longest_hold : float, optional
+        Seconds (by default ten steps). Where an input is missing for longer, the report raises a doubt.
+    long_gaps : {"hold", "longest", "refuse"}
+        What then: fill all the same; keep the longest stretch without such a gap; or refuse.
+    longest_gap : float, optional
+        Seconds. Longer stretches without any row are shortened to this.
+    drop_constant : bool
+        Leave out channels that never change, and outputs that were never measured.
+    text : {"refuse", "missing"}
+        What to do with text that is neither a number nor a word for on, off or missing.
+
+    Returns
+    -------
+    Recording
+        Missing measurements are NaN.
+    Preparation
+        What was done.
+
+    Examples
+    --------
+    >>> import polars
+    >>> table = polars.DataFrame(
+    ...     {
+    ...         "time": ["2024-05-01 06:00", "2024-05-01 06:01", "2024-05-01 06:03"],
+    ...         "boiler_valve": [0.0, 0.5, 0.5],
+    ...         "boiler_flow": [3.0, 3.5, 3.25],
+    ...     }
+    ... )
+    >>> recording, preparation = read_logs(table, {"boiler": {"tags": "boiler_*", "inputs": "*_valve"}})
+    >>> recording
+    Recording(4 rows, dt=60, units: boiler, with missing values)
+    >>> recording["boiler"].u.ravel().tolist(), recording["boiler"].y.ravel().tolist()
+    ([0.0, 0.5, 0.5, 0.5], [3.0, 3.5, nan, 3.25])
+    """
+    known = (*TABLE_OPTIONS, *Rules.__dataclass_fields__)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise OptionError(f"option {name!r} is not known: {hint}")
+    rules = Rules(**{name: value for name, value in options.items() if name not in TABLE_OPTIONS})
+    table = open_table(source, **{name: value for name, value in options.items() if name in TABLE_OPTIONS})
+    return prepare(table, choose(units, table.channels), rules)
+
+
+def prepare(
+    table: Table,
+    units: Sequence[Chosen],
+    rules: Rules | None = None,
+    *,
+    keep: NDArray[np.bool_] | None = None,
+    span: tuple[int, int] | None = None,
+) -> tuple[Recording, Preparation]:
+    """Put the chosen columns of a table on a regular grid; see `read_logs`.
+
+    Parameters
+    ----------
+    table : Table
+    units : sequence of Chosen
+    rules : Rules, optional
+    keep : (rows,) array of bool, optional
+        Rows of the table to use.
+    span : (int, int), optional
+        Time of row 0 in nanoseconds and number of rows, for recordings of several tables that shall fit together.
+
+    Examples
+    --------
+    >>> import polars
+    >>> table = open_table(polars.DataFrame({"time": [0, 1, 2, 3], "flow": [1.0, 2.0, 9.0, 4.0]}))
+    >>> keep = np.array([True, True, False, True])
+    >>> recording, _ = prepare(table, choose({"pump": "flow"}, table.channels), keep=keep)
+    >>> recording["pump"].y.ravel().tolist()
+    [1.0, 2.0, nan, 4.0]
+    """
+    rules = rules or Rules()
+    times = table.times
+    facts = time_facts(times) if times is not None else None
+    steps: list[Step] = []
+    if times is not None and facts is not None:
+        grid = make_grid(
+            times,
+            facts,
+            dt=rules.dt,
+            start=None if rules.start is None else moment(rules.start, times.dated, "start"),
+            stop=None if rules.stop is None else moment(rules.stop, times.dated, "stop"),
+            keep=keep,
+            longest_gap=rules.longest_gap,
+            span=span,
+        )
+    else:
+        if rules.start is not None or rules.stop is not None:
+            raise OptionError("start and stop need a time column: name it with 'time'.")
+        grid = row_grid(table.rows if keep is None else int(keep.sum()), rules.dt or 1.0)
+        if keep is not None:
+            grid = Grid(np.flatnonzero(keep), grid.bins, grid.replaced, 0, grid.dt, grid.rows, (), False)
+    hold = _HELD_ROWS if rules.longest_hold is None else int(rules.longest_hold * SECOND / grid.dt)
+    stretches = grid.stretches(hold)
+    if grid.rows < 2:
+        raise DataError(
+            f"{table.title}: {grid.rows} row is left with dt {grid.dt / SECOND:g} s: at least 2 are needed; choose a "
+            "smaller dt, or give a longer table"
+        )
+    describe_rows(steps, table, times, facts, grid, keep, stretches, hold)
+    work = Work(np.zeros(len(grid.replaced), np.bool_))
+    parts: dict[str, UnitRecording] = {}
+    dropped: dict[str, dict[str, str]] = {}
+    # the columns of all units in one go: each batch of a text is a pass over the file
+    columns = table.batches([column for chosen in units for column in chosen.columns])
+    for chosen in units:
+        parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, work)
+    describe_values(steps, grid, work, dropped, rules.fill, hold)
+    recording = Recording(parts, grid.dt / SECOND)
+    first, last = 0, grid.rows
+    if rules.long_gaps == "longest" and len(stretches) > 1:
+        first, last = max(stretches, key=lambda ends: ends[1] - ends[0])
+        if last - first < 2:
+            raise DataError("no stretch without a long gap has 2 rows: raise longest_hold, or choose a larger dt")
+        recording = recording.slice(first, last)
+        steps.append(
+            Step("longest", f"The longest stretch was kept: rows {first} to {last - 1}.", {"from": first, "to": last})
+        )
+        stretches = [(0, last - first)]
+
+    def shown(row: int) -> str:
+        moment_of = grid.time_of(row)
+        return times.shown(moment_of) if times is not None else f"row {row}"
+
+    return recording, Preparation(
+        files=tuple(file.name for file in table.files),
+        rows_read=table.rows,
+        rows=recording.rows,
+        dt=grid.dt / SECOND,
+        start=shown(first),
+        stop=shown(last - 1),
+        steps=tuple(steps),
+        dropped=dropped,
+        stretches=tuple(stretches),
+    )
+
+
+# ---- one column, one unit
+
+
+def _unit(
+    table: Table,
+    columns: Iterator[tuple[str, Numbers]],
+    chosen: Chosen,
+    grid: Grid,
+    rules: Rules,
+    hold: int,
+    work: Work,
+) -> tuple[UnitRecording, dict[str, str]]:
+    """The next columns, which are this unit's."""
+    inputs = {column for column, _ in chosen.inputs}
+    found: dict[str, FloatArray] = {}
+    dropped: dict[str, str] = {}
+    for column, numbers in islice(columns, len(chosen.columns)):
+        values = _cleaned(table, column, numbers, rules, work)
+        if len(grid.replaced):
+            old, new = values[grid.replaced[:, 0]], values[grid.replaced[:, 1]]
+            work.conflicts |= (old != new) & ~(np.isnan(old) & np.isnan(new))
+        is_input = column in inputs
+        row = on_grid(values, grid, "last" if is_input and rules.resample == "auto" else rules.resample)
+        known = row[np.isfinite(row)]
+        if len(known) == 0 and rules.drop_constant:
+            dropped[column] = "no value at all"
+        elif len(known) == 0 and is_input:
+            raise DataError(f"unit {chosen.name!r}: input {column!r} has no value at all: leave it out")
+        elif len(known) and rules.drop_constant and known.min() == known.max():
+            dropped[column] = f"always {known[0]:g}"
+        else:
+            found[column] = _filled(row, chosen.name, column, rules, hold, work) if is_input else row
+    left = {side: [pair for pair in getattr(chosen, side) if pair[0] not in dropped] for side in ("inputs", "outputs")}
+    if not left["outputs"]:
+        column, reason = next(iter(dropped.items()))
+        raise DataError(
+            f"unit {chosen.name!r}: no output is left: {column!r} is {reason}"
+            + (f", and {len(dropped) - 1} more" if len(dropped) > 1 else "")
+            + "; name other outputs, or leave the unit out"
+        )
+    u, y = (_side_by_side([found[column] for column, _ in left[side]], grid.rows) for side in ("inputs", "outputs"))
+    channels: dict[str, list[Channel]] = {side: [channel for _, channel in pairs] for side, pairs in left.items()}
+    return UnitRecording(y, u, as_unit(chosen, channels["inputs"], channels["outputs"])), dropped
+
+
+def _side_by_side(columns: Sequence[FloatArray], rows: int) -> FloatArray:
+    """Columns as a read-only array, time first; block by block, because whole columns would cross the memory each."""
+    out = np.empty((rows, len(columns)))
+    for start in range(0, rows, _BLOCK):
+        for k, column in enumerate(columns):
+            out[start : start + _BLOCK, k] = column[start : start + _BLOCK]
+    out.flags.writeable = False  # so that the recording need not copy it
+    return out
+
+
+def _cleaned(
+    table: Table,
+    column: str,
+    numbers: Numbers,
+    rules: Rules,
+    work: Work,
+) -> FloatArray:
+    if numbers.odd_count:
+        if rules.text == "refuse":
+            refuse_text(table, column, numbers)
+        work.odd[column] = numbers.odd_count
+    if numbers.words:
+        work.words[column] = numbers.words
+    values = numbers.values
+    infinite = np.isinf(values)
+    if infinite.any():
+        work.infinite += int(infinite.sum())
+        values = np.where(infinite, np.nan, values)
+    return values
+
+
+def _filled(row: FloatArray, unit: str, column: str, rules: Rules, hold: int, work: Work) -> FloatArray:
+    """An input without holes, counting what was filled."""
+    filled, lengths, led = fill(row, rules.fill)
+    if led:
+        work.led[column] = led
+    if len(lengths):
+        long = int(lengths[lengths > hold].sum())
+        if long and rules.long_gaps == "refuse":
+            raise DataError(
+                f"unit {unit!r}: input {column!r} is missing for {int(lengths.max())} rows in a row, more than "
+                f"longest_hold allows ({hold}): raise it, leave the input out, or cut the table with start and stop"
+            )
+        work.filled[column] = (int(lengths.sum()), long)
+    return filled

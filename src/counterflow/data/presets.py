@@ -1,0 +1,281 @@
+"""What the published preparations of HAI and SWaT have in common, step by step.
+
+The paper (appendix on real-world data) lists its steps in words; numbers that it does not give (what is
+"quasi-discrete", how small the noise is) are named here, are ours, and stand in the report.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data.clock import time_facts
+from counterflow.data.gridding import fill
+from counterflow.data.preparation import Rules, prepare
+from counterflow.data.report import Preparation, Step
+from counterflow.data.selection import Chosen
+from counterflow.data.table import Table
+from counterflow.errors import DataError
+from counterflow.plant import Channel, Recording, Unit
+from counterflow.randomness import stream
+
+FloatArray = NDArray[np.float64]
+
+FEW_CHANGES = 0.001  # of the rows: with fewer changes a channel is quasi-discrete (ours)
+DOMINANT = 0.95  # of the rows: with one value in more of them a channel is quasi-discrete (ours)
+GAP_SECONDS = 60.0  # between files, and where attacks were cut out, so much time without data is left (ours)
+
+
+@dataclass(frozen=True)
+class Families:
+    """Which tags belong to which unit, and which are inputs or outputs.
+
+    Parameters
+    ----------
+    unit : callable
+        Unit of a tag, or None.
+    inputs, outputs : tuples of (pattern, source)
+        Regular expressions for the tag's family, and whose rule it is.
+    """
+
+    unit: Callable[[str], str | None]
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+
+    def side(self, tag: str) -> tuple[str, str] | None:
+        """("inputs" or "outputs", whose rule), or None."""
+        for side, rules in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for pattern, source in rules:
+                if re.fullmatch(pattern, tag):
+                    return side, source
+        return None
+
+
+@dataclass
+class Work:
+    """Columns on their way through the steps, and what became of each."""
+
+    columns: dict[str, FloatArray]
+    units: dict[str, str]
+    sides: dict[str, str] = field(default_factory=dict)
+    fate: dict[str, str] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+    def drop(self, reasons: Mapping[str, str], number: str, what: str) -> None:
+        """Take columns out, and say why."""
+        for tag, reason in reasons.items():
+            del self.columns[tag]
+            self.fate[tag] = f"dropped in step {number}: {reason}"
+        names = f": {', '.join(reasons)}" if reasons else ""
+        self.steps.append(Step(number, f"({number}) {what}: {len(reasons)} dropped{names}.", dict(reasons)))
+
+    def note(self, number: str, text: str, **numbers: Any) -> None:
+        """A step that drops nothing."""
+        self.steps.append(Step(number, f"({number}) {text}", numbers))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set, prepared: the recording, every step, what became of every tag, and means and scales."""
+
+    recording: Recording
+    preparation: Preparation
+    fate: Mapping[str, str]
+    scales: Mapping[str, Mapping[str, tuple[float, float]]]
+    standardised: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "preparation": self.preparation.to_json(),
+            "tags": dict(self.fate),
+            "scales": {
+                unit: {name: {"mean": mean, "std": std} for name, (mean, std) in channels.items()}
+                for unit, channels in self.scales.items()
+            },
+            "standardised": self.standardised,
+        }
+
+
+def read_all(table: Table, families: Families, keep: NDArray[np.bool_] | None) -> tuple[Work, Preparation]:
+    """Step (i): header, time, and every tag of a unit on a regular grid; attacks cut out."""
+    owners: dict[str, str] = {}
+    strangers = []
+    for tag in table.channels:
+        unit = families.unit(tag)
+        if unit is None:
+            strangers.append(tag)
+        else:
+            owners[tag] = unit
+    if not owners:
+        there = ", ".join(table.channels[:8])
+        raise DataError(f"{table.title} has no tag of this data set; its columns are {there}: is it the right file?")
+    if table.time_name is None or table.times is None:
+        raise DataError(f"{table.title} has no time column: is its header where it belongs?")
+    names = list(dict.fromkeys(owners.values()))
+    chosen = [
+        Chosen(unit, (), tuple((tag, Channel(tag)) for tag, owner in owners.items() if owner == unit))
+        for unit in sorted(names)
+    ]
+    if keep is not None and not keep.any():
+        raise DataError(f"{table.title}: every row is labelled as an attack: give a file with normal rows")
+    step = time_facts(table.times).step
+    gap = max(GAP_SECONDS, 2 * step / 1e9)
+    rules = Rules(drop_constant=False, longest_gap=gap, text="missing")
+    recording, preparation = prepare(table, chosen, rules, keep=keep)
+    columns = {channel.name: part.y[:, k] for part in recording.values() for k, channel in enumerate(part.unit.outputs)}
+    work = Work(columns, owners)
+    work.steps = [Step(s.name, f"(i) {s.text}", s.numbers, s.doubt) for s in preparation.steps]
+    for tag in strangers:
+        work.fate[tag] = "left out in step i: it belongs to no unit"
+    return work, preparation
+
+
+def drop_constant(work: Work, number: str, when: str) -> None:
+    """Step (ii)."""
+    reasons = {}
+    for tag, values in work.columns.items():
+        known = values[~np.isnan(values)]
+        if len(known) == 0:
+            reasons[tag] = "no value"
+        elif known.min() == known.max():
+            reasons[tag] = f"always {known[0]:g}"
+    work.drop(reasons, number, f"constant {when}")
+
+
+def truncate(work: Work, rows: int | None, number: str) -> None:
+    """The first so many rows."""
+    there = len(next(iter(work.columns.values()))) if work.columns else 0
+    if rows is None or rows >= there:
+        work.note(number, f"all {there} rows are used.", rows=there)
+        return
+    if rows < 2:
+        raise DataError(f"rows is {rows}: at least 2 are needed")
+    work.columns = {tag: values[:rows] for tag, values in work.columns.items()}
+    work.note(number, f"the first {rows} of {there} rows are used.", rows=rows)
+
+
+def split(work: Work, families: Families, number: str) -> None:
+    """Step (iv): inputs and outputs by tag family."""
+    reasons, sources = {}, {}
+    for tag in work.columns:
+        found = families.side(tag)
+        if found is None:
+            reasons[tag] = "of no family of inputs or outputs"
+        else:
+            work.sides[tag], sources[tag] = found
+    work.drop(reasons, number, "inputs and outputs by tag family; of neither")
+    ours = [tag for tag, source in sources.items() if source != "paper"]
+    if ours:
+        work.note(number, f"families that the paper does not name, by our rule: {', '.join(ours)}.", tags=ours)
+
+
+def discrete_reason(values: FloatArray) -> str | None:
+    """Why a channel is boolean-like or quasi-discrete, or None."""
+    import polars
+
+    known = values[~np.isnan(values)]
+    counts = polars.Series(known).value_counts(sort=True)
+    if len(counts) <= 2:
+        return f"{len(counts)} values"
+    commonest = int(counts.to_series(1)[0]) / len(known)
+    if commonest > DOMINANT:
+        return f"{counts.to_series(0)[0]:g} in {100 * commonest:.1f} % of the rows"
+    changes = int((known[1:] != known[:-1]).sum())
+    if changes < FEW_CHANGES * len(known):
+        return f"{changes} changes in {len(known)} rows"
+    return None
+
+
+def drop_discrete(work: Work, number: str, tags: Sequence[str], where: str) -> None:
+    """Step (iii)."""
+    found = {tag: discrete_reason(work.columns[tag]) for tag in tags}
+    reasons = {tag: reason for tag, reason in found.items() if reason is not None}
+    rule = f"at most 2 values, one value in more than {100 * DOMINANT:g} % of the rows, or changes in fewer than "
+    work.drop(reasons, number, f"boolean-like or quasi-discrete{where} ({rule}{100 * FEW_CHANGES:g} %)")
+
+
+def finish(
+    work: Work,
+    preparation: Preparation,
+    *,
+    dt: float,
+    standardise: bool,
+    number: str,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Prepared:
+    """Means and scales of every column; noise on discrete inputs; and the recording."""
+    units: dict[str, dict[str, list[str]]] = {}
+    for tag, side in work.sides.items():
+        if tag in work.columns:
+            units.setdefault(work.units[tag], {"inputs": [], "outputs": []})[side].append(tag)
+    lost = {unit: sides["inputs"] for unit, sides in units.items() if not sides["outputs"]}
+    gone = sorted(set(work.units.values()) - set(units))
+    for unit, tags in lost.items():
+        work.drop({tag: f"unit {unit} has no output left" for tag in tags}, number, f"unit {unit} has no output left")
+        del units[unit]
+    if gone:
+        work.steps.append(Step(number, f"({number}) units without a channel left: {', '.join(gone)}.", {}, doubt=True))
+    if not units:
+        raise DataError("no unit has an output left: give more rows, or files in which something happens")
+    if len(units) < 2:
+        only = next(iter(units))
+        work.steps.append(Step(number, f"({number}) only unit {only} is left: nothing to couple.", {}, doubt=True))
+    scales: dict[str, dict[str, tuple[float, float]]] = {}
+    arrays: dict[str, tuple[FloatArray, FloatArray]] = {}
+    filled = noisy = 0
+    for unit, sides in sorted(units.items()):
+        scales[unit] = {}
+        for tag in (*sides["inputs"], *sides["outputs"]):
+            values = work.columns[tag]
+            if tag in sides["inputs"]:
+                values, holes, _ = fill(values, "hold")
+                filled = max(filled, int(holes.sum()))
+            mean, std = float(np.nanmean(values)), float(np.nanstd(values))
+            scales[unit][tag] = (mean, std)
+            if noise and tag in sides["inputs"] and discrete_reason(values) is not None:
+                noisy += 1
+                values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
+            work.columns[tag] = (values - mean) / std if standardise else values
+            work.fate[tag] = f"kept, {'input' if tag in sides['inputs'] else 'output'} of {unit}"
+        arrays[unit] = (_stack(work, sides["outputs"]), _stack(work, sides["inputs"]))
+    verb = "z-scores are written" if standardise else "values stay in engineering units; --standardise writes z-scores"
+    work.note("v", f"mean and standard deviation of every column are saved; {verb}.")
+    if noise:
+        work.note("vi", f"noise of {noise:g} standard deviations on {noisy} discrete inputs.", seed=seed, noise=noise)
+    if filled:
+        work.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
+    described = [Unit(name, inputs=units[name]["inputs"], outputs=units[name]["outputs"]) for name in sorted(units)]
+    recording = Recording.from_arrays({name: arrays[name] for name in sorted(units)}, dt, described)
+    rows = recording.rows
+    done = Preparation(
+        files=preparation.files,
+        rows_read=preparation.rows_read,
+        rows=rows,
+        dt=dt,
+        start=preparation.start,
+        stop=preparation.stop if rows == preparation.rows else f"row {rows - 1}",
+        steps=tuple(work.steps),
+        dropped={
+            unit: {
+                tag: fate
+                for tag, fate in work.fate.items()
+                if work.units.get(tag) == unit and not fate.startswith("kept")
+            }
+            for unit in sorted(set(work.units.values()))
+        },
+        stretches=tuple((a, min(b, rows)) for a, b in preparation.stretches if a < rows),
+    )
+    order = {tag: work.fate[tag] for tag in (*work.units, *work.fate) if tag in work.fate}
+    return Prepared(recording, done, order, scales, standardise)
+
+
+def _stack(work: Work, tags: Sequence[str]) -> FloatArray:
+    rows = len(next(iter(work.columns.values())))
+    return np.stack([work.columns[tag] for tag in tags], axis=1) if tags else np.empty((rows, 0))

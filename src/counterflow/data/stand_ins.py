@@ -1,0 +1,421 @@
+"""Stand-ins: small files in the formats of HAI and SWaT, driven by a simulated plant. They are not the real data sets.
+
+They have the columns and the quirks of the real files (separators, stage rows, blanks in names, dates, labels), so that
+readers can be tested where the real files may not be. The numbers are invented: coupled units in a chain, each moved by
+its actuators. The exact lists of tags of HAI 20.07 and 23.05 are not at hand: the stand-in of the first has 59 tags of
+21.03, that of the second the tags of 22.04 without the set points P1_B* and with three that were added.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data import hai, swat
+from counterflow.errors import OptionError
+from counterflow.plant import Plant, Unit
+from counterflow.randomness import stream
+
+FloatArray = NDArray[np.float64]
+
+HAI_VERSIONS = ("20.07", "21.03", "22.04", "23.05")
+SWAT_VERSIONS = ("normal-v0", "normal-v1", "attack-v0", "xlsx")
+NOTICE = "A stand-in: simulated numbers in the format of {name}. This is not the real data set.\n"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_HAI_21 = _words(
+    """
+P1_B2004 P1_B2016 P1_B3004 P1_B3005 P1_B4002 P1_B4005 P1_B400B P1_B4022 P1_FCV01D P1_FCV01Z P1_FCV02D P1_FCV02Z
+P1_FCV03D P1_FCV03Z P1_FT01 P1_FT01Z P1_FT02 P1_FT02Z P1_FT03 P1_FT03Z P1_LCV01D P1_LCV01Z P1_LIT01 P1_PCV01D P1_PCV01Z
+P1_PCV02D P1_PCV02Z P1_PIT01 P1_PIT02 P1_PP01AD P1_PP01AR P1_PP01BD P1_PP01BR P1_PP02D P1_PP02R P1_STSP P1_TIT01
+P1_TIT02 P2_24Vdc P2_ASD P2_AutoGO P2_CO_rpm P2_Emerg P2_HILout P2_MSD P2_ManualGO P2_OnOff P2_RTR P2_SIT01 P2_SIT02
+P2_TripEx P2_VT01 P2_VTR01 P2_VTR02 P2_VTR03 P2_VTR04 P2_VXT02 P2_VXT03 P2_VYT02 P2_VYT03 P3_FIT01 P3_LCP01D P3_LCV01D
+P3_LH P3_LIT01 P3_LL P3_PIT01 P4_HT_FD P4_HT_LD P4_HT_PO P4_HT_PS P4_LD P4_ST_FD P4_ST_GOV P4_ST_LD P4_ST_PO P4_ST_PS
+P4_ST_PT01 P4_ST_TT01
+"""
+)
+_HAI_22 = _words(
+    """
+P1_B2004 P1_B2016 P1_B3004 P1_B3005 P1_B4002 P1_B4005 P1_B400B P1_B4022 P1_FCV01D P1_FCV01Z P1_FCV02D P1_FCV02Z
+P1_FCV03D P1_FCV03Z P1_FT01 P1_FT01Z P1_FT02 P1_FT02Z P1_FT03 P1_FT03Z P1_LCV01D P1_LCV01Z P1_LIT01 P1_PCV01D P1_PCV01Z
+P1_PCV02D P1_PCV02Z P1_PIT01 P1_PIT01_HH P1_PIT02 P1_PP01AD P1_PP01AR P1_PP01BD P1_PP01BR P1_PP02D P1_PP02R P1_PP04
+P1_PP04SP P1_SOL01D P1_SOL03D P1_STSP P1_TIT01 P1_TIT02 P1_TIT03 P2_24Vdc P2_ATSW_Lamp P2_AutoGO P2_AutoSD P2_Emerg
+P2_MASW P2_MASW_Lamp P2_ManualGO P2_ManualSD P2_OnOff P2_RTR P2_SCO P2_SCST P2_SIT01 P2_TripEx P2_VIBTR01 P2_VIBTR02
+P2_VIBTR03 P2_VIBTR04 P2_VT01 P2_VTR01 P2_VTR02 P2_VTR03 P2_VTR04 P3_FIT01 P3_LCP01D P3_LCV01D P3_LH01 P3_LIT01 P3_LL01
+P3_PIT01 P4_HT_FD P4_HT_PO P4_HT_PS P4_LD P4_ST_FD P4_ST_GOV P4_ST_LD P4_ST_PO P4_ST_PS P4_ST_PT01 P4_ST_TT01
+"""
+)
+# reported constant in training (21.03), and what later versions have in their places
+_HAI_CONSTANT = frozenset(
+    _words(
+        """
+P1_PCV02D P1_PP01AD P1_PP01AR P1_PP01BD P1_PP01BR P1_PP02D P1_PP02R P1_STSP P2_ASD P2_AutoGO P2_Emerg P2_MSD
+P2_ManualGO P2_OnOff P2_RTR P2_TripEx P2_VTR01 P2_VTR02 P2_VTR03 P2_VTR04 P3_LH P3_LL P1_PIT01_HH P1_SOL01D P1_SOL03D
+P1_PP04SP P2_ATSW_Lamp P2_AutoSD P2_MASW P2_MASW_Lamp P2_ManualSD P3_LH01 P3_LL01
+"""
+    )
+)
+_SWAT = _words(
+    """
+FIT101 LIT101 MV101 P101 P102 AIT201 AIT202 AIT203 FIT201 MV201 P201 P202 P203 P204 P205 P206 DPIT301 FIT301 LIT301
+MV301 MV302 MV303 MV304 P301 P302 AIT401 AIT402 FIT401 LIT401 P401 P402 P403 P404 UV401 AIT501 AIT502 AIT503 AIT504
+FIT501 FIT502 FIT503 FIT504 P501 P502 PIT501 PIT502 PIT503 FIT601 P601 P602 P603
+"""
+)
+_SWAT_BLANKS = frozenset(_words("MV101 AIT201 MV201 P201 P202 P204 MV303"))
+_SWAT_CONSTANT = frozenset(_words("P102 P201 P202 P204 P206 P301 P401 P403 P404 P502 P601 P603 UV401"))
+_SWAT_DISCRETE = frozenset(("FIT503",))  # a measurement that hardly ever moves
+_SWAT_ALONE = frozenset(("AIT501",))  # a measurement that nothing else has to do with
+_RANGES = {  # middle and spread by family, for a look of physics
+    "LIT": (420.0, 20.0), "FIT": (2.4, 0.2), "FT": (900.0, 60.0), "PIT": (1.4, 0.05), "TIT": (36.0, 0.6),
+    "SIT": (790.0, 6.0), "DPIT": (19.0, 1.0), "AIT": (260.0, 5.0), "V": (11.0, 0.5), "P4": (380.0, 30.0),
+}  # fmt: skip
+
+
+def hai_tags(version: str) -> list[str]:
+    """The tags of a version's stand-in, in order."""
+    if version == "20.07":
+        left_out = {f"P1_{tag}" for tag in ("FT01Z", "FT02Z", "FT03Z", "PP01AD", "PP01BD", "PP02D", "B400B", "FCV01Z")}
+        left_out |= {f"P2_{tag}" for tag in ("VTR01", "VTR02", "VTR03", "VTR04", "HILout", "ASD", "MSD", "RTR")}
+        return [tag for tag in _HAI_21 if tag not in left_out | {"P4_HT_LD", "P4_HT_PS", "P4_ST_GOV", "P3_LCP01D"}]
+    if version == "23.05":
+        found = [tag for tag in _HAI_22 if not tag.startswith("P1_B")]
+        found.insert(found.index("P1_PP04SP"), "P1_PP04D")
+        return [*found, "x1001_05_SETPOINT_OUT", "x1001_15_ASSIGN_OUT"]
+    return list(_HAI_21 if version == "21.03" else _HAI_22)
+
+
+def write_stand_in(
+    dataset: str, version: str | None, folder: str | Path, rows: int = 2000, seed: int = 0
+) -> list[Path]:
+    """Write a data set's stand-in files into an existing folder; the paths, a notice among them.
+
+    Parameters
+    ----------
+    dataset : {"hai", "swat"}
+    version : str, optional
+        One of `HAI_VERSIONS` (default 21.03) or `SWAT_VERSIONS` (default normal-v1).
+    folder : path
+    rows : int
+        Rows of each file.
+    seed : int
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as place:
+    ...     [path.name for path in write_stand_in("hai", "23.05", place, rows=20)]
+    ['hai-train1.csv', 'hai-test1.csv', 'label-test1.csv', 'NOT-THE-REAL-DATA-SET.txt']
+    """
+    folder = Path(folder)
+    if dataset == "hai":
+        version = version or "21.03"
+        if version not in HAI_VERSIONS:
+            raise OptionError(f"version {version!r} of HAI is not known: there are {', '.join(HAI_VERSIONS)}.")
+        written = _write_hai(version, folder, rows, seed)
+        name = f"HAI {version}"
+    elif dataset == "swat":
+        version = version or "normal-v1"
+        if version not in SWAT_VERSIONS:
+            raise OptionError(f"version {version!r} of SWaT is not known: there are {', '.join(SWAT_VERSIONS)}.")
+        written = _write_swat(version, folder, rows, seed)
+        name = f"SWaT 2015 ({version})"
+    else:
+        raise OptionError(f"dataset {dataset!r} is not known: there are hai and swat.")
+    notice = folder / "NOT-THE-REAL-DATA-SET.txt"
+    notice.write_text(NOTICE.format(name=name), encoding="utf-8")
+    return [*written, notice]
+
+
+# ---- the plant behind them
+
+
+def chain(tags: Sequence[str], unit_of: Callable[[str], str | None], moved: Callable[[str], str]) -> Plant:
+    """Units in a chain: two states each, the first fed by the unit's own actuators and by the unit before it.
+
+    `moved` tells of a tag whether it is an "input", an "output", or anything else.
+    """
+    names = sorted({owner for tag in tags if (owner := unit_of(tag)) is not None})
+    units, count = [], 2 * len(names)
+    for name in names:
+        own = [tag for tag in tags if unit_of(tag) == name]
+        units.append(
+            Unit(
+                name,
+                2,
+                [tag for tag in own if moved(tag) == "input"],
+                [tag for tag in own if moved(tag) == "output"],
+            )
+        )
+    A = np.zeros((count, count))
+    for k in range(len(names)):
+        A[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] = [[0.9, 0.0], [0.1, 0.85]]
+        if k:
+            A[2 * k, 2 * k - 1] = 0.12  # what leaves the unit before comes in
+    B = np.zeros((count, sum(unit.n_inputs for unit in units)))
+    C = np.zeros((sum(unit.n_outputs for unit in units), count))
+    column = row = 0
+    for k, unit in enumerate(units):
+        for j in range(unit.n_inputs):
+            B[2 * k, column + j] = (0.15 if k == 0 else 0.05) * (-1) ** j * (1.0 if j == 0 else 0.4)
+        for j in range(unit.n_outputs):
+            C[row + j, 2 * k : 2 * k + 2] = (1.0, 0.4) if j % 2 == 0 else (0.2, 1.0)
+        column, row = column + unit.n_inputs, row + unit.n_outputs
+    return Plant(units=tuple(units), A=A, B=B, C=C, Q=1e-3 * np.eye(count), R=4e-3 * np.eye(len(C)), dt=1.0)
+
+
+def _telegraph(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
+    """-1 and 1, with holds of `hold` rows in the mean."""
+    rng = stream(seed, "telegraph", tag)
+    flips = rng.random(rows) < 1.0 / hold
+    return np.asarray(np.where(np.cumsum(flips) % 2 == 0, 1.0, -1.0))
+
+
+def _shared(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
+    """A telegraph that follows one of the whole plant four times out of five, as batches move all stages."""
+    own, plant = _telegraph(rows, hold, seed, tag), _telegraph(rows, hold, seed, "plant")
+    rng = stream(seed, "follow", tag)
+    turns = np.cumsum(rng.random(rows) < 1.0 / hold)
+    follows = rng.random(int(turns[-1]) + 1) < 0.8
+    return np.where(follows[turns], plant, own)
+
+
+def _family(tag: str) -> tuple[float, float]:
+    bare = tag[3:] if tag[1:3] in ("1_", "2_", "3_", "4_") else tag
+    for start, scale in _RANGES.items():
+        if bare.startswith(start) or tag.startswith(start + "_"):
+            return scale
+    return 50.0, 5.0
+
+
+# ---- HAI
+
+
+def _hai_role(tag: str) -> str:
+    side = hai.FAMILIES.side(tag)
+    if tag in _HAI_CONSTANT or side is None:
+        return "constant"
+    if tag.startswith("P1_B"):
+        return "setpoint"
+    if tag.endswith("Z") and side[0] == "inputs":
+        return "position"
+    return "input" if side[0] == "inputs" else "output"
+
+
+def hai_columns(version: str, rows: int, seed: int) -> dict[str, FloatArray]:
+    """Every tag of a version, simulated."""
+    tags = hai_tags(version)
+    plant = chain(tags, hai.unit_of, _hai_role)
+    inputs = {}
+    for unit in plant.units:
+        steps = [_telegraph(rows, 30, seed, tag) for tag in unit.input_names]
+        dither = [0.1 * stream(seed, "dither", tag).standard_normal(rows) for tag in unit.input_names]
+        inputs[unit.name] = (
+            np.stack([a + b for a, b in zip(steps, dither, strict=True)], axis=1) if steps else np.empty((rows, 0))
+        )
+    recording = plant.simulate(rows - 1, rng=seed, inputs=inputs)
+    found: dict[str, FloatArray] = {}
+    for part in recording.values():
+        for k, tag in enumerate(part.unit.input_names):
+            found[tag] = 50.0 + 10.0 * part.u[:, k]
+        for k, tag in enumerate(part.unit.output_names):
+            middle, spread = _family(tag)
+            found[tag] = middle + spread * part.y[:, k]
+    for tag in tags:
+        role = _hai_role(tag)
+        if role == "setpoint":  # changes once or twice
+            found[tag] = np.where(np.arange(rows) < rows // 2, 400.0, 420.0) + len(tag)
+        elif role == "position":
+            command = found.get(tag[:-1] + "D", np.full(rows, 50.0))
+            noise = stream(seed, "position", tag).standard_normal(rows)
+            found[tag] = np.concatenate((command[:1], command[:-1])) + 0.2 * noise
+        elif role == "constant":
+            found[tag] = np.full(rows, float(len(tag) % 3))
+    return {tag: found[tag] for tag in tags}
+
+
+def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
+    columns = hai_columns(version, 2 * rows, seed)
+    attacked = np.zeros(2 * rows, np.int64)
+    attacked[rows + rows // 3 : rows + rows // 3 + max(2, rows // 20)] = 1
+    hit = next(tag for tag in columns if tag.startswith("P1_LIT"))
+    columns[hit] = columns[hit] + 40.0 * attacked
+    time_name = {"22.04": "timestamp", "23.05": "timestamp"}.get(version, "time")
+    labels = {
+        "20.07": ("attack", "attack_P1", "attack_P2", "attack_P3"),
+        "21.03": ("attack", "attack_P1", "attack_P2", "attack_P3"),
+        "22.04": ("Attack",),
+        "23.05": (),
+    }[version]
+    separator = ";" if version == "20.07" else ","
+    ending = ".csv.gz" if version == "21.03" else ".csv"
+    prefix = "hai-" if version == "23.05" else ""
+    written = []
+    begin = datetime(2021, 7, 11, 10, 0, 0)
+    for k, kind in enumerate(("train1", "test1")):
+        part = slice(k * rows, (k + 1) * rows)
+        # the test was another day
+        moments = [begin + timedelta(days=k, seconds=j) for j in range(rows)]
+        header = [time_name, *columns, *labels]
+        if version == "22.04" and kind == "test1":  # spelled otherwise
+            header = ["time", *columns, "attack"]
+        lines = [separator.join(header)]
+        table = np.stack([values[part] for values in columns.values()], axis=1)
+        for j, moment in enumerate(moments):
+            cells = [
+                moment.strftime("%Y-%m-%d %H:%M:%S"),
+                *(f"{value:.5f}".rstrip("0").rstrip(".") for value in table[j]),
+            ]
+            mark = attacked[part][j]
+            cells += [str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels]
+            lines.append(separator.join(cells))
+        path = folder / f"{prefix}{kind}{ending}"
+        data = ("\n".join(lines) + "\n").encode()
+        path.write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
+        written.append(path)
+        if version == "23.05" and kind == "test1":
+            marks = [f"{moment:%Y-%m-%d %H:%M:%S},{attacked[part][j]}" for j, moment in enumerate(moments)]
+            path = folder / "label-test1.csv"
+            path.write_text("\n".join(["timestamp,label", *marks]) + "\n")
+            written.append(path)
+    return written
+
+
+# ---- SWaT
+
+
+def _swat_role(tag: str) -> str:
+    if tag in _SWAT_CONSTANT or tag in _SWAT_DISCRETE or tag in _SWAT_ALONE:
+        return "other"
+    side = swat.FAMILIES.side(tag)
+    assert side is not None
+    return "input" if side[0] == "inputs" else "output"
+
+
+def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
+    """Every tag, simulated: pumps 1 and 2, valves 0 while they move."""
+    plant = chain(_SWAT, swat.unit_of, _swat_role)
+    bits = {
+        unit.name: [_shared(rows, 60, seed, tag) for tag in unit.input_names]
+        for unit in plant.units
+    }  # fmt: skip
+    inputs = {name: np.stack(some, axis=1) if some else np.empty((rows, 0)) for name, some in bits.items()}
+    recording = plant.simulate(rows - 1, rng=seed, inputs=inputs)
+    found: dict[str, FloatArray] = {}
+    for part in recording.values():
+        for k, tag in enumerate(part.unit.input_names):
+            state = np.where(part.u[:, k] > 0, 2.0, 1.0)
+            if tag.startswith("MV"):
+                moving = np.concatenate(([False], state[1:] != state[:-1]))
+                state = np.where(moving, 0.0, state)
+            found[tag] = state
+        for k, tag in enumerate(part.unit.output_names):
+            middle, spread = _family(tag)
+            found[tag] = middle + spread * part.y[:, k]
+    for tag in _SWAT_CONSTANT:
+        found[tag] = np.full(rows, 2.0 if tag == "UV401" else 1.0)
+    for tag in _SWAT_DISCRETE:
+        found[tag] = np.where(np.arange(rows) % max(rows // 2, 1) == 0, 0.7, 0.73)
+    for tag in _SWAT_ALONE:
+        found[tag] = 7.8 + 0.01 * stream(seed, "alone", tag).standard_normal(rows)
+    return {tag: found[tag] for tag in _SWAT}
+
+
+def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
+    columns = swat_columns(rows, seed)
+    attack = version == "attack-v0"
+    begin = datetime(2015, 12, 28, 10, 0, 0) if attack else datetime(2015, 12, 22, 16, 0, 0)
+    labels = ["Normal"] * rows
+    if attack:
+        first, count = rows // 3, max(4, rows // 20)
+        labels[first : first + count] = ["Attack"] * count
+        labels[first + count // 2] = "A ttack"
+    table = np.stack(list(columns.values()), axis=1)
+    body = []
+    for k in range(rows):
+        moment = begin + timedelta(seconds=k)
+        date = f" {moment.day}/{moment.month}/{moment.year} {moment.hour % 12 or 12}:{moment:%M:%S %p}"
+        numbers = [f"{value:.6f}".rstrip("0").rstrip(".") for value in table[k]]
+        body.append([date, *numbers, labels[k]])
+    names = [f" {tag}" if attack and tag in _SWAT_BLANKS else tag for tag in _SWAT]
+    header = [" Timestamp", *names, "Normal/Attack"]
+    if version == "xlsx":
+        path = folder / "SWaT_Dataset_Normal_v1.xlsx"
+        _write_xlsx(path, [_stages(), header, *body])
+        return [path]
+    rows_of = [header, *body] if attack else [_stages(), header, *body]
+    text = "\r\n".join(",".join(row) for row in rows_of) + "\r\n"
+    path = folder / f"SWaT_Dataset_{'Attack' if attack else 'Normal'}_{version.rpartition('-')[2]}.csv"
+    path.write_bytes((b"\xef\xbb\xbf" if attack else b"") + text.encode())
+    return [path]
+
+
+def _stages() -> list[str]:
+    """The row of stages: each above its first tag."""
+    cells, before = [""], ""
+    for tag in _SWAT:
+        stage = (swat.unit_of(tag) or "").replace("S", "P")
+        cells.append(stage if stage != before else "")
+        before = stage
+    return [*cells, ""]
+
+
+def _write_xlsx(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """The least that is a spreadsheet: one sheet, text in place, numbers as numbers."""
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    lines = []
+    for number, row in enumerate(rows, start=1):
+        cells = []
+        for k, value in enumerate(row):
+            where = f"{_letters(k)}{number}"
+            if not value:
+                continue
+            if value.replace(".", "", 1).lstrip("-").isdigit():
+                cells.append(f'<c r="{where}"><v>{value}</v></c>')
+            else:
+                cells.append(
+                    f'<c r="{where}" t="inlineStr"><is><t xml:space="preserve">{escape(value)}</t></is></c>'
+                )  # fmt: skip
+        lines.append(f'<row r="{number}">{"".join(cells)}</row>')
+    head = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
+    files = {
+        "[Content_Types].xml": f'{head}<Types xmlns="{package}/content-types">'
+        '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        f'<Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>'
+        f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{kind}.worksheet+xml"/></Types>',
+        "_rels/.rels": f'{head}<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
+        f'Type="{relations}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'{head}<workbook xmlns="{space}" xmlns:r="{relations}"><sheets>'
+        '<sheet name="Normal" sheetId="1" r:id="rId1"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'{head}<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
+        f'Type="{relations}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+        "xl/worksheets/sheet1.xml": f'{head}<worksheet xmlns="{space}"><sheetData>{"".join(lines)}'
+        "</sheetData></worksheet>",
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+
+
+def _letters(column: int) -> str:
+    """Column 0 is "A", 25 is "Z", 26 is "AA"."""
+    text = ""
+    column += 1
+    while column:
+        column, left = divmod(column - 1, 26)
+        text = chr(ord("A") + left) + text
+    return text

@@ -1,0 +1,193 @@
+"""SWaT, the water treatment data set of 2015: its CSV and XLSX files, prepared as the paper does.
+
+Paper, section on real-world data and its appendix: clients are stages by the first digit of a tag; (i) header, names,
+time; (ii) drop constant channels, keep the first 30,000 samples, drop constant channels again; (iii) drop
+quasi-discrete or boolean-like measurements; (iv) inputs (valves, pumps, UV) and outputs by tag; actuators are bits,
+tri-states collapsed; keep variables with a Pearson correlation above 0.3 with another client's; (v) z-score; (vi) small
+noise on inputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data import presets
+from counterflow.data.files import SourceFile, open_file
+from counterflow.data.presets import Families, Prepared, Work
+from counterflow.data.report import Step
+from counterflow.data.table import Table, TimeOptions, join
+from counterflow.errors import DataError
+
+FloatArray = NDArray[np.float64]
+
+_TAG = re.compile(r"[A-Z]+([1-6])\d\d")
+_LABEL = "normal/attack"
+ROWS = 30_000
+CORRELATION = 0.3
+NOISE = 0.01  # standard deviations; the paper says "small"
+
+
+def unit_of(tag: str) -> str | None:
+    """S1 to S6, from the tag's first digit."""
+    found = _TAG.fullmatch(tag)
+    return f"S{found[1]}" if found else None
+
+
+FAMILIES = Families(
+    unit=unit_of,
+    inputs=((r"(MV|P|UV)\d{3}", "paper"),),
+    outputs=((r"(FIT|LIT|DPIT|PIT|AIT)\d{3}", "paper"),),
+)
+
+
+def prepare_swat(
+    files: Sequence[str | Path],
+    *,
+    rows: int | None = ROWS,
+    correlation: float = CORRELATION,
+    noise: float = NOISE,
+    seed: int = 0,
+    normal_only: bool = True,
+    standardise: bool = False,
+) -> Prepared:
+    """Prepare files of SWaT 2015.
+
+    Parameters
+    ----------
+    files : sequence of paths
+        ``SWaT_Dataset_Normal_v0.csv`` and the like, or their XLSX copies.
+    rows : int, optional
+        Keep the first so many; None keeps all.
+    correlation : float
+        Keep variables whose absolute Pearson correlation with a variable of another stage is above this.
+    noise : float
+        Gaussian noise on discrete inputs, in their standard deviations.
+    seed : int
+        Of the noise.
+    normal_only : bool
+        Cut rows out that are labelled as attacks; a gap remains.
+    standardise : bool
+        z-scores instead of engineering units.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from counterflow.data.stand_ins import write_stand_in
+    >>> with TemporaryDirectory() as folder:
+    ...     files = write_stand_in("swat", "normal-v1", folder, rows=600)  # simulated: not the real data set
+    ...     found = prepare_swat(files[:1])
+    >>> found.recording
+    Recording(600 rows, dt=1, units: S1, S2, S3, S4, S5, S6)
+    """
+    # the normal file begins with a row of stages, XLSX copies with a row of titles: the header is where the time is
+    opened = [_canonical(open_file(Path(path), header_word="timestamp")) for path in files]
+    if not opened:
+        raise DataError("no file was given: give files of SWaT")
+    table = join(opened, TimeOptions(), optional=(_LABEL,))
+    table = replace(table, names=tuple(n for n in table.names if n != _LABEL))
+    try:
+        _ = table.times
+    except DataError as error:
+        if "day_first" not in str(error):
+            raise
+        # a piece without a day after the 12th does not tell: this data set has the day first
+        table = replace(table, time_options=TimeOptions(day_first=True))
+    attacked = _attacked(table)
+    keep = ~attacked if normal_only and attacked.any() else None
+    work, preparation = presets.read_all(table, FAMILIES, keep)
+    count = int(attacked.sum())
+    work.steps.append(
+        Step("i", f"(i) {count} rows are labelled as attacks; {'cut out' if normal_only else 'kept'}.", {"rows": count})
+    )
+    presets.drop_constant(work, "ii", "over the full run")
+    presets.truncate(work, rows, "ii")
+    presets.drop_constant(work, "ii", "after truncation")
+    measured = [tag for tag in work.columns if (found := FAMILIES.side(tag)) is not None and found[0] == "outputs"]
+    presets.drop_discrete(work, "iii", measured, ", measurements only")
+    presets.split(work, FAMILIES, "iv")
+    _collapse(work)
+    _correlated(work, correlation)
+    return presets.finish(
+        work, preparation, dt=preparation.dt, standardise=standardise, number="vi", noise=noise, seed=seed
+    )
+
+
+def _canonical(file: SourceFile) -> SourceFile:
+    """Names without the blanks that some files have inside them, and one spelling of the label's."""
+    new = {}
+    for name in file.names:
+        joined = name.replace(" ", "")
+        lower = joined.casefold()
+        if lower in (_LABEL, "normal_attack", "label", "attack"):
+            new[name] = _LABEL
+        elif lower == "timestamp":
+            new[name] = "time"
+        elif joined != name and _TAG.fullmatch(joined):
+            new[name] = joined
+    return file.renamed(new)
+
+
+def _attacked(table: Table) -> NDArray[np.bool_]:
+    """Rows labelled "Attack", also where it is written "A ttack"."""
+    parts = []
+    for file, count in zip(table.files, table.file_rows, strict=True):
+        if _LABEL not in file.names:
+            parts.append(np.zeros(count, np.bool_))
+            continue
+        label = Table((file,), file.names, None, TimeOptions()).text(_LABEL)
+        words = label.str.replace_all(r"\s", "").str.to_lowercase().fill_null("")
+        odd = words.filter(~words.is_in(["normal", "attack", "", "0", "1"]))
+        if len(odd):
+            raise DataError(f"{file.name}: a row is labelled {odd[0][:40]!r}, neither Normal nor Attack")
+        parts.append(words.is_in(["attack", "1"]).to_numpy())
+    return np.concatenate(parts)
+
+
+def _collapse(work: Work) -> None:
+    """Actuators as bits: where 2 occurs (open, running), it is 1 and all else 0."""
+    three, reasons = [], {}
+    for tag, side in work.sides.items():
+        if side != "inputs" or tag not in work.columns:
+            continue
+        values = work.columns[tag]
+        known = values[~np.isnan(values)]
+        if known.max() > 1.5:
+            if len(np.unique(known)) > 2:
+                three.append(tag)
+            bits = np.where(np.isnan(values), np.nan, (values > 1.5).astype(np.float64))
+            work.columns[tag] = bits
+            known = bits[~np.isnan(bits)]
+        if known.min() == known.max():
+            reasons[tag] = "constant once collapsed"
+    work.note("iv", f"actuators as bits, 2 is 1 and all else 0; three states collapsed: {', '.join(three) or 'none'}.")
+    if reasons:
+        work.drop(reasons, "iv", "constant bits")
+
+
+def _correlated(work: Work, least: float) -> None:
+    """Variables that correlate with another stage's."""
+    tags = list(work.columns)
+    if not tags:
+        raise DataError("no variable is left: give more rows, or files in which something happens")
+    values = np.stack([work.columns[tag] for tag in tags], axis=1)
+    values = values[~np.isnan(values).any(axis=1)]
+    if len(values) < 3:
+        raise DataError("fewer than 3 rows have all variables: correlations cannot be computed; give more rows")
+    spread = values.std(axis=0)
+    scaled = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    strength = np.abs(scaled.T @ scaled) / len(scaled)
+    owner = np.array([work.units[tag] for tag in tags])
+    strength[owner[:, None] == owner[None, :]] = 0.0
+    best = strength.max(axis=1)
+    reasons = {
+        tag: f"largest correlation with another stage {best[k]:.2f}"
+        for k, tag in enumerate(tags)
+        if not best[k] > least
+    }
+    work.drop(reasons, "iv", f"correlation with other stages not above {least:g}")

@@ -1,0 +1,398 @@
+"""A table of logs: one file or several after each other, of which columns are read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.data.files import SourceFile, clean_names, open_file
+from counterflow.data.times import Times, find_time, parse
+from counterflow.data.words import meaning
+from counterflow.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    import polars
+
+FloatArray = NDArray[np.float64]
+
+_SAMPLE_ROWS = 200
+_BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file
+_TEXT_COLUMNS = 8  # read at once where cells are text, which takes several times the room of numbers
+_MOST_WORDS = 20
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column as numbers, and what of it was text.
+
+    Parameters
+    ----------
+    values : (rows,) array
+        NaN where there is no number.
+    words : dict of str to int
+        Words for on, off and missing that were understood, with their counts.
+    odd : dict of str to int
+        Text that is neither a number nor such a word: examples with their counts.
+    odd_count : int
+        All of those cells.
+    odd_row : int
+        Row of the first of them, or -1.
+    """
+
+    values: FloatArray
+    words: dict[str, int] = field(default_factory=dict)
+    odd: dict[str, int] = field(default_factory=dict)
+    odd_count: int = 0
+    odd_row: int = -1
+
+
+@dataclass(frozen=True)
+class TimeOptions:
+    """How to find and read the time column; see `open_table`."""
+
+    column: str | None = None
+    format: str | None = None
+    day_first: bool | None = None
+    timezone: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table, of which nothing but the header has been read yet. See `open_table`."""
+
+    files: tuple[SourceFile, ...]
+    names: tuple[str, ...]
+    time_name: str | None
+    time_options: TimeOptions
+    date_name: str | None = None  # where date and time of day are two columns
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """All columns but the time."""
+        return tuple(name for name in self.names if name not in (self.time_name, self.date_name))
+
+    @property
+    def title(self) -> str:
+        """The files' names, for messages."""
+        return self.files[0].name + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        return tuple(file.shape() for file in self.files)
+
+    @property
+    def file_rows(self) -> tuple[int, ...]:
+        """Rows of every file."""
+        return tuple(rows for rows, _ in self._shapes)
+
+    @property
+    def short_rows(self) -> int:
+        """Rows with fewer cells than the header; what they lack is missing."""
+        return sum(short for _, short in self._shapes)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(self.file_rows)
+
+    @cached_property
+    def times(self) -> Times | None:
+        """The time column of all files, in the order of the files; None if there is none."""
+        import polars
+
+        if self.time_name is None:
+            return None
+        options = self.time_options
+        parts = []
+        for file in self.files:
+            with file.reading():
+                part = file.scan().select(self.time_name).collect().to_series()
+                if self.date_name is not None:
+                    days = file.scan().select(self.date_name).collect().to_series()
+                    both = (series.cast(polars.String).str.strip_chars() for series in (days, part))
+                    part = polars.select(polars.concat_str(*both, separator=" ")).to_series()
+                parts.append(part)
+        if len({part.dtype for part in parts}) > 1:
+            parts = [part.cast(polars.String) for part in parts]
+        whole = polars.concat(parts)
+        if len(whole) == 0:
+            raise DataError(f"{self.title} has a header but no rows: give a table with data")
+        return parse(
+            whole,
+            self.time_name,
+            time_format=options.format,
+            day_first=options.day_first,
+            timezone=options.timezone,
+            line=self.place,
+        )
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        if len(self.files) == 1:
+            return self.files[0].line(row)
+        for file, count in zip(self.files, self.file_rows, strict=True):
+            if row < count:
+                return f" of the table, row {row} of {file.name}{file.line(row)}"
+            row -= count
+        return ""
+
+    def batches(self, names: Sequence[str]) -> Iterator[tuple[str, Numbers]]:
+        """Columns as numbers, one after the other, read as many at once as fit into a modest memory."""
+        size = _BATCH_BYTES[any(file.layout is not None for file in self.files)]
+        count = max(1, size // (16 * max(1, self.rows)))
+        for start in range(0, len(names), count):
+            some = names[start : start + count]
+            found = self.numbers(some)
+            for name in some:
+                yield name, found.pop(name)
+
+    def numbers(self, names: Sequence[str]) -> dict[str, Numbers]:
+        """These columns as numbers."""
+        parts: list[dict[str, Numbers]] = []
+        for file in self.files:
+            with file.reading():
+                parts.append(_numbers(file, list(names)))
+        if len(parts) == 1:
+            return parts[0]
+        return {name: _joined([part[name] for part in parts]) for name in names}
+
+    def text(self, name: str) -> polars.Series:
+        """One column as stripped text."""
+        import polars
+
+        parts = []
+        for file in self.files:
+            with file.reading():
+                column = file.scan().select(name).collect().to_series()
+                parts.append(column.cast(polars.String).str.strip_chars())
+        return polars.concat(parts)
+
+
+def open_table(
+    source: object,
+    *,
+    time: str | None = None,
+    time_format: str | None = None,
+    day_first: bool | None = None,
+    timezone: str | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    skip_rows: int = 0,
+    skip_after_header: int = 0,
+    header_word: str | None = None,
+) -> Table:
+    """Open a table of logs; only the beginnings of its files are read.
+
+    Parameters
+    ----------
+    source : path, sequence of paths, or polars.DataFrame
+        CSV or other delimited text (also gzip), Parquet, or .xlsx. Several files are one table, one after the other;
+        their columns may come in any order.
+    time : str, optional
+        The time column; by default the one called time, timestamp, date, ... in any case.
+    time_format : str, optional
+        A strftime pattern, or "s", "ms", "us", "ns" (since 1970), "excel" or "seconds"; found if not given.
+    day_first : bool, optional
+        How to read 3/4/2024, where the column itself does not tell.
+    timezone : str, optional
+        Zone of local times, such as "Europe/Berlin".
+    separator, decimal : str, optional
+        Found if not given: comma, semicolon, tab or bar; point or comma.
+    skip_rows, skip_after_header : int
+        Lines before, and after, the header that are no rows, such as a row with units of measure.
+    header_word : str, optional
+        The header is the first line that has this word.
+
+    Examples
+    --------
+    >>> import polars
+    >>> table = open_table(polars.DataFrame({"Time": ["2024-05-01 06:00"], "flow": [3.5]}))
+    >>> table.time_name, table.channels, table.rows
+    ('Time', ('flow',), 1)
+    """
+    import polars
+
+    for name, value in (("skip_rows", skip_rows), ("skip_after_header", skip_after_header)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
+            raise OptionError(f"{name} is {value!r}: give a whole number from 0 to 1000.")
+    for name, text in (
+        ("time", time), ("time_format", time_format), ("timezone", timezone), ("separator", separator),
+        ("decimal", decimal),
+    ):  # fmt: skip
+        if text is not None and not isinstance(text, str):
+            raise OptionError(f"{name} is {text!r}: give text.")
+    if day_first is not None and not isinstance(day_first, bool):
+        raise OptionError(f"day_first is {day_first!r}: give true or false.")
+    if isinstance(source, polars.LazyFrame):
+        source = source.collect()
+    if isinstance(source, polars.DataFrame):
+        names = clean_names(source.columns, "the table")
+        renamed = source.rename(dict(zip(source.columns, names, strict=True)))
+        files = [SourceFile(Path("the table"), names, names, None, renamed)]
+    else:
+        given = [source] if isinstance(source, (str, os.PathLike)) else source
+        if not isinstance(given, Sequence) or not given or not all(isinstance(p, (str, os.PathLike)) for p in given):
+            raise DataError(f"source is {source!r:.80}: give a path, several paths, or a polars.DataFrame")
+        options = {"skip_rows": skip_rows, "skip_after_header": skip_after_header}
+        files = [
+            open_file(Path(path), separator=separator, decimal=decimal, header_word=header_word, **options)
+            for path in given
+        ]
+    return join(files, TimeOptions(time, time_format, day_first, timezone))
+
+
+def join(files: Sequence[SourceFile], options: TimeOptions, optional: Sequence[str] = ()) -> Table:
+    """Files as one table, one after the other; columns that are `optional` may stand in some of them only."""
+    first = files[0]
+    names = [name for name in first.names if all(name in file.names for file in files)]
+    for file in files[1:]:
+        odd = sorted((set(first.names) ^ set(file.names)) - set(optional))
+        if odd:
+            holder = first if odd[0] in first.names else file
+            raise DataError(
+                f"{first.name} and {file.name} have different columns: {odd[0]!r} stands only in {holder.name}"
+                + (f", and {len(odd) - 1} more" if len(odd) > 1 else "")
+                + ": give them the same columns"
+            )
+    found = find_time(tuple(names), options.column, first.name)
+    return Table(tuple(files), tuple(names), found, options, _date_beside(first, found))
+
+
+def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
+    """The column with the date, where the time column has nothing but the time of day."""
+    import polars
+
+    date = next((name for name in file.names if name.casefold() == "date" and name != time_name), None)
+    if time_name is None or date is None:
+        return None
+    with file.reading():
+        some = file.scan().select(time_name).head(_SAMPLE_ROWS).collect().to_series()
+    if some.dtype == polars.Time:
+        return date
+    if some.dtype != polars.String:
+        return None
+    clock = some.str.strip_chars().str.contains(r"^\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s*[AaPp]\.?[Mm]\.?)?$")
+    return date if len(some) and bool(clock.fill_null(True).all()) else None
+
+
+# ---- cells into numbers
+
+
+def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
+    import polars
+
+    if file.layout is None:
+        out: dict[str, Numbers] = {}
+        for name, series in zip(names, file.scan().select(names).collect().get_columns(), strict=True):
+            out[name] = _from_series(series, name, file)
+        return out
+    sample = file.scan().select(names).head(_SAMPLE_ROWS).collect()
+    plain = [name for name in names if _castable(sample.get_column(name), file.layout.decimal)]
+    texts = [name for name in names if name not in plain]
+    out = {}
+    if plain:
+        try:
+            frame = file.scan(dict.fromkeys(plain, polars.Float64)).select(plain).collect()
+        except polars.exceptions.ComputeError as error:
+            if "more fields" in str(error):
+                raise
+            texts = names  # some cell further down is text: read them all as text
+        else:
+            out = {name: Numbers(_floats(frame.get_column(name))) for name in plain}
+    for start in range(0, len(texts), _TEXT_COLUMNS):
+        some = texts[start : start + _TEXT_COLUMNS]
+        frame = file.scan().select(some).collect()
+        out |= {name: _from_series(frame.get_column(name), name, file) for name in some}
+    return out
+
+
+def _castable(sample: polars.Series, decimal: str) -> bool:
+    import polars
+
+    text = sample.str.strip_chars()
+    if decimal == ",":
+        text = text.str.replace(",", ".", literal=True)
+    return text.cast(polars.Float64, strict=False).null_count() == text.null_count()
+
+
+def _floats(series: polars.Series) -> FloatArray:
+    import polars
+
+    return np.asarray(series.cast(polars.Float64).fill_null(float("nan")).to_numpy(), np.float64)  # may be read-only
+
+
+def _from_series(series: polars.Series, name: str, file: SourceFile) -> Numbers:
+    import polars
+
+    dtype = series.dtype
+    if dtype == polars.Null:
+        return Numbers(np.full(len(series), np.nan))
+    if dtype.is_numeric():
+        return Numbers(_floats(series))
+    if dtype == polars.Boolean:
+        counts = {"true": int(series.sum()), "false": int((~series).sum())}
+        return Numbers(_floats(series), {word: count for word, count in counts.items() if count})
+    if dtype in (polars.Categorical, polars.Enum):
+        series, dtype = series.cast(polars.String), polars.String()
+    if dtype != polars.String:
+        raise DataError(f"{file.name}: column {name!r} has type {dtype}, which is not a number")
+    text = series.str.strip_chars()
+    text = text.set(text == "", None)
+    decimal = "." if file.layout is None else file.layout.decimal
+    numeric = text.str.replace(",", ".", literal=True) if decimal == "," else text
+    found = numeric.cast(polars.Float64, strict=False)
+    left = found.is_null() & text.is_not_null()
+    if not left.any():
+        return Numbers(_floats(found))
+    counts_frame = text.filter(left).value_counts(sort=True)
+    counted = dict(zip(counts_frame.to_series(0).to_list(), counts_frame.to_series(1).to_list(), strict=True))
+    known = {word: number for word in counted if (number := meaning(word)) is not None}
+    if known:
+        replaced = text.filter(left).replace_strict(known, default=None, return_dtype=polars.Float64)
+        values = _floats(found).copy()
+        values[left.to_numpy()] = _floats(replaced)
+    else:
+        values = _floats(found)
+    odd = {word: count for word, count in counted.items() if word not in known}
+    odd_row = int((left & ~text.is_in(list(known))).arg_true()[0]) if odd else -1
+    return Numbers(
+        values,
+        {word: counted[word] for word in list(known)[:_MOST_WORDS]},
+        {word[:60]: odd[word] for word in list(odd)[:_MOST_WORDS]},
+        sum(odd.values()),
+        odd_row,
+    )
+
+
+def _joined(parts: Sequence[Numbers]) -> Numbers:
+    words: dict[str, int] = {}
+    odd: dict[str, int] = {}
+    row, odd_row = 0, -1
+    for part in parts:
+        for whole, some in ((words, part.words), (odd, part.odd)):
+            for word, count in some.items():
+                whole[word] = whole.get(word, 0) + count
+        if part.odd_row >= 0 and odd_row < 0:
+            odd_row = row + part.odd_row
+        row += len(part.values)
+    values = np.concatenate([part.values for part in parts])
+    return Numbers(values, words, odd, sum(part.odd_count for part in parts), odd_row)
+
+
+def refuse_text(table: Table, name: str, numbers: Numbers) -> None:
+    """Refuse a channel with text that is neither a number nor a known word, saying where the first one stands."""
+    if numbers.odd_count:
+        example = next(iter(numbers.odd))
+        row = numbers.odd_row
+        raise DataError(
+            f"{table.title}: column {name!r} holds {example[:40]!r} in row {row}{table.place(row)}, which is not a "
+            "number; leave the cell empty where a measurement is missing, exclude the column, or read such text as "
+            "missing with text = 'missing'"
+        )

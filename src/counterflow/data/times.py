@@ -1,0 +1,458 @@
+"""Time columns of the usual kinds, as whole nanoseconds.
+
+A column is one kind throughout: dates with or without a zone, day or month first, epochs, spreadsheet serials, or plain
+seconds. What is not certain is refused with the option that would settle it, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import DataError
+
+if TYPE_CHECKING:
+    import polars
+
+Nanoseconds = NDArray[np.int64]
+
+SECOND = 1_000_000_000
+NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
+NAMES = ("time", "timestamp", "datetime", "date_time", "date", "date time", "time stamp", "t_stamp", "ts", "zeit")
+FORMATS = ("seconds", "s", "ms", "us", "ns", "excel")  # besides strftime patterns
+_EPOCHS = (("s", 1e8, 1e10), ("ms", 1e11, 1e13), ("us", 1e14, 1e16), ("ns", 1e17, 9.3e18))
+_PER_UNIT = {"s": SECOND, "ms": 1_000_000, "us": 1000, "ns": 1}
+_EXCEL_DAYS = (20_000.0, 80_000.0)  # 1954 to 2119
+_EXCEL_EPOCH = -25_569  # days from 1970 to 1899-12-30
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DATE = (
+    r"^(?P<a>\d{1,4})(?P<sign>[-/. ])(?P<b>\d{1,2}|[A-Za-z]{3,9})[-/. ](?P<c>\d{1,4})"
+    r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
+    r"\s*(?P<half>[AaPp]\.?[Mm]\.?)?)?\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?$"
+)
+_REMEDY = "give its format, such as time_format = '%d/%m/%Y %H:%M:%S'"
+
+
+@dataclass(frozen=True)
+class Times:
+    """A column of times.
+
+    Parameters
+    ----------
+    nanoseconds : (rows,) array of int64
+        Since 1970 in UTC, or in local time if the column tells no zone, or since 0 of a plain count of seconds; `NONE`
+        where the cell is empty.
+    kind : str
+        In words.
+    dated : bool
+        Whether these are dates rather than a plain count of seconds.
+    zoned : bool
+        Whether the zone is known, so that these are in UTC.
+    """
+
+    nanoseconds: Nanoseconds
+    kind: str
+    dated: bool
+    zoned: bool = False
+
+    def shown(self, nanoseconds: int) -> str:
+        """A time in words: ISO for dates, seconds otherwise."""
+        return shown_time(int(nanoseconds), self.dated) + ("Z" if self.zoned else "")
+
+
+def shown_time(nanoseconds: int, dated: bool = True) -> str:
+    """ISO with a blank between date and time, fractions only where there are any; or seconds.
+
+    Examples
+    --------
+    >>> shown_time(1_450_800_000 * SECOND), shown_time(1_500_000_000, dated=False)
+    ('2015-12-22 16:00:00', '1.5 s')
+    """
+    if not dated:
+        return f"{nanoseconds / SECOND:.12g} s"
+    text = str(np.datetime64(nanoseconds, "ns")).replace("T", " ")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def moment(given: object, dated: bool, name: str) -> int:
+    """An option such as ``start`` as nanoseconds: an ISO text or a datetime for dates, else seconds."""
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and np.isfinite(given):
+        if not dated:
+            return round(float(given) * SECOND)
+        raise DataError(f"{name} is {given!r}, but the table has dates: give one, such as '2024-05-01 06:00'")
+    text = given.isoformat() if hasattr(given, "isoformat") else given
+    if isinstance(text, str) and dated:
+        import polars
+
+        try:
+            found = parse(polars.Series([text.replace("T", " ")]), name)
+        except DataError:
+            found = None
+        if found is not None and found.dated and found.nanoseconds[0] != NONE:
+            return int(found.nanoseconds[0])
+        raise DataError(f"{name} is {text[:40]!r}: give a date such as '2024-05-01' or '2024-05-01 06:00:00'")
+    raise DataError(f"{name} is {given!r:.40}: the table's time is a count of seconds; give a number")
+
+
+def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | None:
+    """The time column: the one that is wanted, or the one with a usual name; None if there is none."""
+    if wanted is not None:
+        stripped = wanted.strip()
+        if stripped in names:
+            return stripped
+        near = [name for name in names if name.casefold() == stripped.casefold()]
+        if len(near) == 1:
+            return near[0]
+        there = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        raise DataError(f"{file} has no time column {wanted!r}; its columns are {there}")
+    for usual in NAMES:
+        for name in names:
+            if name.casefold() == usual:
+                return name
+    return None
+
+
+def parse(
+    column: polars.Series,
+    name: str,
+    *,
+    time_format: str | None = None,
+    day_first: bool | None = None,
+    timezone: str | None = None,
+    line: Callable[[int], str] = lambda row: "",
+) -> Times:
+    """Read a time column.
+
+    Parameters
+    ----------
+    column : polars.Series
+        Of text, numbers, dates or date-times.
+    name : str
+        For messages.
+    time_format : str, optional
+        A strftime pattern, or one of "s", "ms", "us", "ns" (since 1970), "excel" (days), "seconds" (a plain count).
+    day_first : bool, optional
+        How to read 3/4/2024: the 3rd of April, or March 4th. Only asked for where the column does not tell.
+    timezone : str, optional
+        Zone of local times, such as "Europe/Berlin"; they are then turned into UTC.
+    line : callable
+        Where a row stands, for messages.
+
+    Examples
+    --------
+    >>> import polars
+    >>> found = parse(polars.Series([" 22/12/2015 4:00:00 PM", " 22/12/2015 4:00:01 PM"]), "Timestamp")
+    >>> found.kind, found.shown(found.nanoseconds[0])
+    ('dates, day first', '2015-12-22 16:00:00')
+    >>> parse(polars.Series([1450800000000, 1450800060000]), "t").kind
+    'milliseconds since 1970'
+    """
+    import polars
+
+    dtype = column.dtype
+    if dtype == polars.Date or isinstance(dtype, polars.Datetime):
+        found = _stored_dates(column)
+    elif dtype.is_numeric():
+        found = _numbers(column, name, time_format)
+    elif dtype == polars.String:
+        text = column.str.strip_chars().str.strip_chars('"').str.strip_chars()
+        text = text.set(text == "", None)
+        if time_format is not None and time_format not in FORMATS:
+            found = _pattern(text, name, time_format, line)
+        else:
+            numbers = text.cast(polars.Int64, strict=False)
+            if numbers.null_count() > text.null_count():
+                numbers = text.str.replace(",", ".", literal=True).cast(polars.Float64, strict=False)
+            if numbers.null_count() == text.null_count() and text.null_count() < len(text):
+                found = _numbers(numbers, name, time_format)
+            elif time_format is not None:
+                row = int((numbers.is_null() & text.is_not_null()).arg_true()[0])
+                raise DataError(
+                    f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which is not a number, "
+                    f"as time_format {time_format!r} says"
+                )
+            else:
+                found = _dates(text, name, day_first, line)
+    else:
+        raise DataError(f"time column {name!r} has type {dtype}, which is neither a date, a number nor text")
+    if (found.nanoseconds == NONE).all():
+        raise DataError(f"time column {name!r} holds no time at all: name the right column with 'time'")
+    if timezone is not None:
+        if not found.dated:
+            raise DataError(f"timezone is {timezone!r}, but time column {name!r} is a plain count of seconds")
+        if not found.zoned:
+            found = _localised(found, name, timezone)
+    return found
+
+
+def _filled(series: polars.Series) -> Nanoseconds:
+    return np.array(series.fill_null(NONE).to_numpy(), np.int64)
+
+
+def _stored_dates(column: polars.Series) -> Times:
+    import polars
+
+    zoned = isinstance(column.dtype, polars.Datetime) and column.dtype.time_zone is not None
+    if zoned:
+        column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    nanoseconds = _filled(column.cast(polars.Datetime("ns")).cast(polars.Int64))
+    return Times(nanoseconds, "dates with a zone" if zoned else "dates", True, zoned)
+
+
+def _pattern(text: polars.Series, name: str, pattern: str, line: Callable[[int], str]) -> Times:
+    import polars
+
+    zoned = "%z" in pattern
+    try:
+        found = text.str.to_datetime(pattern, time_unit="ns", strict=False)
+    except polars.exceptions.PolarsError as error:
+        raise DataError(f"time_format {pattern!r} cannot be used: {str(error).splitlines()[0]:.120}") from error
+    wrong = (found.is_null() & text.is_not_null()).arg_true()
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which does not fit "
+            f"time_format {pattern!r}"
+        )
+    if zoned:
+        found = found.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    return Times(_filled(found.cast(polars.Int64)), f"dates, format {pattern}", True, zoned)
+
+
+def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times:
+    import polars
+
+    if time_format is not None and time_format not in FORMATS:
+        raise DataError(
+            f"time column {name!r} is numeric: time_format {time_format!r} does not apply; give one of "
+            f"{', '.join(FORMATS)}"
+        )
+    values = column.cast(polars.Float64).fill_null(float("nan")).to_numpy()
+    known = np.isfinite(values)
+    if not known.any():
+        return Times(np.full(len(values), NONE, np.int64), "empty", False)
+    kind = time_format or _numeric_kind(values[known])
+    if kind == "excel":
+        # a serial holds about 1e-11 days: what is finer than 10 µs is rounding
+        days = values[known] + _EXCEL_EPOCH
+        found = np.round(days * 86_400e5).astype(np.int64) * 10_000
+    elif kind == "seconds":
+        found = _scaled(values[known], SECOND, name)
+    elif column.dtype.is_integer():  # exact: an epoch in ns has more digits than a float
+        whole = column.cast(polars.Int64).fill_null(0).to_numpy()[known]
+        if np.abs(whole).max() > np.iinfo(np.int64).max // _PER_UNIT[kind]:
+            raise DataError(f"time column {name!r} holds {whole[0]}, which is no time in {kind} since 1970")
+        found = whole * _PER_UNIT[kind]
+    else:
+        found = _scaled(values[known], _PER_UNIT[kind], name)
+    out = np.full(len(values), NONE, np.int64)
+    out[known] = found
+    words = {
+        "s": "seconds since 1970", "ms": "milliseconds since 1970", "us": "microseconds since 1970",
+        "ns": "nanoseconds since 1970", "excel": "spreadsheet serials", "seconds": "seconds",
+    }  # fmt: skip
+    return Times(out, words[kind], kind != "seconds", kind in _PER_UNIT)
+
+
+def _scaled(values: NDArray[np.float64], factor: int, name: str) -> Nanoseconds:
+    if np.abs(values).max() > 9e18 / factor:
+        raise DataError(f"time column {name!r} holds {values[np.abs(values).argmax()]:g}, which is no time")
+    whole = np.floor(values)  # apart from the fraction, which would lose digits beside an epoch
+    return np.asarray(whole.astype(np.int64) * factor + np.round((values - whole) * factor).astype(np.int64))
+
+
+def _numeric_kind(values: NDArray[np.float64]) -> str:
+    typical = float(np.median(np.abs(values)))
+    for unit, low, high in _EPOCHS:
+        if low <= typical < high:
+            return unit
+    low, high = _EXCEL_DAYS
+    if values.min() >= low and values.max() <= high and (values != np.floor(values)).any():
+        steps = np.abs(np.diff(values))
+        if len(steps) == 0 or np.median(steps) < 0.5:  # days: a table of half-days has whole serials
+            return "excel"
+    return "seconds"
+
+
+def _dates(text: polars.Series, name: str, day_first: bool | None, line: Callable[[int], str]) -> Times:
+    """Dates in text: cut into numbers, then the order of day, month and year from all of them together."""
+    import polars
+
+    parts = text.str.extract_groups(_DATE).struct.unnest()
+    known = text.is_not_null().to_numpy()
+    if not known.any():
+        return Times(np.full(len(text), NONE, np.int64), "empty", True)
+    wrong = (parts.get_column("a").is_null() & text.is_not_null()).arg_true()
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which is no date or time of a "
+            f"usual kind: {_REMEDY}"
+        )
+
+    def whole(part: str) -> Nanoseconds:
+        return np.array(parts.get_column(part).cast(polars.Int64, strict=False).fill_null(0).to_numpy(), np.int64)
+
+    def differ(which: NDArray[np.bool_], what: str) -> None:
+        """Refuse a column of which only some rows are so."""
+        inside = which[known]
+        if inside.any() and not inside.all():
+            rows = np.flatnonzero(known)
+            one, other = int(rows[np.argmax(inside)]), int(rows[np.argmin(inside)])
+            raise DataError(
+                f"time column {name!r} mixes formats: {text[one][:40]!r} in row {one}{line(one)} {what}, "
+                f"{text[other][:40]!r} in row {other}{line(other)} not; write all of them in one way"
+            )
+
+    a, c = whole("a"), whole("c")
+    middle = parts.get_column("b")
+    named = middle.str.contains("^[A-Za-z]").fill_null(False).to_numpy()
+    year_first = (parts.get_column("a").str.len_chars() == 4).fill_null(False).to_numpy()
+    half = parts.get_column("half").is_not_null().to_numpy()
+    zone = parts.get_column("zone").is_not_null().to_numpy()
+    differ(year_first, "begins with the year")
+    differ(named, "names the month")
+    differ(zone, "has a zone")
+    timed = parts.get_column("hour").is_not_null().to_numpy()
+    if half.any():
+        differ(half | ~timed, "has AM or PM")  # at midnight some exports write the date alone
+    if named.any():
+        lower = middle.str.to_lowercase().str.slice(0, 3)
+        b = np.array(
+            lower.replace_strict({word: k + 1 for k, word in enumerate(_MONTHS)}, default=0, return_dtype=polars.Int64)
+            .fill_null(0)
+            .to_numpy()
+        )
+    else:
+        b = whole("b")
+    kind = "dates"
+    if year_first[known].any():
+        year, month, day = a, b, c
+    elif named.any():
+        day, month, year = a, b, c
+    else:
+        sign = parts.get_column("sign")
+        first = _day_first(a[known], b[known], name, day_first, bool((sign == ".").any()), text, line, known)
+        day, month = (a, b) if first else (b, a)
+        year = c
+        kind = "dates, day first" if first else "dates, month first"
+    if not year_first[known].any():
+        year = np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
+    hour, minute, second = whole("hour"), whole("minute"), whole("second")
+    if half.any():
+        after_noon = parts.get_column("half").str.to_lowercase().str.starts_with("p").fill_null(False).to_numpy()
+        bad_hour = half & ((hour < 1) | (hour > 12))
+        hour = np.where(half, hour % 12 + 12 * after_noon, hour)
+    else:
+        bad_hour = hour > 23
+    month_starts = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (np.clip(month, 1, 12) - 1)
+    days_of_month = ((month_starts + 1).astype("datetime64[D]") - month_starts.astype("datetime64[D]")).astype(int)
+    bad = bad_hour | (month < 1) | (month > 12) | (day < 1) | (day > days_of_month) | (minute > 59) | (second > 60)
+    bad = known & (bad | (year < 1700) | (year > 2250))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(
+            f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which is no date ({kind}): "
+            f"{_REMEDY}"
+        )
+    days = month_starts.astype("datetime64[D]").astype(np.int64) + day - 1
+    fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64).to_numpy()
+    nanoseconds = (((days * 24 + hour) * 60 + minute) * 60 + second) * SECOND + fraction
+    if zone[known].any():
+        nanoseconds = nanoseconds - _offsets(parts.get_column("zone")) * 60 * SECOND
+        kind += " with a zone"
+    return Times(np.where(known, nanoseconds, NONE), kind, True, bool(zone[known].any()))
+
+
+def _day_first(
+    a: Nanoseconds,
+    b: Nanoseconds,
+    name: str,
+    day_first: bool | None,
+    dotted: bool,
+    text: polars.Series,
+    line: Callable[[int], str],
+    known: NDArray[np.bool_],
+) -> bool:
+    first, second = bool((a > 12).any()), bool((b > 12).any())
+    if first and second:
+        rows = np.flatnonzero(known)
+        one, other = int(rows[np.argmax(a > 12)]), int(rows[np.argmax(b > 12)])
+        raise DataError(
+            f"time column {name!r} mixes formats: {text[one][:40]!r} in row {one}{line(one)} has the day first, "
+            f"{text[other][:40]!r} in row {other}{line(other)} the month; write all of them in one way"
+        )
+    if first or second:
+        if day_first is not None and day_first != first:
+            raise DataError(
+                f"day_first is {day_first}, but time column {name!r} has the {'day' if first else 'month'} first: "
+                "leave the option out"
+            )
+        return first
+    if day_first is not None:
+        return day_first
+    if dotted:  # 3.4.2024 is always the 3rd of April
+        return True
+    if (a == b).all():
+        return True
+    rows = np.flatnonzero(known)
+    row = int(rows[np.argmax(a != b)])
+    raise DataError(
+        f"time column {name!r}: {text[row][:40]!r} in row {row}{line(row)} may have the day or the month first, and no "
+        "other row tells: give day_first = true or false"
+    )
+
+
+def _offsets(zone: polars.Series) -> Nanoseconds:
+    """Minutes east of Greenwich."""
+    import polars
+
+    digits = zone.str.replace(":", "", literal=True)
+    offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
+    minutes = offset // 100 * 60 + offset % 100
+    west = digits.str.starts_with("-").fill_null(False).to_numpy()
+    return np.asarray(np.where(west, -minutes, minutes), np.int64)
+
+
+def _localised(found: Times, name: str, timezone: str) -> Times:
+    """Local times as UTC. Of the hour that comes twice in autumn, the first run is summer time, the second is not."""
+    import polars
+
+    known = found.nanoseconds != NONE
+    local = polars.Series(found.nanoseconds[known]).cast(polars.Datetime("ns"))
+
+    def to_utc(ambiguous: Any) -> Nanoseconds:
+        zoned = local.dt.replace_time_zone(timezone, ambiguous=ambiguous, non_existent="null")
+        return _filled(zoned.dt.convert_time_zone("UTC").dt.replace_time_zone(None).cast(polars.Int64))
+
+    try:
+        early, late = to_utc("earliest"), to_utc("latest")
+    except polars.exceptions.PolarsError as error:
+        raise DataError(
+            f"timezone is {timezone!r}, which is no known zone: give one such as 'Europe/Berlin'"
+        ) from error
+    skipped = early == NONE
+    if skipped.any():
+        row = int(np.flatnonzero(known)[np.argmax(skipped)])
+        raise DataError(
+            f"time column {name!r}: {shown_time(int(found.nanoseconds[row]))} in row {row} does not exist in "
+            f"{timezone}: clocks went forward then; is it the right zone?"
+        )
+    double = early != late
+    nanoseconds = early.copy()
+    if double.any():
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], double, [False])).astype(np.int8)))
+        for start, stop in zip(edges[::2], edges[1::2], strict=True):
+            back = np.flatnonzero(np.diff(early[start:stop]) < 0)
+            turn = start + back[0] + 1 if len(back) else None
+            if turn is None and start > 0 and early[start] <= early[start - 1]:
+                turn = start
+            if turn is not None:
+                nanoseconds[turn:stop] = late[turn:stop]
+    out = found.nanoseconds.copy()
+    out[known] = nanoseconds
+    return Times(out, f"{found.kind}, {timezone}", True, True)

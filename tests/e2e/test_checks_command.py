@@ -1,0 +1,84 @@
+"""``counterflow check`` on saved fits: verdict, exit code, JSON, files, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from check_plants import closed_loop, relay, tank_plant
+from typer.testing import CliRunner
+
+import counterflow as cf
+from counterflow.cli import app
+from counterflow.cli.checking import CHECK_FAILED
+from counterflow.runtime.checks.verdicts import KINDS
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good fit, and one of a plant with a level control, each with its recording."""
+    out = tmp_path_factory.mktemp("checked")
+    plant = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
+    recording = plant.simulate(800, rng=2)
+    recording.save(out / "good.safetensors")
+    cf.fit(recording, plant.locals()).save(out / "good")
+    loop = closed_loop(relay(sees_truth=False), 1500, 1)
+    loop.save(out / "loop.safetensors")
+    cf.fit(loop, tank_plant().locals()).save(out / "loop")
+    return out
+
+
+def test_a_good_fit_passes(folder: Path) -> None:
+    done = RUN.invoke(app, ["check", str(folder / "good")])
+    assert done.exit_code == 0, done.output
+    assert "All checks pass." in done.output
+    for kind in KINDS:
+        assert kind in done.output
+
+
+def test_feedback_fails_with_its_exit_code_and_says_that_the_answer_is_unsafe(folder: Path) -> None:
+    given = ["check", str(folder / "loop"), "--recording", str(folder / "loop.safetensors")]
+    done = RUN.invoke(app, given)
+    assert done.exit_code == CHECK_FAILED == 6
+    words = " ".join(done.output.split())
+    assert "fail: feedback of tank pump" in words
+    assert "feedback makes the answer unsafe for the question what will happen in the running plant" in words
+    assert "Remedy: open the loop" in words
+    told = json.loads(RUN.invoke(app, [*given, "--format", "json"]).output)
+    assert (told["command"], told["verdict"], told["rows"], told["fitted"]) == ("check", "fail", 1501, True)
+    assert [each["about"] for each in told["checks"] if each["verdict"] == "fail"] == ["tank pump"]
+    assert set(told["checks"][0]) == {"name", "about", "verdict", "number", "unit_of_number", "finding", "remedy"}
+
+
+def test_files_are_written_and_not_overwritten(folder: Path, tmp_path: Path) -> None:
+    given = ["check", str(folder / "good"), "--plot", str(tmp_path / "a.png"), "--out", str(tmp_path / "a.csv")]
+    assert RUN.invoke(app, given).exit_code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["verdict"] for row in rows} == {"pass"}
+    assert RUN.invoke(app, given).exit_code == 2
+    assert RUN.invoke(app, [*given, "--force"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--plot", "a.pdf"], ".png"),
+        (["--out", "a.txt"], ".json or .csv"),
+        (["--recording", "loop.safetensors"], "units"),
+        (["--recording", "nothing.safetensors"], "nothing.safetensors"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    folder: Path, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    done = RUN.invoke(app, ["check", "good", *more])
+    assert done.exit_code == 2
+    assert words in done.output
+    assert "Traceback" not in done.output

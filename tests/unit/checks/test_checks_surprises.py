@@ -1,0 +1,185 @@
+"""Surprises against a plain loop; whiteness, size and drift: false alarms at their level, real faults caught."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from check_plants import joined, material_of
+from tolerances import EXACT, LONG, STANDARD_ERRORS
+
+import counterflow as cf
+from counterflow.plant.simulation import simulate
+from counterflow.runtime.checks import surprises
+from counterflow.runtime.checks.material import Surprises
+from counterflow.runtime.checks.surprises import drift, drift_checks, size_checks, white_checks, whiteness
+
+PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
+RUNS = 200
+
+
+def with_gaps(seed: int, steps: int = 60) -> cf.Recording:
+    rng = np.random.default_rng(seed)
+    recording = PLANT.simulate(steps, rng=seed)
+    parts = {}
+    for n in recording.names:
+        y = recording[n].y.copy()
+        y[rng.random(len(y)) < 0.15] = np.nan
+        y[20:26] = np.nan
+        parts[n] = (y, recording[n].u)
+    return cf.Recording.from_arrays(parts, units=PLANT.units)
+
+
+@pytest.mark.parametrize("recording", [PLANT.simulate(60, rng=3), with_gaps(4)], ids=["whole", "gaps"])
+def test_surprises_are_those_of_a_plain_loop(recording: cf.Recording) -> None:
+    material = material_of(recording, PLANT)
+    found = material.surprises
+    mean, cov = np.zeros(len(PLANT.A)), material.initial_covariance
+    own, joint = [], []
+    for t in range(material.rows):
+        here = np.isfinite(material.s[t])
+        C = material.C[here]
+        S = C @ cov @ C.T + np.eye(len(C))
+        e = material.s[t, here] - C @ mean
+        row_own, row_joint = np.zeros(len(here)), np.zeros(len(here))
+        row_joint[here] = np.linalg.solve(np.linalg.cholesky(S), e)
+        for block in material.columns:
+            inside = np.flatnonzero(here)
+            mine = np.flatnonzero((inside >= block.start) & (inside < block.stop))
+            if len(mine):
+                row_own[inside[mine]] = np.linalg.solve(np.linalg.cholesky(S[np.ix_(mine, mine)]), e[mine])
+        own.append(row_own)
+        joint.append(row_joint)
+        gain = cov @ C.T @ np.linalg.inv(S)
+        mean, cov = mean + gain @ e, cov - gain @ C @ cov
+        mean = PLANT.A @ mean + PLANT.B @ material.u[t]
+        cov = PLANT.A @ cov @ PLANT.A.T + PLANT.Q
+    begin = material.settled
+    np.testing.assert_allclose(found.own, np.array(own)[begin:], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found.joint, np.array(joint)[begin:], rtol=1e-7, atol=1e-9)
+
+
+def series(values: np.ndarray, width: int = 2) -> Surprises:
+    """Surprises of two units of ``width`` columns, as if the model had left ``values``."""
+    columns = (slice(0, width), slice(width, 2 * width))
+    return Surprises(columns, values, values, np.ones((len(values), 2), bool))
+
+
+def test_the_foreseeable_share_is_that_of_a_regression() -> None:
+    rng = np.random.default_rng(1)
+    noise = rng.standard_normal((4001, 4))
+    values = noise[1:] + 0.6 * noise[:-1] + 0.3 * np.roll(noise, 1, axis=1)[:-1]
+    values = values / np.sqrt(np.square(values).mean(axis=0))
+    lags, n = surprises.LAGS, len(values)
+    x = np.hstack([values[lags - k : n - k] for k in range(1, lags + 1)])
+    y = values[lags:, :2] - values[lags:, :2].mean(axis=0)
+    rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    share = 1 - float((np.square(rest).sum(axis=0) / np.square(y).sum(axis=0)).mean())
+    adjusted = 1 - (1 - share) * len(y) / (len(y) - x.shape[1])
+    assert whiteness(series(values), 0).share == pytest.approx(adjusted, abs=0.01)
+    assert adjusted > 0.2  # there is something to foresee
+
+
+def test_whiteness_has_the_level_it_says() -> None:
+    rng = np.random.default_rng(2)
+    p_values = []
+    for _ in range(RUNS):
+        p_values += [whiteness(series(rng.standard_normal((600, 4))), m).p_value for m in (0, 1)]
+    for level in (0.05, 0.5):
+        error = np.sqrt(level * (1 - level) / len(p_values))
+        assert abs(np.mean(np.array(p_values) < level) - level) < STANDARD_ERRORS * error
+    assert np.isnan(whiteness(series(np.zeros((12, 4))), 0).p_value)
+
+
+def test_on_data_from_the_right_model_alarms_are_rare() -> None:
+    found, drifts, alarms = [], [], 0
+    for seed in range(RUNS):
+        material = material_of(PLANT.simulate(300, rng=seed), PLANT)
+        found += [whiteness(material.surprises, m).p_value for m in (0, 1)]
+        halves = [drift(material, m) for m in (0, 1)]
+        drifts += [p for half in halves if half is not None for p in half.p_values]
+        checks = [*white_checks(material), *size_checks(material), *drift_checks(material)]
+        alarms += sum(check.verdict != "pass" for check in checks)
+    for p_values in (found, drifts):
+        error = np.sqrt(0.05 * 0.95 / len(p_values))
+        assert abs(np.mean(np.array(p_values) < 0.05) - 0.05) < STANDARD_ERRORS * error
+    # 6 checks a run, each at a level of 1e-3 or less
+    assert alarms <= 6 * RUNS * 1e-3 + STANDARD_ERRORS * np.sqrt(6 * RUNS * 1e-3)
+
+
+def test_a_correlation_that_is_no_accident_but_small_passes_and_is_told() -> None:
+    noise = np.random.default_rng(3).standard_normal((100_001, 4))
+    material = material_of(PLANT.simulate(50, rng=1), PLANT)
+    object.__setattr__(material, "surprises", series(noise[1:] + 0.04 * noise[:-1]))
+    check = white_checks(material)[0]
+    assert check.verdict == "pass"
+    assert "no accident, but too little to matter" in check.finding
+    object.__setattr__(material, "surprises", series(noise[1:] + 0.4 * noise[:-1]))
+    check = white_checks(material)[0]
+    assert check.verdict == "fail"
+    assert check.number == pytest.approx(0.16 / 1.16, abs=0.02)
+
+
+def test_a_wrong_model_is_not_white_and_wrong_noise_levels_are_not_of_their_size() -> None:
+    recording = PLANT.simulate(2000, rng=5)
+    material = material_of(recording, PLANT.replace(A=0.7 * PLANT.A))
+    assert {check.verdict for check in white_checks(material)} == {"fail"}
+    assert all(check.remedy and check.short for check in white_checks(material))
+    small = size_checks(material_of(recording, PLANT.replace(Q=PLANT.Q / 3, R=PLANT.R / 3)))
+    assert {check.verdict for check in small} == {"fail"}
+    assert all(check.number == pytest.approx(3.0, rel=0.15) and "too narrow" in check.remedy for check in small)
+    large = size_checks(material_of(recording, PLANT.replace(Q=3 * PLANT.Q, R=3 * PLANT.R)))
+    assert all(check.verdict == "fail" and "too wide" in check.remedy for check in large)
+    assert white_checks(material_of(recording, PLANT))[0].verdict == "pass"
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_a_coupling_that_changes_at_half_time_is_caught_and_measured(factor: float) -> None:
+    A, B = PLANT.A.copy(), PLANT.B.copy()
+    A[PLANT.state_slice("turbine"), PLANT.state_slice("boiler")] *= factor
+    B[PLANT.state_slice("turbine"), PLANT.input_slice("boiler")] *= factor
+    later, numbers = PLANT.replace(A=A, B=B), []
+    for seed in range(10):
+        first, states = simulate(PLANT, 1000, rng=seed, return_states=True)
+        recording = joined(first, later.simulate(1000, rng=100 + seed, initial_state=states[-1]))
+        material = material_of(recording, PLANT.replace(A=(A + PLANT.A) / 2, B=(B + PLANT.B) / 2))
+        boiler, turbine = drift_checks(material)
+        assert turbine.verdict in ("caution", "fail"), (seed, turbine)
+        numbers.append(turbine.number)
+        assert "what boiler does to turbine changes" in turbine.finding
+        assert boiler.verdict == "pass", (seed, boiler)
+    truth = 2 * abs(factor - 1) / (1 + factor)  # of the estimate, which lies between the halves
+    # the filter makes up for part of the change, so that the number is some way below the truth
+    assert 0.75 * truth < np.mean(numbers) < 1.1 * truth
+
+
+def test_noise_or_level_that_changes_at_half_time_is_caught() -> None:
+    first = PLANT.simulate(1000, rng=1)
+    louder = joined(first, PLANT.replace(R=3 * PLANT.R, Q=3 * PLANT.Q).simulate(1000, rng=2))
+    found = drift_checks(material_of(louder, PLANT))
+    assert all(check.verdict == "fail" and "variance" in check.finding for check in found)
+    parts = {n: (first[n].y + (np.arange(first.rows) > 500)[:, None], first[n].u) for n in first.names}
+    shifted = material_of(cf.Recording.from_arrays(parts, units=PLANT.units), PLANT)
+    assert any("mean surprise" in check.finding for check in drift_checks(shifted))
+
+
+def test_an_error_of_the_estimate_is_no_drift() -> None:
+    recording = PLANT.simulate(4000, rng=3)
+    off = material_of(recording, PLANT.replace(B=1.05 * PLANT.B))
+    assert {check.verdict for check in drift_checks(off)} == {"pass"}
+
+
+def test_correlations_are_those_of_the_rows_that_there_are() -> None:
+    rng = np.random.default_rng(7)
+    values, there = rng.standard_normal((300, 4)), rng.random((300, 2)) < 0.8
+    values *= np.repeat(there, 2, axis=1)
+    columns = (slice(0, 2), slice(2, 4))
+    found = Surprises(columns, values, values, there).correlations(3)
+    lag = 2
+    both = there[lag:, 1] & there[:-lag, 0]
+    assert found.pairs[lag, 1, 0] == both.sum()
+    mean = values[there[:, 1], 2].mean()
+    size = values[there[:, 1], 2].std()
+    scale = np.sqrt(np.square(values[there[:, 0], 1]).mean())
+    expected = ((values[lag:, 2] - mean) * values[:-lag, 1])[both].mean() / size / scale
+    assert found.own[lag, 2, 1] == pytest.approx(expected, rel=LONG)
+    assert found.joint[0] == pytest.approx(found.joint[0].T, rel=EXACT)

@@ -1,0 +1,303 @@
+"""Tables of every kind: separators, decimal signs, headers, packed files; and one clear error for what is broken."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+
+import counterflow as cf
+from counterflow.data import inspect, open_table, read_logs
+from counterflow.data.stand_ins import _write_xlsx
+
+ROWS = [["2024-05-01 06:00:00", "1.5", "10"], ["2024-05-01 06:00:01", "2.25", "20"], ["2024-05-01 06:00:02", "", "30"]]
+UNITS = {"pump": {"outputs": ["flow", "level"]}}
+
+
+def written(path: Path, separator: str = ",", header: str | None = None, decimal: str = ".", end: str = "\n") -> Path:
+    lines = [separator.join(["time", "flow", "level"]) if header is None else header]
+    lines += [separator.join(cell.replace(".", decimal) for cell in row) for row in ROWS]
+    path.write_text(end.join(lines) + end, newline="")
+    return path
+
+
+def values(path: Path, **options: object) -> list[list[float]]:
+    recording, _ = read_logs(path, UNITS, drop_constant=False, **options)
+    return np.nan_to_num(recording["pump"].y, nan=-1.0).tolist()
+
+
+EXPECTED = [[1.5, 10.0], [2.25, 20.0], [-1.0, 30.0]]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_separators_are_found(tmp_path: Path, separator: str, end: str) -> None:
+    assert values(written(tmp_path / "a.csv", separator, end=end)) == EXPECTED
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_decimal_commas_are_found(tmp_path: Path, separator: str) -> None:
+    path = written(tmp_path / "a.csv", separator, decimal=",")
+    assert values(path) == EXPECTED
+    assert "decimal comma" in open_table(path).files[0].kind
+
+
+def test_options_win_over_what_would_be_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("time;flow,level;x\n0;1,2;3\n1;4,5;6\n")
+    assert open_table(path).names == ("time", "flow,level", "x")
+    assert open_table(path, separator=",").names == ("time;flow", "level;x")
+    assert open_table(path).numbers(["flow,level"])["flow,level"].values.tolist() == [1.2, 4.5]
+    assert open_table(path, decimal=".").numbers(["flow,level"])["flow,level"].odd == {"1,2": 1, "4,5": 1}
+
+
+def test_byte_order_mark_blanks_and_quotes_in_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    text = '" Time ", flow ,"level"\n 2024-05-01 06:00 , 1.5 ,"10"\n"2024-05-01 06:01", 2 ,20\n'
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    table = open_table(path)
+    assert (table.names, table.time_name) == (("Time", "flow", "level"), "Time")
+    assert values(path) == [[1.5, 10.0], [2.0, 20.0]]
+
+
+def test_gzip(tmp_path: Path) -> None:
+    plain = written(tmp_path / "a.csv")
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert values(packed) == EXPECTED
+
+
+def test_lines_before_and_after_the_header_are_skipped(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", header="Export of the historian\n\ntime,flow,level\n-,m3/h,cm")
+    assert values(path, skip_rows=2, skip_after_header=1) == EXPECTED
+    assert open_table(path, header_word="LEVEL").names == ("time", "flow", "level")
+
+
+def test_parquet_and_frames(tmp_path: Path) -> None:
+    frame = polars.DataFrame(
+        {" time ": [0, 1, 2], "flow": [1.5, 2.25, None], "level": polars.Series([10, 20, 30], dtype=polars.Int16)}
+    )
+    frame.write_parquet(tmp_path / "a[1].parquet")
+    assert values(tmp_path / "a[1].parquet") == EXPECTED
+    assert values(frame) == EXPECTED  # type: ignore[arg-type]
+    assert values(frame.lazy()) == EXPECTED  # type: ignore[arg-type]
+
+
+def test_spreadsheets(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    _write_xlsx(path, [["", "title"], ["time", "flow", "level"], *ROWS])
+    assert values(path, header_word="time") == EXPECTED
+    assert values(path, skip_rows=1) == EXPECTED
+
+
+def test_shared_strings_and_gaps_in_spreadsheets(tmp_path: Path) -> None:
+    """As spreadsheet programs write them: text in a table of its own, empty cells left out, dates as numbers."""
+    sheet = (
+        '<worksheet xmlns="x"><sheetData>'
+        '<row r="1"><c r="A1" t="s"><v>0</v></c><c r="C1" t="s"><v>1</v></c></row>'
+        '<row r="2"><c r="A2"><v>45413.25</v></c><c r="C2"><v>3.5</v></c></row>'
+        '<row r="4"><c r="A4"><v>45413.5</v></c><c r="C4" t="str"><v>7</v></c></row>'
+        "</sheetData></worksheet>"
+    )
+    shared = '<sst xmlns="x"><si><t>time</t></si><si><r><t>fl</t></r><r><t>ow</t></r></si></sst>'
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", sheet)
+        archive.writestr("xl/sharedStrings.xml", shared)
+    recording, preparation = read_logs(tmp_path / "a.xlsx", {"pump": {"outputs": "flow"}})
+    assert recording["pump"].y.ravel().tolist() == [3.5, 7.0]
+    assert (preparation.start, preparation.dt) == ("2024-05-01 06:00:00", 21600.0)
+    assert any("without a time" in step.text for step in preparation.steps)
+
+
+def test_several_files_are_one_table_in_time(tmp_path: Path) -> None:
+    one, two = tmp_path / "june.csv", tmp_path / "may.csv"
+    one.write_text("time,flow,level\n2024-06-01 00:00,3,30\n2024-06-01 00:01,4,40\n")
+    two.write_text("time;level;flow\n2024-05-31 23:58;10;1\n2024-05-31 23:59;20;2\n")
+    recording, preparation = read_logs([one, two], UNITS)
+    assert recording["pump"].y.tolist() == [[1, 10], [2, 20], [3, 30], [4, 40]]
+    assert preparation.rows_read == 4
+    two.write_text("time;level;flov\n2024-05-31 23:58;10;1\n")
+    with pytest.raises(cf.DataError, match=r"june.csv and may.csv have different columns: 'flov' stands only in may"):
+        open_table([one, two])
+
+
+# ---- text where numbers should be
+
+
+def test_words_for_on_off_and_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1, On \nBad Input,OFF\nn/a,open\n2.5,[-]\n")
+    numbers = open_table(path).numbers(["a", "b"])
+    np.testing.assert_array_equal(numbers["a"].values, [1.0, np.nan, np.nan, 2.5])
+    np.testing.assert_array_equal(numbers["b"].values, [1.0, 0.0, 1.0, np.nan])
+    assert numbers["a"].words == {"Bad Input": 1, "n/a": 1}
+    assert numbers["a"].odd_count == numbers["b"].odd_count == 0
+
+
+def test_other_text_is_refused_with_its_place_or_read_as_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = ["time,flow,level", *(f"{k},{k}.5,{2 * k}" for k in range(300)), "300,lovely,1", "301,lovely,2"]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(cf.DataError, match=r"a.csv: column 'flow' holds 'lovely' in row 300 \(line 302\)"):
+        read_logs(path, UNITS)
+    recording, preparation = read_logs(path, UNITS, text="missing")
+    assert np.isnan(recording["pump"].y[300:, 0]).all()
+    assert not np.isnan(recording["pump"].y[:300]).any()
+    assert "flow: 2 cells of text were read as missing." in preparation.doubts
+
+
+# ---- broken files: one clear error, never a traceback
+
+
+def refused(path: object, **options: object) -> str:
+    messages = []
+    for look in (lambda: inspect(path, **options), lambda: read_logs(path, UNITS, **options)):
+        with pytest.raises(cf.CounterflowError) as caught:
+            look()
+        assert "\n" not in str(caught.value)
+        messages.append(str(caught.value))
+    return messages[0]
+
+
+BROKEN = [
+    (b"", "is empty"),
+    (b" \n\n ", "is empty"),
+    (b"time,flow,level\n", "has a header but no rows"),
+    (b"\x00\x01\x02garbage\xff\xfe" * 50, "zero bytes"),
+    (b"\xff\xfet\x00i\x00", "UTF-16"),
+    (b"time,flow,level\n0,1,2\n1,\xff,3\n", "is not UTF-8"),
+    (b"time,flow,level\n0,1,2\n1,2,3,4\n", "a row has 4 cells, the header has 3; it begins with '1,2,3'"),
+    (b"time,flow,level,flow\n0,1,2,3\n", "two columns called 'flow'"),
+    (b"time,flow , flow\n0,1,2\n", "two columns called 'flow'"),
+    (b"time,flow,level\n,1,2\n,2,3\n", "holds no time at all"),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), BROKEN)
+def test_broken_text(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    assert said in refused(tmp_path / "a.csv")
+
+
+def test_a_header_without_time_and_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("flow,level\n")
+    assert inspect(tmp_path / "a.csv").rows == 0
+    with pytest.raises(cf.DataError, match="no rows"):
+        read_logs(tmp_path / "a.csv", UNITS)
+
+
+def test_rows_with_too_few_cells_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('time,flow,level\n0,1,2\n1,"2",3\n2,4\n3,5,6\n4')
+    assert inspect(tmp_path / "a.csv").short_rows == 2
+    recording, preparation = read_logs(tmp_path / "a.csv", UNITS)
+    np.testing.assert_array_equal(recording["pump"].y, [[1, 2], [2, 3], [4, np.nan], [5, 6], [np.nan, np.nan]])
+    assert "2 rows have fewer cells than the header" in preparation.doubts[0]
+
+
+def test_quoted_separators_are_no_cells(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('time,flow,level,note\n0,1,2,"a, b, c"\n1,2,3,"d, e, f"\n')
+    assert inspect(tmp_path / "a.csv")["note"].odd == {"a, b, c": 1, "d, e, f": 1}
+
+
+def test_only_missing_values(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("time,flow,level\n0,NaN,\n1,nan,\n")
+    assert [channel.kind for channel in inspect(tmp_path / "a.csv").channels] == ["empty", "empty"]
+    with pytest.raises(cf.DataError, match="unit 'pump': no output is left: 'flow' is no value at all, and 1 more"):
+        read_logs(tmp_path / "a.csv", UNITS)
+
+
+def test_one_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("time,flow,level\n0,1,2\n")
+    assert inspect(tmp_path / "a.csv").rows == 1
+    with pytest.raises(cf.DataError, match="at least 2 are needed"):
+        read_logs(tmp_path / "a.csv", UNITS)
+
+
+def test_a_cut_off_gzip_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    text = "time,flow,level\n" + "".join(f"{k},{rng.random()},{rng.random()}\n" for k in range(40_000))
+    whole = gzip.compress(text.encode())
+    for size in (10, 3000, len(whole) // 2):
+        (tmp_path / "a.csv.gz").write_bytes(whole[:size])
+        assert "cut off or damaged" in refused(tmp_path / "a.csv.gz")
+    (tmp_path / "a.csv.gz").write_bytes(b"no gzip at all")
+    assert "cannot be read" in refused(tmp_path / "a.csv.gz")
+
+
+def test_damaged_parquet(tmp_path: Path) -> None:
+    for content in (b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1", b"no parquet"):
+        (tmp_path / "a.parquet").write_bytes(content)
+        assert "a.parquet cannot be read" in refused(tmp_path / "a.parquet")
+
+
+def test_damaged_spreadsheets(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK no zip")
+    assert "damaged or no .xlsx file" in refused(tmp_path / "a.xlsx")
+    for name, content in (("other.xml", "<a/>"), ("xl/worksheets/sheet1.xml", "<a><b>")):
+        with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as archive:
+            archive.writestr(name, content)
+        assert "a.xlsx" in refused(tmp_path / "a.xlsx")
+
+
+def test_what_is_no_table(tmp_path: Path) -> None:
+    assert "there is no file" in refused(tmp_path / "none.csv")
+    assert "is a directory" in refused(tmp_path)
+    (tmp_path / "a.docx").write_text("x")
+    assert "a log is a .csv" in refused(tmp_path / "a.docx")
+    for source in (3, [], [3], None):
+        assert "give a path" in refused(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"separator": ";;"}, "separator is ';;': give one character"),
+        ({"decimal": ";"}, "decimal is ';': give '.' or ','"),
+        ({"decimal": ","}, "decimal and separator are both ','"),
+        ({"skip_rows": -1}, "skip_rows is -1: give a whole number"),
+        ({"skip_rows": 900}, "has no header after 900 skipped lines"),
+        ({"time": "clock"}, "a.csv has no time column 'clock'; its columns are time, flow, level"),
+        ({"time": 3}, "time is 3: give text"),
+        ({"day_first": "yes"}, "day_first is 'yes': give true or false"),
+        ({"timezone": "Mars/Base"}, "timezone is 'Mars/Base', which is no known zone"),
+        ({"time_format": "%Q"}, "time_format '%Q'"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be(tmp_path: Path, options: dict[str, object], said: str) -> None:
+    assert said in refused(written(tmp_path / "a.csv"), **options)
+
+
+def test_ten_thousand_columns(tmp_path: Path) -> None:
+    count = 10_000
+    names = ["time", *(f"u_{k}" for k in range(count))]
+    rows = [[str(t), *(str(k + t) for k in range(count))] for t in range(3)]
+    (tmp_path / "a.csv").write_text("\n".join(",".join(row) for row in [names, *rows]) + "\n")
+    recording, _ = read_logs(tmp_path / "a.csv", {"u": {"outputs": ["u_0", "u_9999"]}})
+    assert recording["u"].y.tolist() == [[0, 9999], [1, 10000], [2, 10001]]
+
+
+# ---- only what is wanted is read
+
+
+def test_parquet_columns_that_are_not_wanted_are_not_read(tmp_path: Path) -> None:
+    """The bytes of one column are destroyed: all others can still be read, that one cannot."""
+    rows = 5000
+    rng = np.random.default_rng(1)
+    frame = polars.DataFrame({"time": np.arange(rows), "a_x": rng.random(rows), "b_x": rng.random(rows)})
+    whole = io.BytesIO()
+    frame.write_parquet(whole, compression="uncompressed", statistics=False)
+    data = bytearray(whole.getvalue())
+    column = frame.get_column("b_x").to_numpy().tobytes()
+    at = bytes(data).find(column[:64])
+    assert at > 0
+    data[at - 24 : at + len(column)] = bytes(len(column) + 24)  # the end of its page's header, too
+    (tmp_path / "a.parquet").write_bytes(data)
+    recording, _ = read_logs(tmp_path / "a.parquet", {"a": {"tags": "a_*"}})
+    np.testing.assert_array_equal(recording["a"].y[:, 0], frame.get_column("a_x").to_numpy())
+    with pytest.raises(cf.DataError, match="cannot be read"):
+        read_logs(tmp_path / "a.parquet", {"b": {"tags": "b_*"}})

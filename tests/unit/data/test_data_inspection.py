@@ -1,0 +1,172 @@
+"""What `inspect` counts, against plain loops; and what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import polars
+import pytest
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.data import inspect
+from counterflow.data.clock import time_facts
+from counterflow.data.inspection import count_spikes, guess_unit
+from counterflow.data.times import SECOND, Times
+
+
+def loop_facts(values: list[float]) -> dict[str, float]:
+    """A plain-loop twin of what is counted of a channel."""
+    known = [v for v in values if math.isfinite(v)]
+    mean = sum(known) / len(known)
+    held, run, longest = 0, 1, 1
+    for before, here in pairwise(known):
+        run = run + 1 if here == before else 1
+        held += here == before
+        longest = max(longest, run)
+    return {
+        "missing": sum(math.isnan(v) for v in values),
+        "infinite": sum(math.isinf(v) for v in values),
+        "low": min(known),
+        "high": max(known),
+        "mean": mean,
+        "spread": math.sqrt(sum((v - mean) ** 2 for v in known) / len(known)),
+        "levels": len(set(known)),
+        "commonest": Counter(known).most_common(1)[0][1] / len(known),
+        "held": held / (len(known) - 1),
+        "longest_hold": longest,
+        "transitions": len(known) - 1 - held,
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_channels_against_plain_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = 400
+    noisy = 1e6 + rng.standard_normal(rows)
+    held = np.repeat(rng.standard_normal(rows // 8), 8)
+    levels = rng.integers(0, 4, rows).astype(float)
+    columns = {"noisy": noisy, "held": held, "levels": levels}
+    for values in columns.values():
+        values[rng.random(rows) < 0.1] = np.nan
+        values[rng.integers(rows)] = np.inf
+    order = rng.permutation(rows)  # the time decides, not the order in the file
+    frame = polars.DataFrame({"time": order, **{name: values[order] for name, values in columns.items()}})
+    found = inspect(frame)
+    for name, values in columns.items():
+        for key, expected in loop_facts(values.tolist()).items():
+            assert getattr(found[name], key) == pytest.approx(expected, rel=EXACT), (name, key)
+
+
+def test_times_against_a_plain_loop() -> None:
+    rng = np.random.default_rng(3)
+    seconds = np.cumsum(rng.choice([0, 10, 10, 10, 10, 11, 35, 500], 300))
+    swapped = seconds.copy()
+    for k in (20, 90, 91, 200):
+        swapped[[k, k + 1]] = swapped[[k + 1, k]]
+    facts = time_facts(Times(swapped * SECOND, "seconds", dated=False))
+    ordered = sorted(swapped.tolist())
+    steps = [b - a for a, b in pairwise(ordered)]
+    positive = sorted(s for s in steps if s > 0)
+    usual = positive[(len(positive) - 1) // 2]
+    assert facts.step == usual * SECOND == 10 * SECOND
+    assert facts.duplicates == steps.count(0)
+    assert facts.out_of_order == sum(b < a for a, b in pairwise(swapped.tolist()))
+    assert [gap.seconds for gap in facts.gaps] == [s for s in steps if s > 15]
+    assert [gap.rows for gap in facts.gaps] == [round(s / 10) - 1 for s in steps if s > 15]
+    assert facts.regular == pytest.approx(sum(s == 10 for s in positive) / len(positive), rel=EXACT)
+    assert (facts.start, facts.stop) == (ordered[0] * SECOND, ordered[-1] * SECOND)
+
+
+def test_spikes_against_a_plain_loop() -> None:
+    rng = np.random.default_rng(4)
+    values = np.cumsum(rng.standard_normal(1000)) * 0.1
+    at = [50, 300, 301, 700]
+    values[at] += [20.0, 25.0, 25.0, -30.0]  # 300 and 301 are two rows: not a spike
+    values[500] = np.nan
+    values[501] = 80.0  # beside a missing row: not judged
+    finite = np.sort(values[np.isfinite(values)])
+    first, third = np.percentile(finite, [25, 75])
+    spread = (third - first) / 1.349
+    count = 0
+    for k in range(1, 999):
+        a, b, c = values[k - 1 : k + 2]
+        if np.isfinite([a, b, c]).all() and (b - max(a, c) > 6 * spread or min(a, c) - b > 6 * spread):
+            count += 1
+    assert count_spikes(values) == count == 2
+    assert count_spikes(np.zeros(10)) == count_spikes(np.array([1.0, 2.0])) == 0
+
+
+def test_kinds_and_verdicts() -> None:
+    rows = 60
+    frame = polars.DataFrame(
+        {
+            "time": np.arange(rows),
+            "P1_flow": np.linspace(0, 1, rows),
+            "P1_pump": ["on", "off", "on"] * 20,
+            "P1_mode": [0, 1, 2] * 20,
+            "P1_still": [7.0] * rows,
+            "P1_empty": [None] * rows,
+            "P1_note": ["fine day"] * rows,
+            "P1_mixed": ["1.5"] * (rows - 1) + ["lovely"],
+            "P1_held": [float(k // 20 * 3 + (k % 20 == 0) * (k + 1) * 0.1) for k in range(rows)],
+        }
+    )
+    found = inspect(frame)
+    kinds = {channel.name.removeprefix("P1_"): channel.kind for channel in found.channels}
+    assert kinds == {
+        "flow": "continuous", "pump": "on/off", "mode": "discrete", "still": "constant", "empty": "empty",
+        "note": "text", "mixed": "mixed", "held": "discrete",
+    }  # fmt: skip
+    assert found["P1_flow"].verdict == "fine"
+    assert found["P1_pump"].words == {"on": 40, "off": 20}
+    assert "rather an input" in found["P1_pump"].verdict
+    assert found["P1_still"].verdict == "always 7: would be dropped"
+    assert found["P1_note"].odd == {"fine day": 60}
+    assert "exclude it" in found["P1_note"].verdict
+    assert "refused unless" in found["P1_mixed"].verdict
+    with pytest.raises(cf.UnknownNameError, match="P1_flow"):
+        found["P1_flov"]
+
+
+def test_the_whole_report_is_plain_json_and_text() -> None:
+    frame = polars.DataFrame({"time": [0, 1, 2, 2, 9, 5, None], "a_x": [1.0, None, float("inf"), 3, 4, 5, 6]})
+    found = inspect(frame)
+    told = json.loads(json.dumps(found.to_json()))
+    assert told["time"]["duplicates"] == told["time"]["out_of_order"] == told["time"]["untimed"] == 1
+    assert told["time"]["gaps"][0] == {"after": "5 s", "seconds": 4.0, "rows": 3}
+    assert told["channels"][0]["infinite"] == 1
+    text = str(found)
+    for word in ("1 rows repeat a time", "1 rows have no time", "earlier than the row before", "2 gaps", "a_x"):
+        assert word in text, word
+
+
+def test_changes_of_the_clock_are_noticed() -> None:
+    local = [f"2024-03-31 0{h}:{m:02d}:00" for h in (0, 1, 3, 4) for m in range(0, 60, 5)]
+    found = inspect(polars.DataFrame({"time": local, "x": np.arange(48.0)}))
+    assert found.time is not None
+    assert found.time.clock_changes == ("forward by an hour after 2024-03-31 01:55:00",)
+    assert "--timezone" in str(found)
+    back = [f"2024-10-27 0{h}:{m:02d}:00" for h in (1, 2, 2, 3) for m in range(0, 60, 5)]
+    found = inspect(polars.DataFrame({"time": back, "x": np.arange(48.0)}))
+    assert found.time is not None
+    assert found.time.clock_changes == ("back by an hour after 2024-10-27 02:55:00",)
+
+
+@pytest.mark.parametrize(
+    ("tag", "unit"),
+    [
+        ("P1_FCV01D", "P1"),
+        ("bio_1_do", "bio_1"),
+        ("LIT101", "1"),
+        ("area:flow", "area"),
+        ("x", "plant"),
+        ("a.b.c", "a"),
+    ],
+)
+def test_units_are_guessed_from_tags(tag: str, unit: str) -> None:
+    assert guess_unit(tag) == unit

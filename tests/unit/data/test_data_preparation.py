@@ -1,0 +1,299 @@
+"""From a table to a regular grid, against plain loops; and the report of what was done."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import polars
+import pytest
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.data import Preparation, choose, open_table, read_logs
+from counterflow.data.aligning import align
+from counterflow.data.gridding import fill
+from counterflow.data.preparation import Rules
+
+UNITS = {"u": {"tags": "u_*", "inputs": "u_in*"}}
+
+
+def loop_grid(seconds: list[float], values: list[float], dt: float, how: str) -> list[float]:
+    """A plain-loop twin: sort, keep the last of equal times, gather in steps of dt from the first time on."""
+    kept: dict[float, float] = {}
+    for second, value in zip(seconds, values, strict=True):
+        kept.pop(second, None)
+        kept[second] = value
+    ordered = sorted(kept.items())
+    start = ordered[0][0]
+    cells: dict[int, list[float]] = {}
+    for second, value in ordered:
+        if not math.isnan(value):
+            cells.setdefault(int((second - start) // dt), []).append(value)
+    out = []
+    for k in range(int((ordered[-1][0] - start) // dt) + 1):
+        some = cells.get(k)
+        out.append(math.nan if not some else some[-1] if how == "last" else sum(some) / len(some))
+    return out
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dt", [1.0, 7.0, 30.0])
+def test_the_grid_against_a_plain_loop(seed: int, dt: float) -> None:
+    rng = np.random.default_rng(seed)
+    seconds = np.cumsum(rng.choice([0, 1, 1, 1, 1, 1, 3, 40], 500)).astype(float)
+    order = rng.permutation(500)
+    inputs = np.round(rng.standard_normal(500), 3)
+    outputs = rng.standard_normal(500)
+    outputs[rng.random(500) < 0.2] = np.nan
+    frame = polars.DataFrame({"time": seconds[order], "u_in": inputs[order], "u_out": outputs[order]})
+    recording, preparation = read_logs(frame, UNITS, dt=dt)
+    how = "last" if dt == 1.0 else "mean"
+    y = loop_grid(seconds[order].tolist(), outputs[order].tolist(), dt, how)
+    np.testing.assert_allclose(recording["u"].y[:, 0], y, rtol=EXACT)
+    u = np.array(loop_grid(seconds[order].tolist(), inputs[order].tolist(), dt, "last"))
+    for k in range(1, len(u)):
+        u[k] = u[k - 1] if np.isnan(u[k]) else u[k]
+    np.testing.assert_array_equal(recording["u"].u[:, 0], u)
+    repeated = next(step for step in preparation.steps if step.name == "duplicates")
+    assert repeated.numbers["rows"] == 500 - len(set(seconds.tolist()))
+    assert recording.dt == preparation.dt == dt
+
+
+def test_resampling_keeps_discrete_outputs_and_inputs_as_they_are() -> None:
+    frame = polars.DataFrame(
+        {
+            "time": np.arange(60.0),
+            "u_in": np.linspace(0, 59, 60),
+            "u_mode": [0.0, 1.0, 1.0] * 20,
+            "u_level": np.linspace(0, 59, 60),
+        }
+    )
+    part = read_logs(frame, UNITS, dt=10)[0]["u"]
+    assert part.unit.output_names == ("u_mode", "u_level")
+    assert part.u[:, 0].tolist() == [9, 19, 29, 39, 49, 59]
+    assert part.y[:, 0].tolist() == [0, 1, 1, 0, 1, 1]  # the last of each step, not 0.6 of a mode
+    assert part.y[:, 1].tolist() == [4.5, 14.5, 24.5, 34.5, 44.5, 54.5]
+    assert read_logs(frame, UNITS, dt=10, resample="mean")[0]["u"].u[:, 0].tolist()[0] == 4.5
+    assert read_logs(frame, UNITS, dt=10, resample="last")[0]["u"].y[:, 1].tolist()[0] == 9
+
+
+def test_dates_are_gathered_on_the_full_minute() -> None:
+    times = [f"2024-05-01 06:00:{s:02d}" for s in range(40, 60, 5)] + [
+        f"2024-05-01 06:01:{s:02d}" for s in range(0, 60, 5)
+    ]
+    recording, preparation = read_logs(polars.DataFrame({"time": times, "u_out": np.arange(16.0)}), {"u": "u_*"}, dt=60)
+    assert preparation.start == "2024-05-01 06:00:00"
+    assert recording["u"].y.ravel().tolist() == [1.5, 9.5]
+
+
+def test_jitter_makes_neither_repeats_nor_holes() -> None:
+    rng = np.random.default_rng(0)
+    seconds = np.arange(1000.0) + rng.uniform(-0.3, 0.3, 1000)
+    seconds[0] = 0.0
+    recording, preparation = read_logs(
+        polars.DataFrame({"time": seconds, "u_x": np.arange(1000.0)}), {"u": "u_*"}, dt=1
+    )
+    assert recording["u"].y.ravel().tolist() == list(range(1000))
+    assert len(preparation.stretches) == 1
+
+
+def gappy(**options: object) -> tuple[cf.Recording, Preparation]:
+    seconds = [*range(10), *range(13, 30), *range(130, 140)]
+    frame = polars.DataFrame(
+        {"time": seconds, "u_in": [float(s) for s in seconds], "u_out": [float(s) for s in seconds]}
+    )
+    return read_logs(frame, UNITS, **options)
+
+
+def test_gaps_are_missing_in_outputs_and_held_in_inputs() -> None:
+    recording, preparation = gappy(longest_hold=5)
+    y, u = recording["u"].y[:, 0], recording["u"].u[:, 0]
+    assert recording.rows == 140
+    assert np.flatnonzero(np.isnan(y)).tolist() == [10, 11, 12, *range(30, 130)]
+    assert u[[9, 10, 12, 13, 29, 30, 129, 130]].tolist() == [9, 9, 9, 13, 29, 29, 29, 130]
+    assert preparation.stretches == ((0, 30), (130, 140))
+    assert preparation.longest_stretch == (0, 30)
+    unknown = next(step for step in preparation.steps if step.name == "unknown inputs")
+    assert unknown.doubt
+    assert unknown.numbers == {"u_in": 100}
+    assert next(step for step in preparation.steps if step.name == "filled").numbers == {"u_in": 103}
+    assert not any(step.name == "unknown inputs" for step in gappy(longest_hold=100)[1].steps)
+
+
+def test_inputs_may_be_interpolated() -> None:
+    u = gappy(fill="interpolate")[0]["u"].u[:, 0]
+    np.testing.assert_allclose(u, np.arange(140.0), rtol=EXACT)
+
+
+def test_long_gaps_may_be_refused_cut_off_or_shortened() -> None:
+    with pytest.raises(cf.DataError, match=r"unit 'u': input 'u_in' is missing for 100 rows in a row.*longest_hold"):
+        gappy(longest_hold=5, long_gaps="refuse")
+    recording, preparation = gappy(longest_hold=5, long_gaps="longest")
+    assert recording.rows == preparation.rows == 30
+    assert preparation.stretches == ((0, 30),)
+    recording, preparation = gappy(longest_hold=5, longest_gap=20)
+    y = recording["u"].y[:, 0]
+    assert recording.rows == 60
+    assert np.flatnonzero(np.isnan(y)).tolist() == [10, 11, 12, *range(30, 50)]
+    assert y[[29, 50, 59]].tolist() == [29, 130, 139]
+    assert preparation.stop == "139 s"
+    shortened = next(step for step in preparation.steps if step.name == "shorten")
+    assert shortened.numbers["gaps"] == 1
+    assert shortened.numbers["hours"] == pytest.approx(80 / 3600, rel=EXACT)
+
+
+def test_start_and_stop() -> None:
+    recording, preparation = gappy(start=5, stop=20)
+    assert recording["u"].y[[0, -1], 0].tolist() == [5, 19]
+    assert next(step for step in preparation.steps if step.name == "period").numbers["rows"] == 25
+    with pytest.raises(cf.DataError, match="no row of the table is left between start and stop"):
+        gappy(start=1000)
+    with pytest.raises(cf.DataError, match="start is '2024-05-01'"):
+        gappy(start="2024-05-01")
+
+
+def test_inputs_that_begin_late_take_their_first_value() -> None:
+    frame = polars.DataFrame({"time": [0, 1, 2, 3], "u_in": [None, None, 5.0, 6.0], "u_out": [1.0, 2, 3, 4]})
+    recording, preparation = read_logs(frame, UNITS)
+    assert recording["u"].u[:, 0].tolist() == [5, 5, 5, 6]
+    assert next(step for step in preparation.steps if step.name == "beginning").numbers == {"u_in": 2}
+
+
+def test_repeated_times_that_disagree_are_counted() -> None:
+    frame = polars.DataFrame(
+        {
+            "time": [0, 1, 1, 2, 2, 2, 3],
+            "u_in": [0.0, 1, 1, 2, 2, 2, 3],
+            "u_out": [0.0, 1, 1, 2, 9, 8, None],
+        }
+    )
+    recording, preparation = read_logs(frame, UNITS)
+    np.testing.assert_array_equal(recording["u"].y[:, 0], [0, 1, 8, np.nan])
+    step = next(step for step in preparation.steps if step.name == "duplicates")
+    assert step.numbers == {"rows": 3, "conflicts": 2}
+    assert step.doubt
+
+
+def test_constant_and_empty_channels_are_dropped_and_reported() -> None:
+    frame = polars.DataFrame(
+        {"time": [0, 1, 2], "u_in1": [1.0, 1, 1], "u_in2": [1.0, 2, 1], "u_a": [None, None, None], "u_b": [1.0, 2, 3]}
+    )
+    recording, preparation = read_logs(frame, UNITS)
+    assert recording["u"].unit.input_names == ("u_in2",)
+    assert recording["u"].unit.output_names == ("u_b",)
+    assert preparation.dropped == {"u": {"u_in1": "always 1", "u_a": "no value at all"}}
+    recording, preparation = read_logs(frame, UNITS, drop_constant=False)
+    assert recording["u"].unit.input_names == ("u_in1", "u_in2")
+    assert np.isnan(recording["u"].y[:, 0]).all()
+    with pytest.raises(cf.DataError, match="input 'u_a' has no value at all"):
+        read_logs(frame, {"u": {"inputs": "u_a", "outputs": "u_b"}}, drop_constant=False)
+
+
+def test_infinite_values_are_missing() -> None:
+    frame = polars.DataFrame({"time": [0, 1, 2], "u_out": [1.0, float("inf"), 2.0]})
+    recording, preparation = read_logs(frame, {"u": "u_*"})
+    np.testing.assert_array_equal(recording["u"].y[:, 0], [1, np.nan, 2])
+    assert "1 infinite values were read as missing." in preparation.doubts
+
+
+def test_without_a_time_column_rows_are_taken_as_they_come() -> None:
+    frame = polars.DataFrame({"u_in": [1.0, 2.0, None], "u_out": [1.0, 2.0, 3.0]})
+    recording, preparation = read_logs(frame, UNITS, dt=60)
+    assert (recording.rows, recording.dt) == (3, 60.0)
+    assert recording["u"].u[:, 0].tolist() == [1, 2, 2]
+    assert preparation.start == "row 0"
+    with pytest.raises(cf.OptionError, match="start and stop need a time column"):
+        read_logs(frame, UNITS, start=3)
+
+
+def test_the_report_is_plain_json_and_text() -> None:
+    _, preparation = gappy(longest_hold=5)
+    told = json.loads(json.dumps(preparation.to_json()))
+    assert told["rows"] == 140
+    assert told["stretches"] == [[0, 30], [130, 140]]
+    assert all(step["text"] in str(preparation) for step in told["steps"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dtt": 1}, "option 'dtt' is not known: did you mean 'dt'?"),
+        ({"dt": 0}, "dt is 0: give seconds, above 0"),
+        ({"dt": "60"}, "dt is '60': give seconds"),
+        ({"dt": float("nan")}, "dt is nan"),
+        ({"dt": True}, "dt is True"),
+        ({"resample": "max"}, "resample is 'max': give one of auto, mean, last"),
+        ({"fill": "zero"}, "fill is 'zero'"),
+        ({"long_gaps": "cut"}, "long_gaps is 'cut'"),
+        ({"longest_hold": -1}, "longest_hold is -1"),
+        ({"text": 3}, "text is 3"),
+        ({"drop_constant": "no"}, "drop_constant is 'no'"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, object], said: str) -> None:
+    with pytest.raises(cf.OptionError) as caught:
+        gappy(**options)
+    assert said in str(caught.value)
+
+
+def test_a_step_that_would_need_endless_rows() -> None:
+    frame = polars.DataFrame({"time": [0.0, 1.0, 1e9], "u_out": [1.0, 2.0, 3.0]})
+    with pytest.raises(cf.DataError, match="spread over 1000000001 rows"):
+        read_logs(frame, {"u": "u_*"})
+    assert read_logs(frame, {"u": "u_*"}, longest_gap=10)[0].rows == 13
+
+
+@pytest.mark.parametrize("how", ["hold", "interpolate"])
+def test_filling_against_a_plain_loop(how: str) -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        row = rng.standard_normal(30)
+        row[rng.random(30) < 0.5] = np.nan
+        row[rng.integers(30)] = 1.0
+        expected = row.copy()
+        known = np.flatnonzero(~np.isnan(row))
+        for k in range(30):
+            before, after = known[known <= k], known[known >= k]
+            if len(before) == 0:
+                expected[k] = row[after[0]]
+            elif how == "hold" or len(after) == 0:
+                expected[k] = row[before[-1]]
+            elif before[-1] != after[0]:
+                share = (k - before[-1]) / (after[0] - before[-1])
+                expected[k] = row[before[-1]] * (1 - share) + row[after[0]] * share
+        found, lengths, led = fill(row, how)
+        np.testing.assert_allclose(found, expected, rtol=1e3 * EXACT, atol=EXACT)
+        assert lengths.sum() == np.isnan(row).sum()
+        assert led == known[0]
+
+
+# ---- logs of several units
+
+
+def test_logs_with_their_own_times_are_aligned() -> None:
+    minutes = polars.datetime_range(
+        polars.datetime(2024, 5, 1, 6), polars.datetime(2024, 5, 1, 6, 30), "1m", eager=True
+    )
+    seconds = polars.datetime_range(
+        polars.datetime(2024, 5, 1, 6, 10, 30), polars.datetime(2024, 5, 1, 6, 40), "10s", eager=True
+    )
+    tables = {
+        "slow": open_table(polars.DataFrame({"time": minutes, "x": np.arange(31.0)})),
+        "fast": open_table(polars.DataFrame({"time": seconds, "x": np.arange(len(seconds), dtype=float)})),
+    }
+    units = {name: choose({name: "x"}, table.channels)[0] for name, table in tables.items()}
+    recording, reports = align(tables, units)
+    assert (recording.rows, recording.dt) == (20, 60.0)
+    assert reports["slow"].start == reports["fast"].start == "2024-05-01 06:11:00"
+    assert recording["slow"].y.ravel().tolist() == [float(k) for k in range(11, 31)]
+    assert recording["fast"].y.ravel().tolist() == [3 + 6 * k + 2.5 for k in range(20)]
+    late = open_table(polars.DataFrame({"time": ["2025-01-01 00:00", "2025-01-01 00:01"], "x": [1.0, 2.0]}))
+    with pytest.raises(cf.DataError, match=r"share no period of 2 rows: that of unit 'late' begins at 2025-01-01"):
+        align(tables | {"late": late}, units | {"late": choose({"late": "x"}, late.channels)[0]})
+    zoned = open_table(polars.DataFrame({"time": ["2024-05-01T06:00Z", "2024-05-01T06:30Z"], "x": [1.0, 2.0]}))
+    with pytest.raises(cf.DataError, match="some logs tell a time zone"):
+        align(tables | {"zoned": zoned}, units | {"zoned": choose({"zoned": "x"}, zoned.channels)[0]})
+    with pytest.raises(cf.OptionError, match="longest_gap"):
+        align(tables, units, Rules(longest_gap=5))

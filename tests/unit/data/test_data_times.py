@@ -1,0 +1,205 @@
+"""Times of the usual kinds, and refusals of what is not certain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import polars
+import pytest
+
+import counterflow as cf
+from counterflow.data import open_table
+from counterflow.data.times import NONE, SECOND, find_time, moment, parse, shown_time
+
+START = datetime(2015, 12, 22, 16, 0, 0)
+MOMENTS = [START + timedelta(seconds=k) for k in (0, 1, 2, 3600, 40_000)]
+EXPECTED = [int((m - datetime(1970, 1, 1)).total_seconds()) * SECOND for m in MOMENTS]
+
+
+def found(cells: list[object], **options: object) -> list[int]:
+    return parse(polars.Series(cells), "t", **options).nanoseconds.tolist()  # type: ignore[arg-type]
+
+
+def half(m: datetime) -> str:
+    return f"{m.hour % 12 or 12}:{m:%M:%S %p}"
+
+
+TEXTS = {
+    "ISO": [m.isoformat() for m in MOMENTS],
+    "blank": [f"{m:%Y-%m-%d %H:%M:%S}" for m in MOMENTS],
+    "blanks around": [f"  {m:%Y-%m-%d %H:%M:%S} " for m in MOMENTS],
+    "slashes, year first": [f"{m:%Y/%m/%d %H:%M:%S}" for m in MOMENTS],
+    "fraction": [f"{m:%Y-%m-%d %H:%M:%S}.000" for m in MOMENTS],
+    "comma fraction": [f"{m:%Y-%m-%d %H:%M:%S},000" for m in MOMENTS],
+    "Z": [f"{m.isoformat()}Z" for m in MOMENTS],
+    "offset": [f"{(m + timedelta(hours=2)).isoformat()}+02:00" for m in MOMENTS],
+    "short offset": [f"{(m - timedelta(hours=3, minutes=30)).isoformat()}-0330" for m in MOMENTS],
+    "day first, 12 h": [f" {m.day}/{m.month}/{m.year} {half(m)}" for m in MOMENTS],
+    "month first, 12 h": [f"{m.month}/{m.day}/{m.year} {half(m)}" for m in MOMENTS],
+    "dots": [f"{m:%d.%m.%Y %H:%M:%S}" for m in MOMENTS],
+    "two-digit year": [f"{m:%d/%m/%y %H:%M:%S}" for m in MOMENTS],
+    "month by name": [f"{m:%d-%b-%Y %H:%M:%S}" for m in MOMENTS],
+    "month by name, short year": [f"{m:%d-%b-%y %H:%M:%S}" for m in MOMENTS],
+    "epoch in text": [str(nanoseconds // SECOND) for nanoseconds in EXPECTED],
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_text(kind: str) -> None:
+    assert found(list(TEXTS[kind])) == EXPECTED
+
+
+@pytest.mark.parametrize(("unit", "per"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_epochs(unit: str, per: int) -> None:
+    cells: list[object] = [nanoseconds * per // SECOND for nanoseconds in EXPECTED]
+    assert found(cells) == EXPECTED
+    assert found(cells, time_format=unit) == EXPECTED
+    assert parse(polars.Series(cells), "t").zoned
+
+
+def test_epoch_seconds_with_fractions() -> None:
+    assert found([1_450_800_000.25, 1_450_800_000.5]) == [
+        1_450_800_000 * SECOND + SECOND // 4,
+        1_450_800_000 * SECOND + SECOND // 2,
+    ]
+
+
+def test_stored_dates_and_zones() -> None:
+    series = polars.Series(MOMENTS)
+    assert parse(series, "t").nanoseconds.tolist() == EXPECTED
+    berlin = series.dt.replace_time_zone("UTC").dt.convert_time_zone("Europe/Berlin")
+    assert parse(berlin, "t").nanoseconds.tolist() == EXPECTED
+    assert parse(berlin, "t").zoned
+    dates = parse(polars.Series([MOMENTS[0].date(), None]), "t")
+    assert dates.nanoseconds.tolist() == [EXPECTED[0] - 16 * 3600 * SECOND, NONE]
+
+
+def test_spreadsheet_serials() -> None:
+    days = [(m - datetime(1899, 12, 30)) / timedelta(days=1) for m in MOMENTS]
+    assert found(list(days)) == EXPECTED
+    assert parse(polars.Series(days), "t").kind == "spreadsheet serials"
+    assert found([42_360, 42_361], time_format="excel") == [
+        (datetime(2015, 12, 22 + k) - datetime(1970, 1, 1)) // timedelta(seconds=1) * SECOND for k in (0, 1)
+    ]
+
+
+def test_plain_seconds() -> None:
+    times = parse(polars.Series([0.0, 0.5, None, 30_000.25]), "t")
+    assert times.nanoseconds.tolist() == [0, SECOND // 2, NONE, 30_000 * SECOND + SECOND // 4]
+    assert not times.dated
+    assert found([30_000, 30_001]) == [30_000 * SECOND, 30_001 * SECOND]  # not a date of 1982, which has no fraction
+
+
+def test_a_given_format_wins() -> None:
+    assert found(["12/11/2015 00.00.03"], time_format="%m/%d/%Y %H.%M.%S") == [
+        (datetime(2015, 12, 11, 0, 0, 3) - datetime(1970, 1, 1)) // timedelta(seconds=1) * SECOND
+    ]
+    assert found(["22122015-160000"], time_format="%d%m%Y-%H%M%S") == EXPECTED[:1]
+    assert found([5, 6], time_format="s") == [5 * SECOND, 6 * SECOND]
+    assert found([5, 6], time_format="ms") == [5_000_000, 6_000_000]
+
+
+def test_ambiguous_dates_are_refused_unless_it_is_said() -> None:
+    cells = ["3/4/2024 00:00", "3/4/2024 00:01"]
+    with pytest.raises(cf.DataError, match=r"'3/4/2024 00:00' in row 0 may have the day or the month first.*day_first"):
+        found(list(cells))
+    assert shown_time(found(list(cells), day_first=True)[0]) == "2024-04-03 00:00:00"
+    assert shown_time(found(list(cells), day_first=False)[0]) == "2024-03-04 00:00:00"
+    assert shown_time(found(["4/4/2024"])[0]) == "2024-04-04 00:00:00"  # the same either way
+    assert shown_time(found(["3.4.2024"])[0]) == "2024-04-03 00:00:00"
+    with pytest.raises(cf.DataError, match=r"day_first is False, but time column 't' has the day first"):
+        found(["22/12/2015"], day_first=False)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["22/12/2015", "12/23/2015"], "mixes formats: '22/12/2015' in row 0 has the day first, '12/23/2015' in row 1"),
+        (["2015-12-22", "22/12/2015"], "mixes formats: '2015-12-22' in row 0 begins with the year, '22/12/2015'"),
+        (["22-Dec-15", "23-12-15"], "mixes formats: '22-Dec-15' in row 0 names the month"),
+        (["2015-12-22T00:00Z", "2015-12-22T00:01"], "mixes formats: '2015-12-22T00:00Z' in row 0 has a zone"),
+        (["22/12/2015 1:00 PM", "22/12/2015 13:01"], "mixes formats: '22/12/2015 1:00 PM' in row 0 has AM or PM"),
+        (["2015-12-22", "yesterday"], "holds 'yesterday' in row 1, which is no date"),
+        (["2015-12-22", "2015-02-30"], "holds '2015-02-30' in row 1, which is no date"),
+        (["2015-13-01"], "holds '2015-13-01' in row 0"),
+        (["2015-12-22 24:10:00"], "holds '2015-12-22 24:10:00' in row 0"),
+        (["2015-12-22 13:00 PM"], "holds '2015-12-22 13:00 PM' in row 0"),
+        (["22-Foo-2015"], "holds '22-Foo-2015' in row 0"),
+        (["0001-01-01"], "holds '0001-01-01' in row 0"),
+        (["", " ", None], "holds no time at all"),
+        ([True, False], "has type Boolean"),
+        ([1e300], "which is no time"),
+    ],
+)
+def test_refusals(cells: list[object], said: str) -> None:
+    with pytest.raises(cf.DataError) as caught:
+        found(cells)
+    assert said in str(caught.value)
+    assert "time column 't'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "said"),
+    [
+        (["2015-12-22"], {"time_format": "%d/%m/%Y"}, "does not fit time_format '%d/%m/%Y'"),
+        (["2015-12-22"], {"time_format": "s"}, "is not a number, as time_format 's' says"),
+        ([5], {"time_format": "%Y"}, "time_format '%Y' does not apply"),
+        ([5], {"timezone": "Europe/Berlin"}, "is a plain count of seconds"),
+        (["2024-03-31 02:30:00"], {"timezone": "Europe/Berlin"}, "does not exist in Europe/Berlin"),
+    ],
+)
+def test_refusals_of_options(cells: list[object], options: dict[str, object], said: str) -> None:
+    with pytest.raises(cf.DataError) as caught:
+        found(cells, **options)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Sydney"])
+@pytest.mark.parametrize("day", [datetime(2024, 10, 26, 12), datetime(2024, 11, 2, 12), datetime(2024, 4, 6, 2)])
+def test_local_times_become_utc_through_the_hour_that_comes_twice(zone: str, day: datetime) -> None:
+    """Every ten minutes of two days around a change of clocks, against the standard library."""
+    start = day.replace(tzinfo=UTC)
+    moments = [start + timedelta(minutes=10 * k) for k in range(288)]
+    local = [f"{m.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}" for m in moments]
+    expected = [int(m.timestamp()) * SECOND for m in moments]
+    assert found(list(local), timezone=zone) == expected
+
+
+def test_the_time_column_is_found_by_name() -> None:
+    assert find_time(("flow", "TimeStamp"), None, "f") == "TimeStamp"
+    assert find_time(("Date", "time"), None, "f") == "time"
+    assert find_time(("flow", "level"), None, "f") is None
+    assert find_time(("Flow", "level"), " flow", "f") == "Flow"
+    with pytest.raises(cf.DataError, match="f has no time column 'clock'"):
+        find_time(("flow",), "clock", "f")
+
+
+def test_moments() -> None:
+    assert moment("2015-12-22 16:00:00", True, "start") == EXPECTED[0]
+    assert moment("2015-12-22T16:00", True, "start") == EXPECTED[0]
+    assert moment(START, True, "start") == EXPECTED[0]
+    assert moment(1.5, False, "start") == SECOND * 3 // 2
+    for wrong, dated in (("tomorrow", True), (3, True), ("2015-12-22", False), (None, True), (True, False)):
+        with pytest.raises(cf.DataError, match="start is"):
+            moment(wrong, dated, "start")
+
+
+def test_empty_cells_among_dates() -> None:
+    times = parse(polars.Series(["2015-12-22 16:00:00", None, " ", "2015-12-22 16:00:01"]), "t")
+    np.testing.assert_array_equal(times.nanoseconds == NONE, [False, True, True, False])
+
+
+@pytest.mark.parametrize(
+    ("date", "time"),
+    [("22/12/2015", "4:00:00 PM"), ("2015-12-22", "16:00:00"), ("22.12.2015", "16:00"), ("22-Dec-15", "16:00:00.0")],
+)
+def test_date_and_time_of_day_in_two_columns(date: str, time: str) -> None:
+    frame = polars.DataFrame({"Time": [time, None], "x": [1.0, 2.0], "Date": [date, date]})
+    table = open_table(frame)
+    assert (table.time_name, table.date_name, table.channels) == ("Time", "Date", ("x",))
+    assert table.times is not None
+    assert table.times.nanoseconds.tolist() == [EXPECTED[0], NONE]
+    whole = open_table(polars.DataFrame({"time": [f"{date} {time}"], "date": ["x"]}))
+    assert (whole.date_name, whole.channels) == (None, ("date",))
