@@ -59,6 +59,7 @@ def maximum_likelihood(
     tolerance: float = 1e-5,
     evaluations: int = 200,
     flat: float = 0.0,
+    floors: tuple[FloatArray, FloatArray] | None = None,
     penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Estimated:
@@ -74,14 +75,16 @@ def maximum_likelihood(
     flat : stop, too, when the last steps have raised the log-likelihood by no more than this for each parameter: what
         is left to gain is little beside the half that chance alone is worth. For systems with more parameters than the
         data determine, as those with hidden states have.
+    floors : least process noise and least noise of the messages, where "system" is estimated; those of the record must
+        be larger.
     penalty : added to the negative log-likelihood, with its gradient, as a function of the packed [A B]; used to carry
         what earlier data said.
     progress : called with the pass and the log-likelihood.
     """
     if estimate not in (*ESTIMATES, "system"):
         raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
-    root = _noise_root(record)
-    parameters = Parameters(record, estimate, root)
+    root = _noise_root(record, None if floors is None else floors[0])
+    parameters = Parameters(record, estimate, root, floors)
     limit = STABLE if estimate == "system" else _stability_limit(record)
     A, B = start if start is not None else least_squares_start(record, estimate, limit)
     local = np.hstack([record.A_local, record.B_local])
@@ -278,11 +281,12 @@ def _two_loops(
     return direction
 
 
-def _noise_root(record: SharedRecord) -> FloatArray:
+def _noise_root(record: SharedRecord, floor: FloatArray | None) -> FloatArray:
     root = np.zeros_like(record.Q_local)
+    Q = record.Q_local if floor is None else record.Q_local - floor
     for name, own in zip(record.names, record.state_slices, strict=True):
         try:
-            root[own, own] = np.linalg.cholesky(record.Q_local[own, own])
+            root[own, own] = np.linalg.cholesky(Q[own, own])
         except np.linalg.LinAlgError:
             raise ModelError(
                 f"unit {name!r}: its process noise Q is singular, so the likelihood has no gradient in its couplings; "

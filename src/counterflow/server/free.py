@@ -35,12 +35,14 @@ from counterflow.server.parameters import Parameters
 from counterflow.server.uncertainty import Uncertainty
 
 FloatArray = NDArray[np.float64]
-FLAT = 0.005  # nats for each parameter that eight steps must be worth, to go on
+FLAT = 0.01  # nats for each parameter that eight steps must be worth, to go on
 TURNS = 4  # of maximum likelihood given C, and C given the states, at most
-DONE = 2.0  # nats that a turn must bring for another one
+DONE = 0.02  # nats for each parameter that a turn must bring for another one
 MOST_STATES = 60
 LONG = 100_000  # rows beyond which a stretch is fitted first
 STRETCH = 40_000
+LEAST_NOISE = 1e-4  # of a number's variance
+LEAST_PROCESS = 1e-3  # of the variance with which the next rows determine a state
 ROOM = 0.05  # least eigenvalue of a noise's correlations at the start
 
 
@@ -71,21 +73,26 @@ def identify_free(
     rows = middle_stretch(s)  # the subspace start has seen everything; a stretch is enough to refine it
     record = replace(whole, values=s[rows], u=u[rows])
     A, B = record.A_local, record.B_local
+    Q, R = record.Q_local, record.noise
     climbed = -np.inf
     for turn in range(TURNS):
+        floors = least_noises(record, A)
+        record = replace(record, Q_local=roomier(Q, floors[0]), noise=roomier(R, floors[1]))
         found = maximum_likelihood(
-            record, "system", start=(A, B), tolerance=tolerance, evaluations=max(evaluations // TURNS, 3),
-            flat=FLAT, progress=progress,
+            record, "system", floors=floors, start=(A, B), tolerance=tolerance, flat=FLAT,
+            evaluations=max(evaluations // TURNS, 3), progress=progress,
         )  # fmt: skip
         assert found.R is not None
-        A, B = found.A, found.B
-        record = replace(record, noise=found.R, Q_local=found.Q, A_local=A, B_local=B)
-        gained, climbed = found.log_likelihood - climbed, found.log_likelihood
-        if turn == TURNS - 1 or gained < DONE:
+        A, B, Q, R = found.A, found.B, found.Q, found.R
+        record = replace(record, noise=R, Q_local=Q, A_local=A, B_local=B)
+        assert found.parameters is not None
+        size = found.parameters.coupling_size() + found.parameters.noise_size() + record.observation.size
+        done, climbed = found.log_likelihood - climbed < DONE * size, found.log_likelihood
+        if turn == TURNS - 1 or done:
             break
         record = replace(record, observation=_observation(record, found))
     record = replace(record, values=s, u=u)
-    return FreeSystem(record, replace(found, converged=found.converged or gained < DONE))
+    return FreeSystem(record, replace(found, converged=done))
 
 
 def _subspace_start(
@@ -132,6 +139,32 @@ def _plain_start(s: FloatArray, u: FloatArray) -> tuple[FloatArray, FloatArray, 
     rest = target - x @ W.T
     noise = roomy(rest.T @ rest / max(len(rows), 1) + 1e-6 * np.eye(r))
     return A, B, np.eye(r), 0.5 * noise, 0.5 * noise
+
+
+def least_noises(record: SharedRecord, A: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Noises that a whole system has at the least, block by block.
+
+    Of a number: a ten thousandth of its variance; quantised and held channels would have less, and none at all is no
+    likelihood. Of a state: a thousandth of the variance with which its next rows would determine it.
+    """
+    R = np.zeros_like(record.noise)
+    np.fill_diagonal(R, LEAST_NOISE * np.nanvar(record.values, axis=0))
+    white = np.linalg.solve(np.linalg.cholesky(record.noise), record.observation)
+    seen, step = np.zeros_like(A), white
+    for _ in range(len(A)):
+        seen += step.T @ step
+        step = step @ A
+    seen += 1e-9 * np.trace(seen) * np.eye(len(A))
+    whole, Q = LEAST_PROCESS * np.linalg.inv(seen), np.zeros_like(A)
+    for own in record.state_slices:
+        Q[own, own] = (whole[own, own] + whole[own, own].T) / 2
+    return Q, R
+
+
+def roomier(noise: FloatArray, floor: FloatArray) -> FloatArray:
+    """A noise that is larger than its floor, to start from."""
+    values = np.linalg.eigvalsh(noise - 1.01 * floor)
+    return noise if values[0] > 0 else noise + 1.01 * floor
 
 
 def middle_stretch(s: FloatArray) -> slice:

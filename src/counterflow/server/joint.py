@@ -24,7 +24,15 @@ from counterflow.identification import LaggedGram, lagged_gram, stretches
 from counterflow.identification.subspace import shrink
 from counterflow.protocol import Reduced
 from counterflow.server.estimation import Estimated, maximum_likelihood
-from counterflow.server.free import LONG, FreeSystem, identify_free, middle_stretch, roomy, standard_free
+from counterflow.server.free import (
+    FreeSystem,
+    identify_free,
+    least_noises,
+    middle_stretch,
+    roomier,
+    roomy,
+    standard_free,
+)
 from counterflow.server.layout import slices_of
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Parameters
@@ -37,7 +45,7 @@ WORTH = 0.005  # nats a row that an input acting on its own row must be worth, t
 LAGS = 6  # rows of past in the regressions that decide on alignment
 LONGEST_PAST = 24  # rows of past in a subspace identification
 MOST_COLUMNS = 2400  # of a window in a subspace identification
-FLAT = 0.005  # nats for each parameter that eight steps must be worth, to go on
+FLAT = 0.01  # nats for each parameter that eight steps must be worth, to go on
 FEW = 12  # passes over a long record, after the stretch
 
 
@@ -308,21 +316,23 @@ def _refined(
     record: SharedRecord, start: _Start, options: JointOptions, progress: Callable[[int, float], None] | None
 ) -> Estimated:
     """Maximum likelihood; of a long record, first on a stretch in its middle."""
+
+    def climb(part: SharedRecord, point: tuple[FloatArray, FloatArray], passes: int) -> Estimated:
+        floors = least_noises(part, point[0])
+        part = replace(part, Q_local=roomier(part.Q_local, floors[0]), noise=roomier(part.noise, floors[1]))
+        return maximum_likelihood(
+            part, "system", floors=floors, start=point, tolerance=options.tolerance, evaluations=passes, flat=FLAT,
+            progress=progress,
+        )  # fmt: skip
+
     point, passes = (start.A, start.B), options.evaluations
-    if record.steps > LONG:
-        rows = middle_stretch(record.values)
-        part = replace(record, values=record.values[rows], u=record.u[rows])
-        if part.steps < record.steps:
-            near = maximum_likelihood(
-                part, "system", start=point, tolerance=options.tolerance, evaluations=passes, flat=FLAT,
-                progress=progress,
-            )  # fmt: skip
-            assert near.R is not None
-            record = replace(record, Q_local=near.Q, noise=near.R)
-            point, passes = (near.A, near.B), min(passes, FEW)
-    return maximum_likelihood(
-        record, "system", start=point, tolerance=options.tolerance, evaluations=passes, flat=FLAT, progress=progress
-    )
+    rows = middle_stretch(record.values)
+    if rows.stop - rows.start <= record.steps:
+        near = climb(replace(record, values=record.values[rows], u=record.u[rows]), point, passes)
+        assert near.R is not None
+        record = replace(record, Q_local=near.Q, noise=near.R)
+        point, passes = (near.A, near.B), min(passes, FEW)
+    return climb(record, point, passes)
 
 
 def _standard(

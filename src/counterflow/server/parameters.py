@@ -19,7 +19,7 @@ LEAST, MOST = 1e-3, 1e3  # of a standard deviation of noise, in units of its sta
 
 @dataclass(frozen=True)
 class Triangles:
-    """A block-diagonal covariance L G Gᵀ Lᵀ: L fixed, G lower triangular; the parameters are the entries of G - I.
+    """A block-diagonal covariance L G Gᵀ Lᵀ (+ floor): L fixed, G lower triangular; parameters: the entries of G - I.
 
     Noises of real plants are often nearly singular. The diagonal of G may go down to ``LEAST`` and rests there: in its
     logarithm that edge would be infinitely far, and the way to it endless.
@@ -27,6 +27,7 @@ class Triangles:
 
     slices: tuple[slice, ...]
     root: FloatArray  # L, block-diagonal
+    floor: FloatArray | None = None  # added to it: what is there at the least
 
     @cached_property
     def size(self) -> int:
@@ -44,7 +45,7 @@ class Triangles:
 
     def covariance(self, values: FloatArray) -> FloatArray:
         factor = self.root @ self._factor(values)
-        return np.asarray(factor @ factor.T)
+        return np.asarray(factor @ factor.T if self.floor is None else factor @ factor.T + self.floor)
 
     def off(self, values: FloatArray) -> bool:
         """Whether a variance has left a million times its start: an edge, not a maximum."""
@@ -108,6 +109,7 @@ class Parameters:
     record: SharedRecord
     estimate: Estimate
     noise_root: FloatArray  # Cholesky factor of the process noise at the start, block-diagonal
+    floors: tuple[FloatArray, FloatArray] | None = None  # of Q and R, while a whole system is climbed
 
     @cached_property
     def free(self) -> tuple[NDArray[np.intp], ...]:
@@ -144,14 +146,17 @@ class Parameters:
     def process(self) -> Triangles:
         """Process noise, block-diagonal by unit; it has no block if it does not move."""
         moves = self.estimate in ("all", "system")
-        return Triangles(self.record.state_slices if moves else (), self.noise_root)
+        floor = None if self.floors is None else self.floors[0]
+        return Triangles(self.record.state_slices if moves else (), self.noise_root, floor)
 
     @cached_property
     def measurement(self) -> Triangles:
         """Measurement noise of the messages, block-diagonal by unit; only a whole system has it among its unknowns."""
         if self.estimate != "system":
             return Triangles((), self.record.noise)
-        return Triangles(self.record.observation_slices, np.asarray(np.linalg.cholesky(self.record.noise)))
+        floor = np.zeros_like(self.record.noise) if self.floors is None else self.floors[1]
+        root = np.asarray(np.linalg.cholesky(self.record.noise - floor))
+        return Triangles(self.record.observation_slices, root, floor)
 
     def noise_size(self) -> int:
         """Parameters of Q and R."""

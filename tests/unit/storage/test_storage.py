@@ -162,7 +162,7 @@ def test_every_field_of_a_fit_is_stored() -> None:
         Couplings: "found shared spread doubts memory form",
         Memory: "found information mean covariance last_input rows",
         Estimated: "A B Q log_likelihood evaluations converged decrement at_bound trace parameters R",
-        Parameters: "record estimate noise_root",
+        Parameters: "record estimate noise_root floors",
         Uncertainty: "parameters covariance",
         Doubt: "effect cause letter channels reason remedy",
         SharedRecord: "names states inputs values u observation noise A_local B_local Q_local initial_mean "
