@@ -3,7 +3,7 @@
 from counterflow.client import logs, published, sufficient
 from counterflow.client.augmented import AugmentedModel, ClientData
 from counterflow.client.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
-from counterflow.client.logs import LogClient
+from counterflow.client.logs import LogClient, filled
 from counterflow.client.published import ClientState, ClientSteps
 from counterflow.client.sufficient import SufficientClient, rows_and_channels, sufficient_message
 from counterflow.errors import ProtocolError
@@ -35,6 +35,7 @@ __all__ = [
     "State",
     "SufficientClient",
     "checked_estimates",
+    "filled",
     "rows_and_channels",
     "step",
     "sufficient_message",

@@ -23,6 +23,7 @@ from counterflow.server.uncertainty import uncertainty
 if TYPE_CHECKING:
     from counterflow.protocol import Message
 
+CHECKED = 50_000  # rows of a long log that are checked
 NEAR = 0.2  # standard errors that a fit may still be away from its maximum and give intervals
 EXACT_NUMBERS = "its message determines its measurements exactly, because every channel carries a signal of its own"
 
@@ -64,7 +65,7 @@ def log_fit(
         if chosen.form == "partitioned" and wanted and good:
             spread = uncertainty(shared, found)
         spread = None if spread is None or not good else spread.with_doubts(doubts)
-    caveats = [*(str(doubt) for doubt in doubts), *notes, *_privacy(units)]
+    caveats = [*(str(doubt) for doubt in doubts), *notes, *_what_was_sent(recording, units)]
     if found.at_bound:
         caveats.append(
             "the estimate rests on the stability bound: the data ask for a system that drifts without end. Answers "
@@ -76,7 +77,8 @@ def log_fit(
         "sufficient", plant, parts, history, traffic, status, provenance,
         caveats=tuple(caveats), couplings=Couplings(found, shared, spread, doubts, form=chosen.form),
     )  # fmt: skip
-    return fitted.checked()
+    # of a long log, the last rows: checks of all of it would take longer than the fit
+    return fitted.checked(recording.slice(recording.rows - CHECKED) if recording.rows > 2 * CHECKED else None)
 
 
 def _part(state: client.State) -> UnitPart:
@@ -96,13 +98,20 @@ def _part(state: client.State) -> UnitPart:
     )
 
 
-def _privacy(units: Mapping[str, client.State]) -> list[str]:
+def _what_was_sent(recording: Recording, units: Mapping[str, client.State]) -> list[str]:
     """What a reader should know of each unit's message."""
     out = []
     for name, state in units.items():
         assert isinstance(state, client.LogClient)
         assert state.reading is not None
         space = state.reading.space
+        y, known = recording[name].y, state.y
+        closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int(np.isnan(known).any(axis=1).sum())
+        if closed or lost:
+            out.append(
+                f"unit {name!r}: {closed} readings missing for up to {client.logs.SHORT} rows were filled in, "
+                f"{lost} rows were left out"
+            )
         silent = [state.description.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
         if silent:
             out.append(f"unit {name!r}: nothing can be asked about {', '.join(silent)}: no signal was found there")

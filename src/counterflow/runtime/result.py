@@ -333,7 +333,9 @@ class Fit:
         Fits from sufficient messages and from logs are so from the beginning, unless they are so large that checks take
         more than a second or two.
         """
-        said = self.check(recording).sentences()
+        found = self.check(recording)
+        told = self.couplings is not None and bool(self.couplings.doubts)  # doubts are caveats already
+        said = replace(found, checks=tuple(c for c in found.checks if c.name != "excitation" or not told)).sentences()
         return replace(self, caveats=tuple(dict.fromkeys((*self.caveats, *said))))
 
     def effect(

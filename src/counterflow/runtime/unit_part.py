@@ -52,6 +52,8 @@ class UnitPart:
 
     def sufficient(self, y: FloatArray, u: FloatArray) -> Sufficient:
         """What the unit sends of a recording."""
+        if self.C_doubt is not None:  # fitted from logs, whose shortest gaps are filled
+            y = client.filled(y)
         return client.sufficient_message(self.unit.name, self.model, self.departures(y), self.model_inputs(u))
 
     @property

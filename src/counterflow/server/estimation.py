@@ -60,6 +60,7 @@ def maximum_likelihood(
     evaluations: int = 200,
     flat: float = 0.0,
     floors: tuple[FloatArray, FloatArray] | None = None,
+    near: bool = False,
     penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Estimated:
@@ -77,6 +78,7 @@ def maximum_likelihood(
         data determine, as those with hidden states have.
     floors : least process noise and least noise of the messages, where "system" is estimated; those of the record must
         be larger.
+    near : the start is near the maximum, so that steps by the information pay from the first pass on.
     penalty : added to the negative log-likelihood, with its gradient, as a function of the packed [A B]; used to carry
         what earlier data said.
     progress : called with the pass and the log-likelihood.
@@ -89,7 +91,7 @@ def maximum_likelihood(
     A, B = start if start is not None else least_squares_start(record, estimate, limit)
     local = np.hstack([record.A_local, record.B_local])
     vector = np.concatenate([parameters.pack(np.hstack([A, B])), np.zeros(parameters.noise_size())])
-    return _climb(record, parameters, local, vector, limit, tolerance, evaluations, flat, penalty, progress)
+    return _climb(record, parameters, local, vector, limit, tolerance, evaluations, flat, near, penalty, progress)
 
 
 def _climb(
@@ -101,6 +103,7 @@ def _climb(
     tolerance: float,
     evaluations: int,
     flat: float,
+    near: bool,
     penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None,
     progress: Callable[[int, float], None] | None,
 ) -> Estimated:
@@ -140,6 +143,7 @@ def _climb(
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
     fisher, renewal = None, _first_look(record) if penalty is None else math.inf
+    renewal = 1 if near and renewal < math.inf else renewal
     while True:
         if count >= renewal:
             fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector), [], count + RENEWAL

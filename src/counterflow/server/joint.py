@@ -317,21 +317,21 @@ def _refined(
 ) -> Estimated:
     """Maximum likelihood; of a long record, first on a stretch in its middle."""
 
-    def climb(part: SharedRecord, point: tuple[FloatArray, FloatArray], passes: int) -> Estimated:
+    def climb(part: SharedRecord, point: tuple[FloatArray, FloatArray], passes: int, near: bool = False) -> Estimated:
         floors = least_noises(part, point[0])
         part = replace(part, Q_local=roomier(part.Q_local, floors[0]), noise=roomier(part.noise, floors[1]))
         return maximum_likelihood(
             part, "system", floors=floors, start=point, tolerance=options.tolerance, evaluations=passes, flat=FLAT,
-            progress=progress,
+            near=near, progress=progress,
         )  # fmt: skip
 
     point, passes = (start.A, start.B), options.evaluations
     rows = middle_stretch(record.values)
     if rows.stop - rows.start <= record.steps:
-        near = climb(replace(record, values=record.values[rows], u=record.u[rows]), point, passes)
-        assert near.R is not None
-        record = replace(record, Q_local=near.Q, noise=near.R)
-        point, passes = (near.A, near.B), min(passes, FEW)
+        there = climb(replace(record, values=record.values[rows], u=record.u[rows]), point, passes)
+        assert there.R is not None
+        record = replace(record, Q_local=there.Q, noise=there.R)
+        return climb(record, (there.A, there.B), min(passes, FEW), near=True)
     return climb(record, point, passes)
 
 

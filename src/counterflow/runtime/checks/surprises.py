@@ -232,7 +232,7 @@ def drift_checks(material: Material) -> list[Check]:
         couplings = _graded(change, CHANGE, LARGE_CHANGE)
         others = np.delete(found.changes * sure, m)
         if couplings == "fail" and others.max(initial=0.0) < LARGE_CHANGE:
-            couplings = "caution"  # a plant that is not quite linear moves its own blocks; answers are about the others'
+            couplings = "caution"  # a plant that is not quite linear moves its own blocks; answers are about others'
         level: Verdict = "pass"
         size: Verdict = "pass"
         if found.level_p < LIKELY:
