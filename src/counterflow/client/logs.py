@@ -86,9 +86,12 @@ def filled(y: FloatArray) -> FloatArray:
         stops = stops[np.searchsorted(stops, starts[0], "right") :] if len(starts) else stops
         starts = starts[: len(stops)]
         short = stops - starts <= SHORT
-        for first, last in zip(starts[short], stops[short], strict=True):
-            before, after = y[first - 1, column], y[last, column]
-            out[first:last, column] = before + (after - before) * np.arange(1, last - first + 1) / (last - first + 1)
+        starts, lengths = starts[short], (stops - starts)[short]
+        before, after = y[starts - 1, column], y[starts + lengths, column]
+        for k in range(SHORT):
+            rows = lengths > k
+            share = (k + 1) / (lengths[rows] + 1)
+            out[starts[rows] + k, column] = before[rows] + (after[rows] - before[rows]) * share
     return out
 
 

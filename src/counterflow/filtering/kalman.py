@@ -24,7 +24,7 @@ from counterflow.filtering.initial import default_covariance
 from counterflow.filtering.patterns import Stretch, stretches
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, expand, freeze
-from counterflow.filtering.update import Convergence, Update, closed_loop, predict, spectral_radius, update
+from counterflow.filtering.update import TO_ROUNDING, Convergence, Update, closed_loop, predict, spectral_radius, update
 from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
@@ -48,6 +48,7 @@ def kalman_filter(
     initial_mean: FloatArray | None = None,
     initial_covariance: FloatArray | None = None,
     covariances: bool = False,
+    settled: float = TO_ROUNDING,
 ) -> FilterResult:
     """Estimate the state in every row from the measurements up to that row.
 
@@ -74,6 +75,9 @@ def kalman_filter(
         the data: give `initial_mean` if such a state is more than a few hundred standard deviations from zero.
     covariances : bool
         Whether to return (T+1, P, P) covariances as well.
+    settled : float
+        Relative error of a covariance that is taken to have settled. The default is rounding; where many passes are
+        made over records with slow modes or many gaps, more of it saves much time.
 
     Returns
     -------
@@ -99,7 +103,7 @@ def kalman_filter(
     'vague'
     """
     problem = as_problem(y, u, A, B, C, Q, R)
-    filter_ = _Filter(problem, initial_mean, initial_covariance, keep=True)
+    filter_ = _Filter(problem, initial_mean, initial_covariance, keep=True, settled=settled)
     filter_.run()
     runs = tuple(filter_.runs)
     return FilterResult(
@@ -147,8 +151,10 @@ def log_likelihood(
 class _Filter:
     """One pass over a record; holds the prediction of the row to come and what has been kept of the rows before."""
 
-    def __init__(self, problem: Problem, mean: Any, covariance: Any, *, keep: bool) -> None:
-        self.problem = problem
+    def __init__(
+        self, problem: Problem, mean: Any, covariance: Any, *, keep: bool, settled: float = TO_ROUNDING
+    ) -> None:
+        self.problem, self.settled = problem, settled
         self.rows, D = problem.y.shape
         P = len(problem.A)
         self.complete = all_finite(problem.y)
@@ -233,7 +239,7 @@ class _Filter:
         """Step until the covariance has settled; return the first row not done."""
         A = self.problem.A
         observation = compression.observation
-        convergence = Convergence()
+        convergence = Convergence(self.settled)
         t = stretch.start
         while t < stretch.stop:
             last = min(t + _STEPS, stretch.stop)

@@ -23,7 +23,7 @@ from counterflow.errors import ModelError
 from counterflow.filtering.checks import as_covariance, as_transition
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
-from counterflow.filtering.update import Convergence
+from counterflow.filtering.update import TO_ROUNDING, Convergence
 from counterflow.recurrence import linear_recurrence
 
 FloatArray = NDArray[np.float64]
@@ -38,6 +38,7 @@ def rts_smoother(
     lag_covariances: bool = False,
     sums: bool = False,
     groups: NDArray[np.intp] | None = None,
+    settled: float = TO_ROUNDING,
 ) -> SmootherResult:
     """Estimate the state in every row from all measurements.
 
@@ -57,6 +58,8 @@ def rts_smoother(
     groups : (T+1,) int array, optional
         Labels 0..k-1 of the rows; the sum of Cov[h[t]] over the rows of each label is returned as well. Rows that miss
         the same channels must have the same label.
+    settled : float
+        As in `kalman_filter`.
 
     Returns
     -------
@@ -81,7 +84,7 @@ def rts_smoother(
         return SmootherResult(smoothed)
     if Q is None:
         raise ModelError("Q must be given if covariances, lag_covariances or sums are asked for")
-    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, groups)
+    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, groups, settled)
     backward.run()
     return SmootherResult(
         smoothed,
@@ -125,7 +128,9 @@ class _Backward:
         rows: bool,
         lag_rows: bool,
         groups: NDArray[np.intp] | None,
+        settled: float,
     ) -> None:
+        self.settled = settled
         P, T = len(A), runs[-1].stop - 1
         self.runs, self.A, self.Q = runs, A, Q
         self.root = root(Q)
@@ -144,7 +149,7 @@ class _Backward:
         after: Run | None = None
         for run in reversed(self.runs):
             t = run.stop - 1
-            convergence = Convergence()
+            convergence = Convergence(self.settled)
             while t >= run.start:
                 self._put(t, t + 1, run, after)
                 self.information = self._before(run)

@@ -84,6 +84,9 @@ def closed_loop(A: FloatArray, change: Update) -> FloatArray:
     return closed
 
 
+TO_ROUNDING = 1e-14
+
+
 class Convergence:
     """Judges when a contracting sequence of covariances has reached its limit to rounding.
 
@@ -92,11 +95,11 @@ class Convergence:
     Changes are relative to the standard deviations, so that the units of the states do not matter.
     """
 
-    _CLOSE = 1e-9  # changes above this are not worth an eigenvalue
-    _MISSING = 1e-14  # what may still be missing
     _VANISHED = 1e-10  # a standard deviation that fell below this part of its largest value counts as zero
 
-    def __init__(self) -> None:
+    def __init__(self, missing: float = TO_ROUNDING) -> None:
+        self._missing = missing  # what may still be missing
+        self._close = max(1e-9, 1e2 * missing)  # changes above this are not worth an eigenvalue
         self._largest: FloatArray | None = None
         self._last: FloatArray | None = None
         self._unchanged = 0
@@ -122,7 +125,7 @@ class Convergence:
             self._unchanged += 1
             return self._unchanged >= 2
         self._unchanged = 0
-        if not moved < self._CLOSE:
+        if not moved < self._close:
             return False
         self._wait -= 1
         if self._wait > 0:
@@ -132,7 +135,7 @@ class Convergence:
             self._wait = 16
             return False
         missing = moved * radius**2 / (1 - radius**2)
-        if missing <= self._MISSING or moved > 0.5 * self._mark:
+        if missing <= self._missing or moved > 0.5 * self._mark:
             return True
         # Look again when the change should have become four times smaller.
         self._wait = max(2, math.ceil(math.log(4.0) / (-2 * math.log(radius)))) if radius > 0 else 2

@@ -39,8 +39,9 @@ class UnitPart:
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
 
     def departures(self, y: FloatArray) -> FloatArray:
-        """Measurements as the model takes them."""
-        return y if self.output_level is None else y - self.output_level
+        """Measurements as the model takes them; a unit fitted from logs fills the shortest gaps of its channels."""
+        known = client.filled(y) if self.C_doubt is not None and y.ndim == 2 else y
+        return known if self.output_level is None else known - self.output_level
 
     def at_level(self, departures: FloatArray) -> FloatArray:
         """Measurements of which the model says ``departures``."""
@@ -52,8 +53,6 @@ class UnitPart:
 
     def sufficient(self, y: FloatArray, u: FloatArray) -> Sufficient:
         """What the unit sends of a recording."""
-        if self.C_doubt is not None:  # fitted from logs, whose shortest gaps are filled
-            y = client.filled(y)
         return client.sufficient_message(self.unit.name, self.model, self.departures(y), self.model_inputs(u))
 
     @property

@@ -28,6 +28,7 @@ MANY_STEPS = 20  # and where it is dear but the problem turns out to be hard
 RENEWAL = 8  # passes between two looks at the information
 STABLE = 1 - 1e-7  # spectral radius that a whole system must stay below
 UNTRUE = 0.1  # share of the gain it promises that a step by the information must bring
+RIDGE = 1e-5  # relative, on the information of a whole system
 DAMPING = 1.0  # added to the information of a noise's relative size
 LEVEL = 8  # steps over which a likelihood that hardly rises is taken to be flat
 PATIENCE = 5  # steps without progress that can be told from rounding
@@ -241,6 +242,8 @@ def _fisher_metric(
     # a noise that has all but vanished tells little of its size, and must not be sent far by that
     noises = np.arange(parameters.coupling_size(), len(information))
     information[noises, noises] += DAMPING
+    if parameters.estimate == "system":  # nor may a direction in which hardly anything but the basis of states changes
+        information[np.diag_indices_from(information)] *= 1 + RIDGE
     root = _inverse_root(information)
     return lambda gradient: np.asarray(root @ (root.T @ gradient))
 

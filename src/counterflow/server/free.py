@@ -39,6 +39,7 @@ FLAT = 0.01  # nats for each parameter that eight steps must be worth, to go on
 TURNS = 4  # of maximum likelihood given C, and C given the states, at most
 DONE = 0.02  # nats for each parameter that a turn must bring for another one
 MOST_STATES = 60
+WORTHLESS = 2e-4  # nats a row and number that a better order must bring
 LONG = 100_000  # rows beyond which a stretch is fitted first
 STRETCH = 40_000
 LEAST_NOISE = 1e-4  # of a number's variance
@@ -112,7 +113,10 @@ def _subspace_start(
         if order is None:
             candidates = range(1, min(most, 2 * r + 4, MOST_STATES) + 1)
             models = subspaces(s, u, candidates, past=past, future=future, stretches=split[0])
-            order = choose_order(models, s, u, split[1]).order
+            choice = choose_order(models, s, u, split[1])
+            # in a long record even what is worth nothing is certain
+            enough = choice.lag <= np.maximum(choice.standard_errors, WORTHLESS * r)
+            order = min(choice.order, int(np.array(choice.orders)[enough].min()))
         (start,) = subspaces(s, u, [order], past=past, future=future, stretches=runs)
         Q, R = (roomy(noise) for noise in independent_noises(start.A, start.C, start.K, start.innovation))
         A, B, C = start.A, start.B, start.C

@@ -23,6 +23,7 @@ from counterflow.filtering.initial import default_covariance
 from counterflow.server.layout import Layout
 
 FloatArray = NDArray[np.float64]
+SETTLED = 1e-7  # relative error of covariances while a whole system is climbed: slow modes and gaps make them linger
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,13 @@ class SharedRecord(Layout):
         labels, patterns = self.presence
         return np.asarray(np.bincount(labels, minlength=len(patterns)) @ patterns, np.intp)
 
-    def filter(self, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None) -> FilterResult:
+    def filter(
+        self, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None, settled: float = 1e-14
+    ) -> FilterResult:
         """Kalman filter over the record, with the given couplings."""
         return kalman_filter(
             self.values, self.u, A, B, self.observation, Q, self.noise if R is None else R,
-            initial_mean=self.initial_mean, initial_covariance=self.prior,
+            initial_mean=self.initial_mean, initial_covariance=self.prior, settled=settled,
         )  # fmt: skip
 
 
@@ -143,9 +146,9 @@ def evaluate(
     record: SharedRecord, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None
 ) -> Evaluation:
     """Filter, smooth and collect; moments of the measurement noise only if its covariance ``R`` is given."""
-    filtered = record.filter(A, B, Q, R)
-    groups = None if R is None else record.presence[0]
-    smoothed = rts_smoother(filtered, A, Q, sums=True, groups=groups)
+    groups, settled = (None, 1e-14) if R is None else (record.presence[0], SETTLED)
+    filtered = record.filter(A, B, Q, R, settled)
+    smoothed = rts_smoother(filtered, A, Q, sums=True, groups=groups, settled=settled)
     h = smoothed.smoothed
     first, last = smoothed.first_covariance, smoothed.last_covariance
     total, lagged = smoothed.covariance_sum, smoothed.lag_covariance_sum
