@@ -37,6 +37,10 @@ STYLE = {
 BEFORE = net3.DAY // 4  # rows shown before the change
 START = 3600
 HALF = 3024
+QUESTIONS = {
+    "pump 335 (district 3) 3 % faster for a day": {"district_3": {"pump_335": 1.03}},
+    "demand of district 1 up by 5 % for a day": {"district_1": {"demand": 1.05}},
+}
 
 
 def draw_map(path: Path) -> None:
@@ -94,28 +98,23 @@ def draw_map(path: Path) -> None:
         figure.savefig(path, dpi=130, metadata={"Software": None})
 
 
-def draw_effects(path: Path, found: cf.Fit, recording: cf.Recording, plant: net3.Truth) -> None:
-    """Two questions, three districts: what was measured, the answer, and the twin."""
-    questions = {
-        "pump 335 (district 3) 3 % faster for a day": {"district_3": {"pump_335": 1.03}},
-        "demand of district 1 up by 5 % for a day": {"district_1": {"demand": 1.05}},
-    }
+def draw_answers(paths: tuple[Path, Path], found: cf.Fit, recording: cf.Recording, plant: net3.Truth) -> None:
+    """Two questions, three districts: levels in both worlds, and their difference with its interval and the twin's."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 6.2), layout="constrained", facecolor="white")
-        for part, (question, change) in zip(figure.subfigures(2, 1), questions.items(), strict=True):
-            part.suptitle(question, x=0.01, ha="left", fontweight="bold", fontsize=9.5)
+        levels, effects = (Figure(figsize=(9.6, 6.2), layout="constrained", facecolor="white") for _ in paths)
+        parts = zip(levels.subfigures(2, 1), effects.subfigures(2, 1), QUESTIONS.items(), strict=True)
+        for level_part, effect_part, (question, change) in parts:
             twin = plant.twin(change, start=START)
             worlds = found.counterfactual(recording, do=twin.do, start=twin.start, stop=twin.stop)
-            for axes, unit in zip(part.subplots(1, 3), net3.UNITS, strict=True):
-                world, truth = worlds[unit], twin.effect[unit]
-                score = net3.r_squared(truth, world.mean - world.factual, recording.slice(0, HALF)[unit].y.std(axis=0))
-                _trajectories(axes, recording[unit].y[:, 0], plant.y[unit][:, 0], world, truth[:, 0], twin)
-                axes.set_title(f"R² {score:.3f}", loc="right", fontsize=8.5, color=MUTED)
-                axes.set_ylabel(f"level of tank {unit[-1]} [m]")
-                axes.set_xlabel("hours since the change")
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-        figure.savefig(path, dpi=130, metadata={"Software": None})
+            for part, draw in ((level_part, _levels), (effect_part, _effects)):
+                part.suptitle(question, x=0.01, ha="left", fontweight="bold", fontsize=9.5)
+                for axes, unit in zip(part.subplots(1, 3), net3.UNITS, strict=True):
+                    draw(axes, unit, recording, plant, worlds[unit], twin)
+                    axes.set_xlabel("hours since the change")
+        for path, figure in zip(paths, (levels, effects), strict=True):
+            handles, labels = figure.axes[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+            figure.savefig(path, dpi=105, metadata={"Software": None})
 
 
 def draw_feedback(path: Path, found: cf.Fit, recording: cf.Recording, plant: net3.Truth) -> None:
@@ -170,36 +169,50 @@ def draw_feedback(path: Path, found: cf.Fit, recording: cf.Recording, plant: net
         figure.savefig(path, dpi=130, metadata={"Software": None})
 
 
-def _trajectories(
-    axes: Axes,
-    measured: net3.FloatArray,
-    quiet: net3.FloatArray,
-    world: cf.Trajectory,
-    effect: net3.FloatArray,
-    twin: net3.Twin,
+def _levels(
+    axes: Axes, unit: str, recording: cf.Recording, plant: net3.Truth, world: cf.Trajectory, twin: net3.Twin
 ) -> None:
+    """Of the district's tank: measured, answered, true."""
     hours = np.arange(-BEFORE, twin.stop - twin.start) * net3.STEP / 3600
     since = hours[BEFORE:]
+    truth = plant.y[unit][twin.start : twin.stop, 0] + twin.effect[unit][:, 0]
     axes.axvspan(0, 24, color=SHADE, linewidth=0)
-    axes.plot(hours, measured[twin.start - BEFORE : twin.stop], color=HAPPENED, linewidth=0.8, label="measured")
-    if world.lower is not None and world.upper is not None:
-        low, high = world.lower[:, 0], world.upper[:, 0]
-        axes.fill_between(since, low, high, color=ANSWER, alpha=0.25, linewidth=0, label="its 95 % interval")
-    axes.plot(since, world.mean[:, 0], color=ANSWER, linewidth=1.4, label="answer: what would have been measured")
     axes.plot(
-        since, quiet[twin.start : twin.stop] + effect, color=INK, dashes=(3, 1.6), linewidth=1.1,
-        label="truth: EPANET run again, without noise",
-    )  # fmt: skip
+        hours, recording[unit].y[twin.start - BEFORE : twin.stop, 0], color=HAPPENED, linewidth=0.8, label="measured"
+    )
+    axes.plot(since, world.mean[:, 0], color=ANSWER, linewidth=1.4, label="answer: what would have been measured")
+    axes.plot(since, truth, color=INK, dashes=(3, 1.6), linewidth=1.1, label="truth: EPANET run again, without noise")
     axes.set_xlim(hours[0], hours[-1])
+    axes.set_ylabel(f"level of tank {unit[-1]} [m]")
+
+
+def _effects(
+    axes: Axes, unit: str, recording: cf.Recording, plant: net3.Truth, world: cf.Trajectory, twin: net3.Twin
+) -> None:
+    """Of the change on the district's tank: answered with its interval, and true. R² is of all eleven channels."""
+    since = np.arange(twin.stop - twin.start) * net3.STEP / 3600
+    score = net3.r_squared(twin.effect[unit], world.mean - world.factual, recording.slice(0, HALF)[unit].y.std(axis=0))
+    axes.axvspan(0, 24, color=SHADE, linewidth=0)
+    if world.lower is not None and world.upper is not None:
+        low, high = (bound[:, 0] - world.factual[:, 0] for bound in (world.lower, world.upper))
+        axes.fill_between(since, low, high, color=ANSWER, alpha=0.3, linewidth=0, label="its 95 % interval")
+    axes.plot(since, (world.mean - world.factual)[:, 0], color=ANSWER, linewidth=1.2, label="answer")
+    axes.plot(
+        since, twin.effect[unit][:, 0], color=INK, dashes=(3, 1.6), linewidth=1.1, label="truth: twin run of EPANET"
+    )
+    axes.set_title(f"R² {score:.3f}", loc="right", fontsize=8.5, color=MUTED)
+    axes.set_xlim(since[0], since[-1])
+    axes.set_ylabel(f"change of tank {unit[-1]}'s level [m]")
 
 
 def main() -> None:
     draw_map(IMAGES / "water-network-map.png")
     recording, plant = net3.simulate(seed=0)
-    found = cf.fit(recording.slice(0, HALF), form="free")
-    draw_effects(IMAGES / "water-network-effects.png", found, recording, plant)
+    found = cf.fit(recording.slice(0, HALF))
+    names = ("water-network-levels.png", "water-network-effects.png")
+    draw_answers((IMAGES / names[0], IMAGES / names[1]), found, recording, plant)
     recording, plant = net3.simulate(seed=1, controls=True)
-    found = cf.fit(recording.slice(0, HALF), form="free")
+    found = cf.fit(recording.slice(0, HALF))
     draw_feedback(IMAGES / "water-network-feedback.png", found, recording, plant)
 
 

@@ -1,7 +1,8 @@
 """The Mines wastewater plant: a real log of five units, made ready for a fit, and the rows it is judged on.
 
 The log is the table mines_fault of the R package mowater (MIT, © 2020 Luke Durell), one minute a row. It is not part of
-this project: the file is looked for in ``../shared/data`` beside the project, or where COUNTERFLOW_MINES says.
+this project: the file is looked for in ``../shared/data`` beside the project, or where COUNTERFLOW_MINES says. It names
+no units of measure; those given here are a reading of its numbers (a plant in the United States), not documented.
 
 What is done to it, and why, each from looking at the training rows only:
 

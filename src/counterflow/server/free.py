@@ -39,6 +39,7 @@ FLAT = 0.01  # nats for each parameter that eight steps must be worth, to go on
 TURNS = 4  # of maximum likelihood given C, and C given the states, at most
 DONE = 0.02  # nats for each parameter that a turn must bring for another one
 MOST_STATES = 60
+JUDGES = 60_000  # held-out rows that the order is judged by
 WORTHLESS = 2e-4  # nats a row and number that a better order must bring
 LONG = 100_000  # rows beyond which a stretch is fitted first
 STRETCH = 40_000
@@ -111,9 +112,9 @@ def _subspace_start(
         raise DataError(f"fit: {order} states are more than these rows carry; give an order of at most {most} in all")
     try:
         if order is None:
-            candidates = range(1, min(most, 2 * r + 4, MOST_STATES) + 1)
+            candidates = range(1, min(most, 4 * r, MOST_STATES) + 1)
             models = subspaces(s, u, candidates, past=past, future=future, stretches=split[0])
-            choice = choose_order(models, s, u, split[1])
+            choice = choose_order(models, s, u, _enough(split[1]))
             # in a long record even what is worth nothing is certain
             enough = choice.lag <= np.maximum(choice.standard_errors, WORTHLESS * r)
             order = min(choice.order, int(np.array(choice.orders)[enough].min()))
@@ -128,6 +129,16 @@ def _subspace_start(
         names=("all units",), states=(len(A),), inputs=(u.shape[1],), values=s, u=u, observation=C, noise=R,
         A_local=A, B_local=B, Q_local=Q,
     )  # fmt: skip
+
+
+def _enough(runs: list[slice]) -> list[slice]:
+    """The first stretches, of not more rows than it takes to tell orders apart."""
+    out, left = [], JUDGES
+    for run in runs:
+        if left > 0:
+            out.append(slice(run.start, min(run.stop, run.start + left)))
+            left -= run.stop - run.start
+    return out
 
 
 def _plain_start(s: FloatArray, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
