@@ -159,7 +159,7 @@ def open_section(form: str, results: list[Found]) -> list[str]:
         "",
         f"Least R² of {scores.size} ({len(results)} seeds, {len(CHANGES)} changes, {len(net3.UNITS)} districts): "
         f"**{scores.min():.3f}**, mean {scores.mean():.3f}, {int((scores < TARGET).sum())} below {TARGET:g}. "
-        f"Intervals: {inside}" + (f"; {without} fits give none" if 0 < without < len(results) else "") + ". "
+        f"Intervals: {inside}" + (f"; fits without any: {without}" if 0 < without < len(results) else "") + ". "
         f"Converged: {sum(r.converged for r in results)} of {len(results)}. Feedback alarms: {alarms} of "
         f"{inputs * len(results)} inputs. Rows with a tank at its limit: {sum(r.pinned for r in results)}. Seconds a "
         f"fit: {np.mean(wall):.0f} on the clock (at most {max(wall):.0f}), {np.mean(processor):.0f} of the processor "
@@ -191,8 +191,9 @@ def closed_section(loops: list[Controlled]) -> list[str]:
             for seed, loop in enumerate(loops)
         ),
         "",
-        "The last column counts rows with a tank at its limit in the run with the pump held, from the first row on. A "
-        "full tank no longer answers to its inputs, which no linear model knows.",
+        "The last column counts rows with a tank at its limit in the changed run with the pump held, from the first "
+        "row on. Where a tank is full, pressures jump, which no linear model knows: in seed 0 tank 3 is full in 2 of "
+        "the 576 rows, and these hold 25 % of the squares of district 3's true effect; in seed 2 3 rows and 13 %.",
         "",
     ]
 

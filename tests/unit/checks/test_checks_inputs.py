@@ -82,7 +82,7 @@ def test_a_controller_is_caught_and_named(law: Law, same_row: bool | None) -> No
         pump, demand = feedback_checks(material_of(closed_loop(law, 1500, seed), tank_plant()))
         assert pump.verdict == "fail", (seed, pump)
         assert pump.number > 0.1
-        assert "of tank foretell" in pump.finding
+        assert "those of tank, foretell" in pump.finding
         assert "makes the answer unsafe for the question what will happen in the running plant" in pump.finding
         assert "nobody records" in pump.finding
         assert "set point" in pump.remedy

@@ -351,7 +351,8 @@ def _feedback(material: Material, name: str, found: Feedback, counted: str) -> C
     when = "earlier measurements" if late else "measurements of the same row"
     both = " (and the same row tells more)" if late and same[1] >= FAINT else ""
     finding = (
-        f"{when} of {unit} foretell {_percent(number)} of {name}'s moves{both}: it reacts to them, as a controller "
+        f"{when}, most clearly those of {unit}, foretell {_percent(number)} of {name}'s moves{both}: it reacts to them "
+        "(or to what moves with them), as a controller "
         "does (or both follow one programme that the input's own past does not show). With a right model the "
         "couplings are not biased by that; but an effect is then the one with this input "
         "held or overridden, not the one in the running plant, whose controller would answer the change. This "

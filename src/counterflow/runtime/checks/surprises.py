@@ -18,6 +18,7 @@ LAGS = 10
 LIKELY = 1e-3  # a p-value below this is no accident: a handful of units is looked at, not thousands
 NEGLIGIBLE, MATERIAL = 0.01, 0.05  # share of a surprise's variance that could still be foreseen
 SIZE, FAR = 1.1, 1.5  # factor by which the variance of surprises departs from one: worth a word, wrong
+COLLINEAR = 1e5  # condition of regressors beyond which the size of a change is not to be trusted
 CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves
 SHIFT, LARGE_SHIFT = 0.1, 0.5  # of the mean surprise between the halves, in standard deviations
 SPREAD, LARGE_SPREAD = 1.25, 2.0  # ratio of the surprises' variances of the halves
@@ -159,6 +160,7 @@ class Drift:
     level: float  # difference of the mean surprise, standard deviations
     ratio: float  # variance of the surprises, second half over first
     ratio_error: float  # of its logarithm
+    condition: float  # of the correlations of what the surprises are regressed on
 
 
 def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = None) -> Drift | None:
@@ -213,7 +215,16 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
         p_values, changes, overall, beyond(float(np.square(means[1] - means[0]).sum()) / share, width), level,
         second / first if first > 0 else float("nan"),
         math.hypot(first_error / first, second_error / second) if first > 0 and second > 0 else float("inf"),
+        _condition(covariance),
     )  # fmt: skip
+
+
+def _condition(covariance: FloatArray) -> float:
+    """Of the correlation matrix; columns that never move are left out."""
+    size = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    moves = size > 1e-12 * size.max(initial=0.0)
+    values = np.linalg.eigvalsh(covariance[np.ix_(moves, moves)] / np.outer(size[moves], size[moves]))
+    return float(values[-1] / max(values[0], 1e-300)) if values.size else 1.0
 
 
 def drift_checks(material: Material) -> list[Check]:
@@ -231,8 +242,10 @@ def drift_checks(material: Material) -> list[Check]:
         number = change if sure.any() else found.overall
         couplings = _graded(change, CHANGE, LARGE_CHANGE)
         others = np.delete(found.changes * sure, m)
-        if couplings == "fail" and others.max(initial=0.0) < LARGE_CHANGE:
-            couplings = "caution"  # a plant that is not quite linear moves its own blocks; answers are about others'
+        if couplings == "fail" and (others.max(initial=0.0) < LARGE_CHANGE or found.condition > COLLINEAR):
+            # a plant that is not quite linear moves its own blocks, but answers are about others'; where units move
+            # together, what one does is taken for what another does, and the size of a change is anybody's guess
+            couplings = "caution"
         level: Verdict = "pass"
         size: Verdict = "pass"
         if found.level_p < LIKELY:
