@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from counterflow.protocol import Message
 
 CHECKED = 50_000  # rows of a long log that are checked
+WEAK = 0.1  # share of a channel's variance that its unit's numbers carry, below which answers about it are doubtful
+ABSURD = 100.0  # robust standard deviations from the median that no reading should be away
 NEAR = 0.2  # standard errors that a fit may still be away from its maximum and give intervals
 EXACT_NUMBERS = "its message determines its measurements exactly, because every channel carries a signal of its own"
 
@@ -65,7 +67,7 @@ def log_fit(
         if chosen.form == "partitioned" and wanted and good:
             spread = uncertainty(shared, found)
         spread = None if spread is None or not good else spread.with_doubts(doubts)
-    caveats = [*(str(doubt) for doubt in doubts), *notes, *_what_was_sent(recording, units)]
+    caveats = [*(str(doubt) for doubt in doubts), *notes, *_what_was_sent(recording, units), *_absurd(recording)]
     if found.at_bound:
         caveats.append(
             "the estimate rests on the stability bound: the data ask for a system that drifts without end. Answers "
@@ -106,7 +108,8 @@ def _what_was_sent(recording: Recording, units: Mapping[str, client.State]) -> l
         assert state.reading is not None
         space = state.reading.space
         y, known = recording[name].y, state.y
-        closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int(np.isnan(known).any(axis=1).sum())
+        used = client.rows_and_channels(known)[0]
+        closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int((~used).sum())
         if closed or lost:
             out.append(
                 f"unit {name!r}: {closed} readings missing for up to {client.logs.SHORT} rows were filled in, "
@@ -115,6 +118,36 @@ def _what_was_sent(recording: Recording, units: Mapping[str, client.State]) -> l
         silent = [state.description.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
         if silent:
             out.append(f"unit {name!r}: nothing can be asked about {', '.join(silent)}: no signal was found there")
+        share = 1 - np.diag(state.reading.rest)
+        weak = [state.description.output_names[k] for k in np.flatnonzero((share < WEAK) & space.W.any(axis=1))]
+        if weak:
+            out.append(
+                f"unit {name!r}: {', '.join(weak)} look like noise to it (less than {100 * WEAK:.0f} % of the movement "
+                "is shared with earlier rows, its inputs or its other channels); effects on them may be missed: rank="
+                f"{len(space.scale)} would send every channel"
+            )
         if space.rank == int(space.W.any(axis=1).sum()):
             out.append(f"unit {name!r}: {EXACT_NUMBERS}; compression hides only levels and scales here")
+    return out
+
+
+def _absurd(recording: Recording) -> list[str]:
+    """Readings so far out that they are no readings; one of them can decide a fit."""
+    out = []
+    for name in recording.names:
+        record = recording[name]
+        for values, channels in ((record.u, record.unit.input_names), (record.y, record.unit.output_names)):
+            for k, channel in enumerate(channels):
+                column = values[:, k]
+                known = column[np.isfinite(column)]
+                if not len(known):
+                    continue
+                away = np.abs(known - np.median(known))
+                usual = 1.4826 * float(np.median(away))
+                if usual > 0 and away.max() > ABSURD * usual:
+                    row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
+                    out.append(
+                        f"unit {name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
+                        "the usual movement away from its median; if that is no reading, make it missing and fit again"
+                    )
     return out

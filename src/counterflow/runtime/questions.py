@@ -86,6 +86,8 @@ class Server:
     caveats: tuple[str, ...] = ()  # of the fit; they travel with every answer
     points: Mapping[str, OperatingPoint] = field(default_factory=dict)  # of the inputs of units fitted from logs
 
+    link: str | None = None  # of a stored server: what its units' files refer to
+
     def point(self, name: str) -> OperatingPoint:
         """Where the unit's inputs rest, and which row they act on."""
         return self.points.get(name) or OperatingPoint.none(self.unit(name).n_inputs)
@@ -163,6 +165,7 @@ def effect(
 ) -> Effect:
     """Effect of changes at one or several units on the asking unit's outputs."""
     target = part.unit.name
+    _refuse_other_fit(server, part)
     check_count("effect", "horizon", horizon)
     if duration is not None:
         check_count("effect", "duration", duration)
@@ -207,6 +210,7 @@ def what_would_have_happened(
 
     ``y`` (rows, D_m): the unit's own measurements of all rows of that record.
     """
+    _refuse_other_fit(server, part)
     stop = server.rows if stop is None else stop
     _check_window("counterfactual", server.rows, start, stop)
     measured = _own_measurements("counterfactual", server, part, y)[start:stop]
@@ -242,6 +246,7 @@ def forecast(
     server: Server, part: UnitPart, horizon: int, plan: Mapping[str, Any] | None, level: float, watch: Watch | None
 ) -> Trajectory:
     """What the asking unit's outputs will be after the record's last row, if inputs follow a plan (else: stay)."""
+    _refuse_other_fit(server, part)
     check_count("forecast", "horizon", horizon)
     check_level("forecast", level)
     if server.couplings is None and server.method != "oracle":
@@ -271,6 +276,7 @@ def attribute(
     server: Server, part: UnitPart, y: FloatArray, start: int, stop: int | None, watch: Watch | None
 ) -> Attribution:
     """Split the departure of the asking unit's outputs from their usual level in rows start to stop - 1."""
+    _refuse_other_fit(server, part)
     stop = server.rows if stop is None else stop
     _check_window("attribute", server.rows, start, stop)
     measured = _own_measurements("attribute", server, part, y)[start:stop]
@@ -292,6 +298,7 @@ def paths(
     server: Server, part: UnitPart, cause: str, change: Any, horizon: int, duration: int | None, watch: Watch | None
 ) -> Paths:
     """The effect of a change, split by the way it takes."""
+    _refuse_other_fit(server, part)
     check_count("paths", "horizon", horizon)
     source, name = server.unit(cause), part.unit.name
     if cause == name:
@@ -323,6 +330,7 @@ def restore(
     from scipy.optimize import lsq_linear
 
     described, unit = part.unit, part.unit.name
+    _refuse_other_fit(server, part)
     check_count("restore", "horizon", horizon)
     if not isinstance(target, Mapping) or not target:
         raise OptionError("restore: target must be {output channel: change}, and not empty")
@@ -372,6 +380,14 @@ def restore(
     return Restoration(
         unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message, caveats
     )  # fmt: skip
+
+
+def _refuse_other_fit(server: Server, part: UnitPart) -> None:
+    if server.link is not None and part.link is not None and server.link != part.link:
+        raise DataError(
+            f"unit {part.unit.name!r}: its file belongs to another fit than the server's, so that they mean different "
+            "states; load both from one saved fit"
+        )
 
 
 def _ask_of_changes(

@@ -335,7 +335,12 @@ class Fit:
         """
         found = self.check(recording)
         told = self.couplings is not None and bool(self.couplings.doubts)  # doubts are caveats already
-        said = replace(found, checks=tuple(c for c in found.checks if c.name != "excitation" or not told)).sentences()
+        kept = [c for c in found.checks if c.name != "excitation" or not told]
+        faint = [c for c in found.checks if c.name == "feedback"]  # of feedback a hint is enough to be told
+        said = (
+            *replace(found, checks=tuple(kept)).sentences(),
+            *replace(found, checks=tuple(faint)).sentences("caution"),
+        )
         return replace(self, caveats=tuple(dict.fromkeys((*self.caveats, *said))))
 
     def effect(

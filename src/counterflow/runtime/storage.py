@@ -339,6 +339,7 @@ def load_server(directory: str | Path) -> Server:
             shared=couplings.shared if couplings is not None else None,
             caveats=texts(stored.described, "caveats"),
             points=_points(stored, counts),
+            link=str(stored.described["digest"]),
         )
 
 
@@ -449,7 +450,8 @@ def _stored_part(
     doubt = None
     if "doubt/variance" in stored.arrays:
         doubt = (stored.take("doubt/variance", (D,)), stored.take("doubt/scatter", (P, P)))
-    return UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point, doubt), estimated
+    link = stored.text("server")
+    return UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point, link, doubt), estimated
 
 
 def _stored_fit(

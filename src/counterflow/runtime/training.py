@@ -77,7 +77,7 @@ def fit(
     if not isinstance(recording, Recording):
         raise DataError(
             f"fit: recording must be a counterflow.Recording, got {type(recording).__name__}; "
-            "build one with Recording.from_arrays or Plant.simulate"
+            "build one with counterflow.read_logs (of files), Recording.from_arrays or Plant.simulate"
         )
     if watch is not None and not callable(watch):
         raise OptionError(f"fit: watch must be callable with (message, goes_up), got {type(watch).__name__}")

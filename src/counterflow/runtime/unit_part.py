@@ -36,6 +36,7 @@ class UnitPart:
     phi: FloatArray | None = None  # (P_m,)
     output_level: FloatArray | None = None  # (D_m,) where the outputs rest, if the model is of departures from it
     point: OperatingPoint | None = None  # the same for its inputs
+    link: str | None = None  # of a stored part: which server's file it belongs to
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
 
     def departures(self, y: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from counterflow.server.parameters import Estimate
 
 FloatArray = NDArray[np.float64]
 STILL = 1e-9  # standard deviation relative to level below which an input counts as never moved
-TOGETHER = 1e-6  # singular value, relative to the largest, below which inputs move together
+TOGETHER = 1e-4  # singular value, relative to the largest, below which inputs move together
 
 
 @dataclass(frozen=True)

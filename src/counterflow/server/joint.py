@@ -90,7 +90,7 @@ def identify(
             "record all units over a common period"
         )
     inputs = [message.inputs for message in messages]
-    same_row = _alignment(names, s, inputs, scale, runs, options.same_row)
+    same_row, unsure = _alignment(names, s, inputs, scale, runs, options.same_row)
     u = np.hstack([_ahead(v) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)])
     u = (u - level) / scale
     widths = tuple(v.shape[1] for v in inputs)
@@ -101,13 +101,13 @@ def identify(
     if options.form == "free":
         record, found, observation, noise, spread = standard_free(free, names, widths, own, scale)
         text = f"{len(free.found.A)} states that belong to no unit ({{}}); couplings between units are not among them"
-        notes = _notes(names, same_row, text, options)
+        notes = _notes(names, same_row, unsure, text, options)
         return System(record, found, observation, noise, own, level, same_row, notes, spread)
     start = _partition(names, free, own, states)
     record = _record(names, s, u, start, widths)
     found = _refined(record, start, options, progress)
     sizes = ", ".join(f"{name} {count}" for name, count in zip(names, start.states, strict=True))
-    notes = _notes(names, same_row, f"states of each unit ({{}}): {sizes}", options)
+    notes = _notes(names, same_row, unsure, f"states of each unit ({{}}): {sizes}", options)
     return _standard(record, found, own, scale, level, same_row, notes)
 
 
@@ -151,11 +151,15 @@ def _alignment(
     scale: FloatArray,
     runs: Sequence[slice],
     given: bool | Mapping[str, bool] | None,
-) -> tuple[bool, ...]:
-    """For each unit, whether knowing its input of row t helps to predict row t, given everything before."""
+) -> tuple[tuple[bool, ...], tuple[str, ...]]:
+    """For each unit, whether knowing its input of row t helps to predict row t, given everything before.
+
+    So it would, too, if a controller set the input from that row's measurements. Then earlier measurements foretell
+    the input as well; units of which that is true are named, because rows alone cannot tell the two apart.
+    """
     if isinstance(given, bool):
-        return (given,) * len(names)
-    chosen = dict(given or {})
+        return (given,) * len(names), ()
+    chosen, unsure = dict(given or {}), []
     if len(chosen) < len(names):
         u = np.hstack(list(inputs))
         u = (u - u.mean(axis=0)) / scale
@@ -167,8 +171,21 @@ def _alignment(
             for k, name in enumerate(names):
                 others = np.concatenate([np.arange(ends[k]), np.arange(ends[k + 1], u.shape[1])])
                 worth = everything - _regression_score(one, two, others) if ends[k + 1] > ends[k] else 0.0
-                chosen.setdefault(name, worth > max(WORTH, 5 / two.windows))
-    return tuple(bool(chosen.get(name, False)) for name in names)
+                if name not in chosen and worth > max(WORTH, 5 / two.windows):
+                    chosen[name] = True
+                    if _reacts(one, two, np.arange(ends[k], ends[k + 1])):
+                        unsure.append(name)
+    return tuple(bool(chosen.get(name, False)) for name in names), tuple(unsure)
+
+
+def _reacts(train: LaggedGram, test: LaggedGram, columns: NDArray[np.intp]) -> bool:
+    """Whether earlier numbers foretell these inputs better than all earlier inputs do by themselves."""
+    r, m, window = train.outputs, train.columns, train.window
+    last = (window - 1) * m
+    target = last + r + columns
+    inputs = np.concatenate([row * m + r + np.arange(m - r) for row in range(window - 1)])
+    with_numbers, without = _score(train, test, target, np.arange(last)), _score(train, test, target, inputs)
+    return with_numbers - without > max(2 * WORTH, 5 / test.windows)
 
 
 def _split(runs: Sequence[slice], rows: int, least: int) -> tuple[list[slice], list[slice]]:
@@ -189,17 +206,21 @@ def _regression_score(train: LaggedGram, test: LaggedGram, now: NDArray[np.intp]
     """Held-out log-likelihood a row of the numbers, given their past, past inputs, and inputs ``now`` of their row."""
     r, m, window = train.outputs, train.columns, train.window
     last = (window - 1) * m
-    target = last + np.arange(r)
-    given = np.concatenate([np.arange(last), last + r + now])
+    return _score(train, test, last + np.arange(r), np.concatenate([np.arange(last), last + r + now]))
+
+
+def _score(train: LaggedGram, test: LaggedGram, target: NDArray[np.intp], given: NDArray[np.intp]) -> float:
+    """Held-out log-likelihood a row of columns ``target`` of a window, given columns ``given``."""
+    r, size = len(target), train.window * train.columns
     G = train.matrix / train.windows
     ridge = 1e-6 * np.diag(np.diag(G[np.ix_(given, given)])) + 1e-12 * np.eye(len(given))
     W = np.linalg.solve(G[np.ix_(given, given)] + ridge, G[np.ix_(given, target)]).T
-    combine = np.zeros((r, window * m))
+    combine = np.zeros((r, size))
     combine[:, target], combine[:, given] = np.eye(r), -W
     inside, outside = (combine @ g.matrix @ combine.T / g.windows for g in (train, test))
     inside = inside + 1e-9 * np.diag(np.maximum(np.diag(G)[target], 1e-12))
-    _, size = np.linalg.slogdet(inside)
-    return float(-0.5 * (size + np.trace(np.linalg.solve(inside, outside))))
+    _, volume = np.linalg.slogdet(inside)
+    return float(-0.5 * (volume + np.trace(np.linalg.solve(inside, outside))))
 
 
 # ---- the start
@@ -367,7 +388,9 @@ def _standard(
     return System(standard, final, record.observation, found.R, own, level, same_row, notes)
 
 
-def _notes(names: tuple[str, ...], same_row: tuple[bool, ...], states: str, options: JointOptions) -> tuple[str, ...]:
+def _notes(
+    names: tuple[str, ...], same_row: tuple[bool, ...], unsure: tuple[str, ...], states: str, options: JointOptions
+) -> tuple[str, ...]:
     held_out = "by the likelihood of held-out rows"
     ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
     how = held_out if options.same_row is None else "as given"
@@ -376,4 +399,12 @@ def _notes(names: tuple[str, ...], same_row: tuple[bool, ...], states: str, opti
         if ahead
         else ("inputs act on the next row")
     )
-    return states.format(held_out if options.order is None else "as given"), f"{acting} ({how})"
+    notes = (states.format(held_out if options.order is None else "as given"), f"{acting} ({how})")
+    if not unsure:
+        return notes
+    return (
+        *notes,
+        f"inputs of {', '.join(unsure)} are taken to act on their own row, but earlier measurements foretell them: if "
+        "a controller sets them from their own row's measurements, effects of them are wrong, even in sign, and their "
+        "intervals do not say so; then fit with same_row=False for these units",
+    )

@@ -308,3 +308,80 @@ def test_a_given_model_of_departures_can_be_asked_again():
     a, b = (f.effect("boiler", "turbine", {"u1": 1.0}, horizon=10).mean for f in (FOUND, again))
     assert np.abs(a - b).max() < 0.02 * np.abs(a).max()
     assert again.log_likelihood == pytest.approx(FOUND.log_likelihood, rel=0.05)
+
+
+# ---- what could mislead
+
+
+def closed_loop(gain, dither, rows=1500, seed=1):
+    """Unit a is driven from unit b's measurement of the same row."""
+    plant = cf.random_plant(units=["a", "b"], states=2, inputs=1, outputs=4, topology="chain", rng=3)
+    rng = np.random.default_rng(seed)
+    h, ys, us = np.zeros(4), [], []
+    for _ in range(rows):
+        y = plant.C @ h + np.linalg.cholesky(plant.R) @ rng.standard_normal(8)
+        u = np.array([-gain * y[4] + dither * rng.standard_normal(), rng.standard_normal()])
+        ys.append(y)
+        us.append(u)
+        h = plant.A @ h + plant.B @ u + np.linalg.cholesky(plant.Q) @ rng.standard_normal(4)
+    y, u = np.array(ys), np.array(us)
+    arrays = {"a": (y[:, :4], u[:, :1]), "b": (y[:, 4:], u[:, 1:])}
+    return cf.Recording.from_arrays(arrays, dt=1.0, units=plant.units)
+
+
+def test_a_controller_that_reacts_within_the_row_is_not_passed_over_in_silence():
+    recording = closed_loop(gain=0.4, dither=0.05)
+    found = cf.fit(recording)
+    answer = found.effect("a", "b", {"u1": 1.0}, horizon=5)
+    assert found.points["a"].same_row  # rows alone cannot tell; what matters is that the answer says so
+    assert any("wrong, even in sign" in text and "same_row=False" in text for text in answer.caveats)
+    open_loop = cf.fit(moved(RECORDING, 1.0, 0.0, 20.0, same_row=True))
+    assert not any("wrong, even in sign" in text for text in open_loop.caveats)
+
+
+def test_hints_of_feedback_travel_with_answers():
+    found = cf.fit(closed_loop(gain=0.4, dither=0.5), same_row=False)
+    verdicts = {check.about: check.verdict for check in found.check()["feedback"]}
+    assert verdicts["a u1"] in ("caution", "fail")
+    assert any("feedback" in text for text in found.effect("a", "b", {"u1": 1.0}, horizon=3).caveats)
+
+
+def test_inputs_that_nearly_copy_each_other_are_refused():
+    arrays = {n: (RECORDING[n].y, RECORDING[n].u.copy()) for n in RECORDING.names}
+    u = arrays["boiler"][1]
+    u[:, 1] = 2 * u[:, 0] + 1e-4 * np.random.default_rng(0).standard_normal(len(u))
+    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units))
+    with pytest.raises(cf.UnidentifiedError, match="move together"):
+        found.effect("boiler", "turbine", {"u1": 1.0}, horizon=3)
+
+
+def test_an_absurd_reading_is_named():
+    arrays = {n: (RECORDING[n].y.copy(), RECORDING[n].u.copy()) for n in RECORDING.names}
+    arrays["turbine"][1][777, 0] = -9999.0
+    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units), order=2)
+    assert any("'turbine': u1 is -9999 in row 777" in text for text in found.caveats)
+    assert not any("usual movement" in text for text in FOUND.caveats)
+
+
+def test_a_channel_that_looks_like_noise_is_named():
+    arrays = {n: (RECORDING[n].y.copy(), RECORDING[n].u) for n in RECORDING.names}
+    arrays["tank"][0][:, 2] = np.random.default_rng(1).standard_normal(RECORDING.rows)
+    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units), order=2)
+    named = [text for text in found.caveats if "'tank'" in text and "y3" in text]
+    assert named
+    assert "noise" in named[0] or "no signal" in named[0]
+
+
+def test_parts_of_different_fits_do_not_answer_together(tmp_path):
+    for name, rows in (("one", 600), ("two", 700)):
+        cf.fit(RECORDING.slice(0, rows), order=2).save(tmp_path / name)
+    server, tank = cf.load_server(tmp_path / "one"), cf.load_unit(tmp_path / "two" / "units" / "tank.safetensors")
+    with pytest.raises(cf.DataError, match="belongs to another fit"):
+        tank.effect(server, "boiler", {"u1": 1.0}, horizon=3)
+
+
+def test_a_report_of_the_free_form_does_without_the_graph(tmp_path):
+    from counterflow.report import AskEffect, write_report
+
+    write_report(tmp_path / "report.html", FREE, RECORDING, [AskEffect("boiler", "turbine", {"u1": 0.5})])
+    assert "boiler" in (tmp_path / "report.html").read_text()

@@ -93,7 +93,8 @@ def white_checks(material: Material) -> list[Check]:
         if verdict == "pass" and found.p_value < LIKELY:
             finding += ": no accident, but too little to matter"
         remedy = (
-            "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'), give it more states, or "
+            "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'; from logs: order= with more "
+            "states, or form='free'), or "
             "record what else acts on the unit"
         )
         short = f"the model misses dynamics: {_percent(found.share)} of what surprises it could have been foreseen"
