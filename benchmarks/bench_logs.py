@@ -33,7 +33,8 @@ answer = found.effect("unit1", "unit2", {"unit1_valve1": 10.0}, horizon=50)
 with open("/proc/self/status") as file:  # ru_maxrss would count the process that started this one
     peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 2**20
 print(json.dumps({
-    "import": marks[1] - marks[0], "fit": marks[2] - marks[1], "processor": processor, "peak": peak, "status": str(found.status),
+    "import": marks[1] - marks[0], "fit": marks[2] - marks[1], "processor": processor, "peak": peak,
+    "status": str(found.status),
     "states": [unit.states for unit in found.plant.units], "mean": answer.mean.tolist(),
     "lower": None if answer.lower is None else answer.lower.tolist(),
     "upper": None if answer.upper is None else answer.upper.tolist(), "sent": found.traffic.bytes_up / 2**20,
@@ -98,7 +99,7 @@ def main() -> None:
         "|---|---|",
         f"| import | {found['import']:.0f} s |",
         f"| fit | {found['fit']:.0f} s |",
-        f"| **both** | **{total:.0f} s** on the clock, {found['processor']:.0f} s of processor time (asked: under 180 s) |",
+        f"| **both** (asked: under 180 s) | **{total:.0f} s** on the clock, {found['processor']:.0f} s of the processor |",
         f"| peak memory | **{found['peak']:.2f} GiB** (asked: under 6 GiB) |",
         f"| sent by all units | {found['sent']:.0f} MiB |",
         f"| status | {found['status']} |",
