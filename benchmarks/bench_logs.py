@@ -99,7 +99,7 @@ def main() -> None:
         "|---|---|",
         f"| import | {found['import']:.0f} s |",
         f"| fit | {found['fit']:.0f} s |",
-        f"| **both** (asked: under 180 s) | **{total:.0f} s** on the clock, {found['processor']:.0f} s of the processor |",
+        f"| **both** (asked: under 180 s) | **{total:.0f} s** on the clock, {found['processor']:.0f} s of CPU |",
         f"| peak memory | **{found['peak']:.2f} GiB** (asked: under 6 GiB) |",
         f"| sent by all units | {found['sent']:.0f} MiB |",
         f"| status | {found['status']} |",
