@@ -51,6 +51,10 @@ PUBLISHED_CAVEAT = (
     "treat this number as the method's output, not as the plant's answer"
 )
 MOST_STEPS = 1_000_000
+SLOW = (
+    "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, are "
+    "extrapolated far: compare movements, not levels"
+)
 NO_INTERVAL = "standard errors were not computed for this fit, so there is no interval"
 
 
@@ -290,8 +294,9 @@ def attribute(
     shares["rest"] = departure - sum(shares.values())
     frozen = MappingProxyType({name: _frozen(values) for name, values in shares.items()})
     return Attribution(
-        unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen, _fit_caveats(server)
-    )
+        unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen,
+        (*_fit_caveats(server), *((SLOW,) if server.radius > 1 - 1 / server.rows else ())),
+    )  # fmt: skip
 
 
 def paths(

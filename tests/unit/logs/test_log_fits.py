@@ -385,3 +385,13 @@ def test_a_report_of_the_free_form_does_without_the_graph(tmp_path):
 
     write_report(tmp_path / "report.html", FREE, RECORDING, [AskEffect("boiler", "turbine", {"u1": 0.5})])
     assert "boiler" in (tmp_path / "report.html").read_text()
+
+
+def test_an_attribution_says_when_its_level_is_extrapolated():
+    unit = cf.Unit("tank", states=1, inputs=1, outputs=1)
+    slow = cf.Plant(units=[unit], A=[[0.9999]], B=[[0.1]], C=[[1.0]], Q=[[1e-3]], R=[[0.1]])
+    recording = slow.simulate(300, rng=1)
+    text = cf.fit(recording, slow, method="oracle").attribute(recording, "tank", 10, 20).caveats
+    assert any("extrapolated" in caveat for caveat in text)
+    quick = FOUND.attribute(RECORDING, "tank", 10, 20)
+    assert not any("extrapolated" in caveat for caveat in quick.caveats)
