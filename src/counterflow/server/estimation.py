@@ -154,7 +154,7 @@ def _climb(
             idle = 0
         if decrement < best_decrement:
             best, best_decrement = at, decrement
-        level = len(trace) > LEVEL and trace[-1] - trace[-1 - LEVEL] <= flat
+        level = flat > 0 and len(trace) > LEVEL and trace[-1] - trace[-1 - LEVEL] <= flat
         if decrement <= tolerance**2 or count >= evaluations or idle > PATIENCE or level:
             break
         direction = _two_loops(gradient, pairs, metric)
