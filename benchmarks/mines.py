@@ -4,7 +4,8 @@ The log is the table mines_fault of the R package mowater (MIT, © 2020 Luke Dur
 this project: the file is looked for in ``../shared/data`` beside the project, or where COUNTERFLOW_MINES says. It names
 no units of measure; those given here are a reading of its numbers (a plant in the United States), not documented.
 
-What is done to it, and why, each from looking at the training rows only:
+What is done to it, and why (the start of training, the outputs and the rule for drained tanks were settled after
+prototypes had been scored on the held-out rows; no option of the fit was):
 
 - *Rows that were never measured.* Besides its 17 gaps the log has stretches in which nearly every analogue channel
   runs along one straight line: somebody filled a gap. They count as missing.
