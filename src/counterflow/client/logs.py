@@ -146,10 +146,8 @@ class Reading:
         """What is sent of measurements (T+1, D_m)."""
         measured, chosen = rows_and_channels(y)
         z = (y[np.ix_(measured, chosen)] - self.space.mean[chosen]) / self.space.scale[chosen]
-        noise = np.einsum("ir,ij,jr->r", self.weights, np.diag(np.nan_to_num(self.space.noise)), self.weights)
-        return Reduced(
-            unit, np.ascontiguousarray(z @ self.weights[chosen]), spans_of(measured), noise, np.ascontiguousarray(u)
-        )
+        values = np.ascontiguousarray(z @ self.weights[chosen])
+        return Reduced(unit, values, spans_of(measured), np.ascontiguousarray(u))
 
     def model(self, unit: str, found: Identified) -> LocalModel:
         """The unit's own model in engineering units: C = scale L C̃, R = scale (L R̃ Lᵀ + rest) scale.

@@ -266,13 +266,12 @@ class Reduced(Message):
     """Unit to server, once, if it has a log and no model: its measurements reduced to a few numbers a row.
 
     ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows that were
-    measured (level, scale and basis stay at the unit); ``spans`` (k, 2): those rows; ``noise`` (r,): variance of the
-    white noise in each number, as far as the unit can tell; ``inputs`` (T+1, U) of all rows, in engineering units.
+    measured (level, scale, basis and noise stay at the unit); ``spans`` (k, 2): those rows; ``inputs`` (T+1, U) of all
+    rows, in engineering units.
     """
 
     values: FloatArray = field(metadata=MATRIX)
     spans: FloatArray = field(metadata=MATRIX)
-    noise: FloatArray = field(metadata=VECTOR)
     inputs: FloatArray = field(metadata=MATRIX)
 
     def check(self) -> None:
@@ -280,9 +279,6 @@ class Reduced(Message):
         if rows < 2 or rank < 1:
             raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
         self._expect_shape("spans", (self.spans.shape[0], 2))
-        self._expect_shape("noise", (rank,))
-        if self.noise.min() < 0:
-            raise ProtocolError(f"{self.label}: field 'noise' must not be negative, got {self.noise.min()}")
         _check_spans(self.label, self.spans, rows, self.values.shape[0])
 
     @property

@@ -28,11 +28,24 @@ from counterflow.counterfactual import (
     band,
     deviation,
 )
-from counterflow.errors import DataError, OptionError, UnidentifiedError, UnknownNameError
+from counterflow.errors import DataError, OptionError, UnidentifiedError
 from counterflow.filtering import rts_smoother
 from counterflow.plant import OperatingPoint, Unit
 from counterflow.plant.units import unit_named
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
+from counterflow.runtime.arguments import (
+    ChangeLike,
+    as_schedule,
+    channel_index,
+    check_count,
+    check_level,
+    check_window,
+    marked,
+    of_cause,
+    refuse_beyond_limits,
+    replacements,
+    unit_names,
+)
 from counterflow.server.information import positions
 from counterflow.server.layout import Layout
 from counterflow.server.likelihood import SharedRecord
@@ -43,14 +56,12 @@ if TYPE_CHECKING:
     from counterflow.runtime.unit_part import UnitPart
 
 FloatArray = NDArray[np.float64]
-ChangeLike = Sequence[float] | FloatArray | Mapping[str, float]
 Watch = Callable[[Message, bool], None]
 
 PUBLISHED_CAVEAT = (
     "the published method cannot recover B_mn when inputs are white and is biased otherwise (docs/theory/paper.md): "
     "treat this number as the method's output, not as the plant's answer"
 )
-MOST_STEPS = 1_000_000
 SLOW = (
     "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, are "
     "extrapolated far: compare movements, not levels"
@@ -174,14 +185,14 @@ def effect(
     if duration is not None:
         check_count("effect", "duration", duration)
     check_level("effect", level)
-    causes = _names("effect", "cause", cause)
+    causes = unit_names("effect", "cause", cause)
     changes = []
     for name in causes:
         source = server.unit(name)
-        given: Any = change if isinstance(cause, str) else _of_cause(change, name)
-        values = _as_schedule(source, given, horizon, duration)
+        given: Any = change if isinstance(cause, str) else of_cause(change, name)
+        values = as_schedule(source, given, horizon, duration)
         _refuse_doubtful(server, source, values)
-        _refuse_beyond_limits(source, values, absolute=False)
+        refuse_beyond_limits(source, values, absolute=False)
         changes.append(Change(target, name, False, 0, "", values))
     (found,) = _ask_of_changes(server, "effect", target, changes, horizon, duration, watch)
     C = part.model.C
@@ -216,7 +227,7 @@ def what_would_have_happened(
     """
     _refuse_other_fit(server, part)
     stop = server.rows if stop is None else stop
-    _check_window("counterfactual", server.rows, start, stop)
+    check_window("counterfactual", server.rows, start, stop)
     measured = _own_measurements("counterfactual", server, part, y)[start:stop]
     check_level("counterfactual", level)
     if not isinstance(do, Mapping) or not do:
@@ -225,9 +236,9 @@ def what_would_have_happened(
     changes = []
     for cause, given in do.items():
         source = server.unit(cause)
-        for first, values, channels in _replacements(source, given, start, stop - start):
-            _refuse_doubtful(server, source, _marked(source, channels))
-            _refuse_beyond_limits(source, values, absolute=True, channels=channels)
+        for first, values, channels in replacements(source, given, start, stop - start):
+            _refuse_doubtful(server, source, marked(source, channels))
+            refuse_beyond_limits(source, values, absolute=True, channels=channels)
             point, chosen = server.point(cause), ",".join(map(str, channels))
             values = values - point.input_level
             if point.same_row:  # the input of a row stands one row earlier in the model
@@ -261,9 +272,9 @@ def forecast(
         raise OptionError(f"forecast: plan must be {{unit: {{input channel: values}}}}, got {type(plan).__name__}")
     for cause, given in (plan or {}).items():
         source = server.unit(cause)
-        for start, values, channels in _replacements(source, given, 0, horizon):
-            _refuse_doubtful(server, source, _marked(source, channels))
-            _refuse_beyond_limits(source, values, absolute=True, channels=channels)
+        for start, values, channels in replacements(source, given, 0, horizon):
+            _refuse_doubtful(server, source, marked(source, channels))
+            refuse_beyond_limits(source, values, absolute=True, channels=channels)
             values = values - server.point(cause).input_level
             changes.append(Change(name, cause, True, start, ",".join(map(str, channels)), values))
     (found,) = exchange(server.knowledge(states=True), changes, Ask(name, "forecast", 0, horizon), watch)
@@ -282,7 +293,7 @@ def attribute(
     """Split the departure of the asking unit's outputs from their usual level in rows start to stop - 1."""
     _refuse_other_fit(server, part)
     stop = server.rows if stop is None else stop
-    _check_window("attribute", server.rows, start, stop)
+    check_window("attribute", server.rows, start, stop)
     measured = _own_measurements("attribute", server, part, y)[start:stop]
     unit = part.unit
     parts = exchange(server.knowledge(states=True), [], Ask(unit.name, "attribute", start, stop - start), watch)
@@ -308,9 +319,9 @@ def paths(
     source, name = server.unit(cause), part.unit.name
     if cause == name:
         raise OptionError(f"paths: cause and effect are both {name!r}; ask for the effect of another unit")
-    values = _as_schedule(source, change, horizon, duration)
+    values = as_schedule(source, change, horizon, duration)
     _refuse_doubtful(server, source, values)
-    _refuse_beyond_limits(source, values, absolute=False)
+    refuse_beyond_limits(source, values, absolute=False)
     asked = [Change(name, cause, False, 0, "", values)]
     found = _ask_of_changes(server, "paths", name, asked, horizon, duration, watch)
     mapped = {piece.share: _frozen(piece.mean @ part.model.C.T) for piece in found}
@@ -339,7 +350,7 @@ def restore(
     check_count("restore", "horizon", horizon)
     if not isinstance(target, Mapping) or not target:
         raise OptionError("restore: target must be {output channel: change}, and not empty")
-    outputs = [_channel(described, name, described.output_names, "output") for name in target]
+    outputs = [channel_index(described, name, described.output_names, "output") for name in target]
     wanted = np.array([float(value) for value in target.values()])
     if not np.isfinite(wanted).all():
         raise DataError(f"restore: target must be finite numbers, got {dict(target)}")
@@ -425,89 +436,7 @@ def _later_rows(answer: Answer, rows: int) -> Answer:
     return replace(answer, mean=answer.mean[rows:], covariance=answer.covariance[rows * size :])
 
 
-# ---- arguments
-
-
-def check_count(question: str, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= MOST_STEPS:
-        raise OptionError(f"{question}: {name} must be a whole number from 1 to {MOST_STEPS:,}, got {value!r}")
-
-
-def check_level(question: str, level: object) -> None:
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= 0.999999:
-        raise OptionError(f"{question}: level must lie between 0 and 1, got {level!r}")
-
-
-def _check_window(question: str, rows: int, start: object, stop: object) -> None:
-    good = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in (start, stop))
-    if not good or not 0 <= start < stop <= rows:  # type: ignore[operator]
-        raise OptionError(
-            f"{question}: start and stop must be rows with 0 <= start < stop <= {rows}, got {start!r} and {stop!r}"
-        )
-
-
-def _of_cause(change: object, name: str) -> ChangeLike:
-    if not isinstance(change, Mapping) or name not in change:
-        raise OptionError(
-            f"effect: with several causes, change must be {{unit: change}}; nothing is given for {name!r}"
-        )
-    return change[name]  # type: ignore[no-any-return]
-
-
-def _names(question: str, field: str, given: object) -> list[str]:
-    """One unit's name, or several."""
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, (Sequence, Mapping)) or not all(isinstance(name, str) for name in given):
-        raise OptionError(f"{question}: {field} must be a unit's name, or several, got {given!r:.80}")
-    return list(given)
-
-
-def _channel(unit: Unit, name: str, names: tuple[str, ...], kind: str) -> int:
-    if name not in names:
-        raise UnknownNameError(f"unit {unit.name!r} has no {kind} {name!r}; its {kind}s are {', '.join(names)}")
-    return names.index(name)
-
-
-def _as_schedule(unit: Unit, change: ChangeLike, horizon: int, duration: int | None) -> FloatArray:
-    """A change as one row a step: numbers are held, series (horizon, U) are taken as they are."""
-    if isinstance(change, Mapping) and not change:
-        raise OptionError(
-            f"effect: the change at unit {unit.name!r} is empty; its inputs are {', '.join(unit.input_names)}"
-        )
-    if isinstance(change, Mapping):
-        columns = np.zeros((horizon, unit.n_inputs))
-        for name, value in change.items():
-            columns[:, _channel(unit, name, unit.input_names, "input")] = _numbers(unit, name, value, horizon)
-        values = columns
-    else:
-        array = _plain(unit, change)
-        if array.shape not in ((unit.n_inputs,), (horizon, unit.n_inputs)):
-            raise DataError(
-                f"effect: change at unit {unit.name!r} needs {unit.n_inputs} numbers, one for each of "
-                f"{', '.join(unit.input_names)}, or {horizon} rows of them; got shape {array.shape}"
-            )
-        values = np.tile(array, (horizon, 1)) if array.ndim == 1 else array.copy()
-    if duration is not None:
-        values[duration:] = 0.0
-    return values
-
-
-def _plain(unit: Unit, values: object) -> FloatArray:
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"unit {unit.name!r}: inputs must be numbers, got {values!r:.80}") from None
-    if not np.isfinite(array).all():
-        raise DataError(f"unit {unit.name!r}: inputs must be finite, got {values!r:.80}")
-    return array
-
-
-def _numbers(unit: Unit, name: str, value: object, rows: int) -> FloatArray:
-    array = _plain(unit, value)
-    if array.shape not in ((), (rows,)):
-        raise DataError(f"unit {unit.name!r}, input {name!r}: give one number or {rows}, got shape {array.shape}")
-    return np.broadcast_to(array, (rows,))
+# ---- what is refused, and what is said
 
 
 def _own_measurements(question: str, server: Server, part: UnitPart, y: object) -> FloatArray:
@@ -516,27 +445,6 @@ def _own_measurements(question: str, server: Server, part: UnitPart, y: object) 
     if array.shape != shape:
         raise DataError(f"{question}: unit {part.unit.name!r} needs its measurements {shape}, got shape {array.shape}")
     return array
-
-
-def _replacements(unit: Unit, given: object, first: int, rows: int) -> list[tuple[int, FloatArray, tuple[int, ...]]]:
-    """What replaces a unit's inputs: (first row, values (rows, U), which channels they are for)."""
-    if isinstance(given, Mapping):
-        out = np.zeros((rows, unit.n_inputs))
-        channels = []
-        for name, value in given.items():
-            channels.append(_channel(unit, name, unit.input_names, "input"))
-            out[:, channels[-1]] = _numbers(unit, name, value, rows)
-        return [(first, out, tuple(channels))]
-    array = _plain(unit, given)
-    if array.shape != (rows, unit.n_inputs):
-        raise DataError(f"unit {unit.name!r}: inputs of shape {(rows, unit.n_inputs)} are needed, got {array.shape}")
-    return [(first, array.copy(), tuple(range(unit.n_inputs)))]
-
-
-def _marked(unit: Unit, channels: tuple[int, ...]) -> FloatArray:
-    out = np.zeros((1, unit.n_inputs))
-    out[0, list(channels)] = 1.0
-    return out
 
 
 def _refuse_doubtful(server: Server, source: Unit, change: FloatArray) -> None:
@@ -552,34 +460,13 @@ def _refuse_doubtful(server: Server, source: Unit, change: FloatArray) -> None:
             raise UnidentifiedError(f"not to be told from these data. {doubt}")
 
 
-def _refuse_beyond_limits(
-    source: Unit, values: FloatArray, absolute: bool, channels: tuple[int, ...] | None = None
-) -> None:
-    for k, channel in enumerate(source.inputs):
-        if channel.limits is None or (channels is not None and k not in channels):
-            continue
-        low, high = channel.limits
-        column = values[:, k]
-        if absolute and (column.min() < low or column.max() > high):
-            worst = column.min() if column.min() < low else column.max()
-            raise OptionError(
-                f"unit {source.name!r}, input {channel.name!r}: {worst:g} {channel.unit} is outside its limits "
-                f"{low:g} to {high:g}"
-            )
-        if not absolute and np.abs(column).max() > high - low:
-            raise OptionError(
-                f"unit {source.name!r}, input {channel.name!r}: a change of {np.abs(column).max():g} {channel.unit} is "
-                f"wider than its limits {low:g} to {high:g}"
-            )
-
-
 def _levers(server: Server, using: Sequence[str] | Mapping[str, Sequence[str]]) -> list[tuple[Unit, int]]:
-    names = _names("restore", "using", using)
+    names = unit_names("restore", "using", using)
     out = []
     for name in names:
         unit = server.unit(name)
         chosen = using[name] if isinstance(using, Mapping) else unit.input_names
-        out += [(unit, _channel(unit, channel, unit.input_names, "input")) for channel in chosen]
+        out += [(unit, channel_index(unit, channel, unit.input_names, "input")) for channel in chosen]
     return out
 
 

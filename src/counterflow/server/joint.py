@@ -25,6 +25,7 @@ from counterflow.identification.subspace import shrink
 from counterflow.protocol import Reduced
 from counterflow.server.estimation import Estimated, maximum_likelihood
 from counterflow.server.free import (
+    FLAT,
     FreeSystem,
     identify_free,
     least_noises,
@@ -45,7 +46,6 @@ WORTH = 0.005  # nats a row that an input acting on its own row must be worth, t
 LAGS = 6  # rows of past in the regressions that decide on alignment
 LONGEST_PAST = 24  # rows of past in a subspace identification
 MOST_COLUMNS = 2400  # of a window in a subspace identification
-FLAT = 0.01  # nats for each parameter that eight steps must be worth, to go on
 FEW = 12  # passes over a long record, after the stretch
 
 

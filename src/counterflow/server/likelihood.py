@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from counterflow.filtering import FilterResult, compress, kalman_filter, rts_smoother
 from counterflow.filtering.initial import default_covariance
+from counterflow.filtering.update import TO_ROUNDING
 from counterflow.server.layout import Layout
 
 FloatArray = NDArray[np.float64]
@@ -101,7 +102,7 @@ class SharedRecord(Layout):
         return np.asarray(np.bincount(labels, minlength=len(patterns)) @ patterns, np.intp)
 
     def filter(
-        self, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None, settled: float = 1e-14
+        self, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None, settled: float = TO_ROUNDING
     ) -> FilterResult:
         """Kalman filter over the record, with the given couplings."""
         return kalman_filter(
@@ -146,7 +147,7 @@ def evaluate(
     record: SharedRecord, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None
 ) -> Evaluation:
     """Filter, smooth and collect; moments of the measurement noise only if its covariance ``R`` is given."""
-    groups, settled = (None, 1e-14) if R is None else (record.presence[0], SETTLED)
+    groups, settled = (None, TO_ROUNDING) if R is None else (record.presence[0], SETTLED)
     filtered = record.filter(A, B, Q, R, settled)
     smoothed = rts_smoother(filtered, A, Q, sums=True, groups=groups, settled=settled)
     h = smoothed.smoothed

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from counterflow.errors import ProtocolError
 from counterflow.protocol import Finished, Identified, Message, Reduced, Request
 from counterflow.server.joint import JointOptions, System, identify
-from counterflow.server.layout import refuse_other_rows
+from counterflow.server.sufficient import collected
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,7 @@ def begin(state: LogServer) -> tuple[LogServer, tuple[Message, ...]]:
 
 def step(state: LogServer, message: Message) -> tuple[LogServer, tuple[Message, ...]]:
     """React to one message of a unit."""
-    if not isinstance(message, Reduced):
-        raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
-    if message.unit in state.messages:
-        raise ProtocolError(f"server: unit {message.unit!r} has sent its message already")
-    refuse_other_rows(message.unit, message.inputs.shape[0], {n: m.inputs.shape[0] for n, m in state.messages.items()})
-    state = replace(state, messages=MappingProxyType({**state.messages, message.unit: message}))
+    state = replace(state, messages=collected(state.messages, message, Reduced))
     if len(state.messages) < len(state.config.units):
         return state, ()
     system = identify([state.messages[name] for name in state.config.units], state.config.options, state.progress)

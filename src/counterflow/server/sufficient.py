@@ -5,15 +5,16 @@ The estimate is computed when every unit has spoken, never from a part of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.errors import ProtocolError
-from counterflow.protocol import Finished, Message, Request, Sufficient
+from counterflow.protocol import Finished, Message, Reduced, Request, Sufficient
 from counterflow.server.estimation import Estimated, maximum_likelihood
 from counterflow.server.layout import refuse_other_rows
 from counterflow.server.likelihood import SharedRecord
@@ -52,12 +53,7 @@ def begin(state: SufficientServer) -> tuple[SufficientServer, tuple[Message, ...
 
 def step(state: SufficientServer, message: Message) -> tuple[SufficientServer, tuple[Message, ...]]:
     """React to one message of a unit."""
-    if not isinstance(message, Sufficient):
-        raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
-    if message.unit in state.messages:
-        raise ProtocolError(f"server: unit {message.unit!r} has sent its message already")
-    refuse_other_rows(message.unit, message.inputs.shape[0], {n: m.inputs.shape[0] for n, m in state.messages.items()})
-    state = replace(state, messages=MappingProxyType({**state.messages, message.unit: message}))
+    state = replace(state, messages=collected(state.messages, message, Sufficient))
     if len(state.messages) < len(state.config.units):
         return state, ()
     shared = share([state.messages[name] for name in state.config.units])
@@ -67,6 +63,19 @@ def step(state: SufficientServer, message: Message) -> tuple[SufficientServer, t
     )  # fmt: skip
     state = replace(state, shared=shared, found=found, round=1, finished=True)
     return state, tuple(Finished(name, 1, found.converged) for name in state.config.units)
+
+
+Sent = TypeVar("Sent", Sufficient, Reduced)
+
+
+def collected(messages: Mapping[str, Sent], message: Message, kind: type[Sent]) -> MappingProxyType[str, Sent]:
+    """What has arrived, with one more: one message of this kind from each unit, all of the same period."""
+    if not isinstance(message, kind):
+        raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
+    if message.unit in messages:
+        raise ProtocolError(f"server: unit {message.unit!r} has sent its message already")
+    refuse_other_rows(message.unit, message.inputs.shape[0], {n: m.inputs.shape[0] for n, m in messages.items()})
+    return MappingProxyType({**messages, message.unit: message})
 
 
 def share(messages: list[Sufficient]) -> SharedRecord:
