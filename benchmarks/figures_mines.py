@@ -18,30 +18,15 @@ import bench_mines
 import matplotlib
 import mines
 import numpy as np
+from figure_style import IMAGES, INK, MUTED, STYLE
 from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter, HourLocator
 from matplotlib.figure import Figure
 
 import counterflow as cf
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
-INK, MUTED, GRID, SHADE = "#1c2126", "#59636e", "#dcdcd5", "#e6e0cc"
+SHADE = "#e6e0cc"
 MEASURED, JOINT, ALONE, STILL, WIDE = "#1c2126", "#0072b2", "#d55e00", "#a9b0b7", "#009e73"
-STYLE = {
-    "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-}
 DAY = np.datetime64("2010-05-06T06:00")  # six hours of the held-out rows
 HOURS, SHOWN = 6, 3  # of the log; of forecasts
 FILLED = np.datetime64("2010-04-22T00:00")  # half a day of the training rows with a filled gap in it

@@ -10,30 +10,15 @@ from pathlib import Path
 import matplotlib
 import net3
 import numpy as np
+from figure_style import IMAGES, INK, MUTED, STYLE
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import counterflow as cf
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
-INK, MUTED, GRID, SHADE = "#1c2126", "#59636e", "#dcdcd5", "#f1eee4"
+SHADE = "#f1eee4"
 HAPPENED, ANSWER, WRONG = "#a9b0b7", "#0072b2", "#d55e00"
 DISTRICTS = {"1": "#0072b2", "2": "#d55e00", "3": "#009e73"}
-STYLE = {
-    "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-}
 BEFORE = net3.DAY // 4  # rows shown before the change
 START = 3600
 HALF = 3024
