@@ -15,6 +15,7 @@ from counterflow.errors import (
     DataError,
     ModelError,
     OptionError,
+    PrivacyError,
     ProtocolError,
     StorageError,
     UnidentifiedError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from counterflow.client import Estimates, Estimator, KalmanEstimator
     from counterflow.data import Preparation, read_logs
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
+    from counterflow.privacy import Ledger, Privacy
     from counterflow.runtime import (
         Attribution,
         Effect,
@@ -50,10 +52,12 @@ _HOMES = {
     "Fit": "runtime",
     "FreeRun": "runtime.checks",
     "KalmanEstimator": "client",
+    "Ledger": "privacy",
     "LikelihoodOptions": "runtime",
     "LocalModel": "plant",
     "Plant": "plant",
     "Preparation": "data",
+    "Privacy": "privacy",
     "Recording": "plant",
     "Restoration": "runtime",
     "TrainingOptions": "runtime",
@@ -81,12 +85,15 @@ __all__ = [
     "Fit",
     "FreeRun",
     "KalmanEstimator",
+    "Ledger",
     "LikelihoodOptions",
     "LocalModel",
     "ModelError",
     "OptionError",
     "Plant",
     "Preparation",
+    "Privacy",
+    "PrivacyError",
     "ProtocolError",
     "Recording",
     "Restoration",

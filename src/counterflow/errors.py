@@ -42,3 +42,7 @@ class StorageError(CounterflowError):
 
 class UnidentifiedError(CounterflowError):
     """The data cannot answer the question; the message says why, and what data could."""
+
+
+class PrivacyError(CounterflowError):
+    """A release would cost more than a unit's privacy budget has left, or would leave the unit unprotected."""

@@ -1,0 +1,25 @@
+"""Differential privacy: mechanisms, accounting, the durable budget ledger, the leakage meter."""
+
+from counterflow.privacy.accounting import (
+    Cost,
+    classical_multiplier,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    total_epsilon,
+)
+from counterflow.privacy.noise import Source, gaussian_release, grid_of
+from counterflow.privacy.settings import Privacy
+
+__all__ = [
+    "Cost",
+    "Privacy",
+    "Source",
+    "classical_multiplier",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "gaussian_release",
+    "grid_of",
+    "total_epsilon",
+]

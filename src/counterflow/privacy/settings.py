@@ -1,0 +1,124 @@
+"""What a user asks for: ``cf.Privacy``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterflow.errors import OptionError
+from counterflow.privacy.accounting import LEAST_DELTA, check_budget, gaussian_mu
+from counterflow.privacy.noise import BITS_SHORT, Source
+
+LARGEST_EPSILON = 100.0
+ACCOUNTING = ("rigorous", "published")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Differential privacy of each unit's measurements against everybody who sees what leaves the unit.
+
+    Two records are neighbours if they differ in any ``window`` consecutive rows of one unit's measurements. Inputs, the
+    pattern of missing rows and the local models are not protected: inputs are sent as they are, and models are taken to
+    come from elsewhere (``models``).
+
+    Parameters
+    ----------
+    epsilon, delta : what this fit may spend, at most, of every unit.
+    clip : rigorous: a row s[t] of a message is shortened to this length at most, in standard deviations of its
+        measurement noise. None: by an ellipsoid around what the unit's own model and inputs foresee, fixed without
+        looking at a measurement (docs/theory/privacy.md). Published: the bound R_max on the length of y[t] and u[t].
+    window : how many consecutive measurements are protected as one.
+    accounting : "rigorous" (method "sufficient": exact, by the analytic Gaussian mechanism) or "published" (the
+        paper's methods: the paper's formulas, whose gaps are listed in ``Fit.privacy.gaps``).
+    ledger : directory with the units' durable budgets, one file ``<unit>.ledger`` each, made by ``counterflow privacy
+        open``; every release is written there before it leaves. None: this fit is accounted for by itself only.
+    models : "excluded" (the default: the guarantee does not cover what models or preprocessing reveal of the rows
+        they were fitted on), or (epsilon, delta) that fitting them on these rows has cost already; it is counted.
+    start : which row of the unit's own timeline row 0 of the recording is. Releases of rows that do not overlap do not
+        add up; with the default, 0, all releases are taken to be of the same rows.
+    seed : None: noise from the operating system. A number makes the noise repeatable, for tests and simulations; it
+        then protects nothing, and the report says so.
+
+    Examples
+    --------
+    >>> Privacy(epsilon=1.0, delta=1e-6).multiplier(1000) < Privacy(epsilon=0.5, delta=1e-6).multiplier(1000)
+    True
+    """
+
+    epsilon: float
+    delta: float
+    clip: float | None = None
+    window: int = 1
+    accounting: str = "rigorous"
+    ledger: str | Path | None = None
+    models: str | tuple[float, float] = "excluded"
+    start: int = 0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        epsilon, delta = check_budget(self.epsilon, self.delta, "Privacy")
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+        if epsilon > LARGEST_EPSILON:
+            raise OptionError(
+                f"Privacy: epsilon={epsilon:g} protects nothing (a guess is right up to e^epsilon times as often); "
+                f"give at most {LARGEST_EPSILON:g}, or leave privacy out"
+            )
+        if self.clip is not None:
+            number = not isinstance(self.clip, bool) and isinstance(self.clip, (int, float))
+            if not number or not 0 < self.clip < 1e150:
+                raise OptionError(f"Privacy: clip must be a finite number above 0, or None, got {self.clip!r}")
+            object.__setattr__(self, "clip", float(self.clip))
+        for name, least in (("window", 1), ("start", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value < 2**40:
+                raise OptionError(f"Privacy: {name} must be a whole number of at least {least}, got {value!r}")
+        if self.accounting not in ACCOUNTING:
+            raise OptionError(f"Privacy: accounting must be 'rigorous' or 'published', got {self.accounting!r}")
+        if self.ledger is not None and not isinstance(self.ledger, (str, Path)):
+            raise OptionError(f"Privacy: ledger must be a directory, got {type(self.ledger).__name__}")
+        if self.accounting == "published" and self.models != "excluded":
+            raise OptionError("Privacy: the published accounting says nothing of models; leave 'models' out")
+        _ = self.source, self.model_cost  # they check themselves
+
+    @property
+    def source(self) -> Source:
+        """Where the noise comes from."""
+        return Source(self.seed)
+
+    @property
+    def model_cost(self) -> tuple[float, float]:
+        """(ε, δ) that the local models have cost already; zeros if they are excluded."""
+        if self.models == "excluded":
+            return 0.0, 0.0
+        if not isinstance(self.models, tuple) or len(self.models) != 2:
+            raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r}")
+        epsilon, delta = self.models
+        number = all(not isinstance(x, bool) and isinstance(x, (int, float)) for x in self.models)
+        if not number or not (0 <= epsilon < self.epsilon and 0 <= delta < self.delta):
+            raise OptionError(
+                f"Privacy: models have cost {self.models!r}, which must be (epsilon, delta) below what the fit may "
+                f"spend in all, ({self.epsilon:g}, {self.delta:g})"
+            )
+        return float(epsilon), float(delta)
+
+    def multiplier(self, numbers: int) -> float:
+        """σ/Δ of one release of ``numbers`` numbers, Δ the length by which ``window`` rows can move it.
+
+        Rigorous accounting only: the analytic Gaussian mechanism for what models leave of ε and δ, less what the finite
+        number of random bits costs.
+        """
+        spent_epsilon, spent_delta = self.model_cost
+        epsilon = self.epsilon - spent_epsilon
+        delta = self.delta - spent_delta - (1 + math.exp(epsilon)) * numbers * BITS_SHORT
+        if delta < max(LEAST_DELTA, 0.5 * (self.delta - spent_delta)):
+            raise OptionError(
+                f"Privacy: delta={self.delta:g} is too small for {numbers} numbers and epsilon={self.epsilon:g}: the "
+                "noise source itself is not that exact; raise delta or lower epsilon"
+            )
+        return 1 / gaussian_mu(epsilon, delta)
+
+    def row_loss(self, numbers: int) -> float:
+        """μ² that one release costs each of its rows; ``window`` of them together reach what was asked for."""
+        return 1 / (self.window * self.multiplier(numbers) ** 2)
