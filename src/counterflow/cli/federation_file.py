@@ -9,6 +9,11 @@
     dt = 60.0                         # seconds between two rows
     recording = "recording.safetensors"
 
+    [privacy]                         # optional: see counterflow.Privacy
+    epsilon = 1.0
+    delta = 1e-6
+    ledger = "ledgers"                # directory of the units' budgets
+
     [units.boiler]
     model = "models/boiler.safetensors"   # or A = [[...]], B, C, Q, R in place
     log = "boiler.csv"                    # instead of a recording; or one table for all, see data_federation
@@ -26,7 +31,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +43,7 @@ from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.errors import CounterflowError, StorageError
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
+from counterflow.privacy import Privacy
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -61,6 +67,7 @@ class Federation:
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
     preparation: Preparation | None = None  # what was done to logs; None for a recording
+    privacy: Privacy | None = None
 
 
 # ---- local models
@@ -112,8 +119,7 @@ def read_federation(path: str | Path) -> Federation:
     page = Page(Path(path))
     page.known((), page.contents, ("federation", "data", "units", "options", "privacy"))
     head = page.table(("federation",), ("method", "estimate", "seed", "dt", "recording"), optional=True)
-    if page.table(("privacy",), None, optional=True):
-        page.refuse(("privacy",), "differential privacy is not there yet; leave this table out or empty")
+    privacy = _privacy(page)
     method, seed, options = _head(page, head)
     dt = page.number(("federation", "dt"), head.get("dt", 1.0), above=0.0)
     stored = head.get("recording")
@@ -124,7 +130,7 @@ def read_federation(path: str | Path) -> Federation:
     preparation: Preparation | None
     if files is not None:
         recording, preparation, models = _from_table(page, files, reading)
-        return Federation(Path(path), recording, models or None, method, seed, options, preparation)
+        return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
     parsed = {
         name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=stored is None)
         for name in page.names(("units",))
@@ -133,10 +139,31 @@ def read_federation(path: str | Path) -> Federation:
     _all_or_none(page, models, list(parsed))
     if stored is not None:
         recording = _from_recording(page, stored, parsed, head)
-        return Federation(Path(path), recording, models or None, method, seed, options)
+        return Federation(Path(path), recording, models or None, method, seed, options, None, privacy)
     units = {name: unit for name, (unit, _) in parsed.items()}
     recording, preparation = data_federation.read_logs_of_units(page, units, reading, dt)
-    return Federation(Path(path), recording, models or None, method, seed, options, preparation)
+    return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
+
+
+def _privacy(page: Page) -> Privacy | None:
+    """The table [privacy], in the words of ``counterflow.Privacy``; None if it is empty or not there."""
+    at = ("privacy",)
+    table = page.table(at, [entry.name for entry in fields(Privacy)], optional=True)
+    if not table:
+        return None
+    for key in ("epsilon", "delta"):
+        if key not in table:
+            page.refuse(at, f"{key!r} is missing; give both epsilon and delta")
+    given = dict(table)
+    if "ledger" in given:
+        given["ledger"] = page.path.parent / page.text((*at, "ledger"), given["ledger"])
+    if isinstance(given.get("models"), list):
+        given["models"] = tuple(given["models"])
+    for key in given:
+        with page.blaming((*at, key)):  # each by itself first, so that the error points at its line
+            Privacy(**({"epsilon": 1.0, "delta": 0.5} | ({key: given[key]} if key != "models" else {})))
+    with page.blaming(at):
+        return Privacy(**given)
 
 
 def _all_or_none(page: Page, models: Mapping[str, LocalModel], names: Sequence[str]) -> None:

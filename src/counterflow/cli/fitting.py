@@ -45,6 +45,7 @@ def fit(
         federation.models,
         method=chosen,
         seed=federation.seed if seed is None else seed,
+        privacy=federation.privacy,
         progress=answer_format is Format.table and sys.stdout.isatty(),
         **merged,
     )
@@ -134,6 +135,7 @@ def _as_json(found: runtime.Fit, federation: Federation, out: Path) -> dict[str,
         ],
         "doubts": doubts(found),
         "caveats": list(found.caveats),
+        "privacy": None if found.privacy is None else found.privacy.to_json(),
         "preparation": None if federation.preparation is None else federation.preparation.to_json(),
     }
 

@@ -4,6 +4,7 @@ from counterflow.client import logs, published, sufficient
 from counterflow.client.augmented import AugmentedModel, ClientData
 from counterflow.client.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
 from counterflow.client.logs import LogClient, filled
+from counterflow.client.private import PrivateRelease, most_numbers, privatised
 from counterflow.client.published import ClientState, ClientSteps
 from counterflow.client.sufficient import SufficientClient, rows_and_channels, sufficient_message
 from counterflow.errors import ProtocolError
@@ -32,10 +33,13 @@ __all__ = [
     "Estimator",
     "KalmanEstimator",
     "LogClient",
+    "PrivateRelease",
     "State",
     "SufficientClient",
     "checked_estimates",
     "filled",
+    "most_numbers",
+    "privatised",
     "rows_and_channels",
     "step",
     "sufficient_message",

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.client.private import PrivateRelease, privatised
 from counterflow.errors import ProtocolError
 from counterflow.filtering import compress
 from counterflow.plant import LocalModel
+from counterflow.privacy import Privacy
 from counterflow.protocol import Finished, Message, Request, Sufficient
 
 FloatArray = NDArray[np.float64]
@@ -27,6 +29,8 @@ class SufficientClient:
     model: LocalModel
     y: FloatArray  # (T+1, D_m); NaN where missing
     u: FloatArray  # (T+1, U_m)
+    privacy: Privacy | None = None
+    release: PrivateRelease | None = None  # how the message was made private
     sent: bool = False
     finished: bool = False
     loss: float | None = None
@@ -36,7 +40,11 @@ def step(state: SufficientClient, message: Message) -> tuple[SufficientClient, t
     """React to one message of the server."""
     match message:
         case Request() if not state.sent:
-            return replace(state, sent=True), (sufficient_message(state.unit, state.model, state.y, state.u),)
+            message = sufficient_message(state.unit, state.model, state.y, state.u)
+            if state.privacy is None:
+                return replace(state, sent=True), (message,)
+            message, release = privatised(message, state.model, state.privacy)
+            return replace(state, sent=True, release=release), (message,)
         case Finished() if state.sent:
             return replace(state, finished=True), ()
     raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__}")

@@ -8,11 +8,14 @@ from counterflow.privacy.accounting import (
     gaussian_mu,
     total_epsilon,
 )
+from counterflow.privacy.ledger import Entry, Ledger, ledger_path
 from counterflow.privacy.noise import Source, gaussian_release, grid_of
 from counterflow.privacy.settings import Privacy
 
 __all__ = [
     "Cost",
+    "Entry",
+    "Ledger",
     "Privacy",
     "Source",
     "classical_multiplier",
@@ -21,5 +24,6 @@ __all__ = [
     "gaussian_mu",
     "gaussian_release",
     "grid_of",
+    "ledger_path",
     "total_epsilon",
 ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 BITS_SHORT = 2.0**-220  # 256 bits, less those that number the grid points within 19 σ, with room to spare
 FINENESS = 20  # the grid is a power of two, about σ / 2^20
 _MARGIN = 1e-10  # of σ: far more than the error of Φ⁻¹ in double precision, see tests/unit/privacy
-_REACH = 1e6  # largest |x| / σ for which a sum of doubles keeps that margin
+_REACH = 1e8  # largest |x| / σ: up to there a tie is a double itself, across which no sum is rounded
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def gaussian_release(x: FloatArray, sigma: float, source: Source, *names: str) -
 
     Parameters
     ----------
-    x : any shape, finite; at most a million σ.
+    x : any shape, finite; at most a hundred million σ.
     names : for a seeded source, whose noise this is.
 
     Examples
@@ -99,7 +99,7 @@ def gaussian_release(x: FloatArray, sigma: float, source: Source, *names: str) -
     noise = np.where(negative, -size, size) * sigma
     grid = grid_of(sigma)
     scaled = (x + noise) / grid
-    released = np.rint(scaled)
+    released = np.array(np.rint(scaled))
     margin = _MARGIN * sigma / grid
     unsettled = np.abs(scaled - np.floor(scaled) - 0.5) < margin
     unsettled |= (upper == 0) & (low < np.uint64(2**40))  # so far out that the missing bits count
@@ -108,13 +108,12 @@ def gaussian_release(x: FloatArray, sigma: float, source: Source, *names: str) -
         more = source.words(2, *names, "more", *map(str, place))
         bits = (int(upper[place]) << 192) + (int(low[place]) << 128) + (int(more[0]) << 64) + int(more[1])
         released[place] = _exactly(float(x[place]), sigma, grid, bits, bool(negative[place]))
-    return np.asarray(released * grid, np.float64)
+    return np.asarray(released * grid + 0.0, np.float64)  # + 0: a negative zero would tell which side it came from
 
 
 def _exactly(x: float, sigma: float, grid: float, bits: int, negative: bool) -> float:
     """The nearest grid point, from a sum with a hundred digits."""
-    with localcontext() as context:
-        context.prec = 120
+    with localcontext(_DIGITS):  # not the caller's, which may round otherwise
         tail = (Decimal(bits) + Decimal("0.5")) / Decimal(2) ** 256
         size = _upper_quantile(tail)
         total = Decimal(x) + (-size if negative else size) * Decimal(sigma)
@@ -145,6 +144,7 @@ def _upper_tail(z: Decimal) -> Decimal:
         return Decimal("0.5") - total * (-z * z / 2).exp() / (2 * _PI).sqrt()
 
 
+_DIGITS = Context(prec=120, rounding=ROUND_HALF_EVEN, Emin=-(10**6), Emax=10**6, clamp=0, traps=[])
 _PI = Decimal(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
     "328230664709384460955058223172535940812848111745028410270193852110555964462294895493038196442881097566"

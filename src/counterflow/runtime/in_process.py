@@ -45,6 +45,7 @@ def run(
     observe: Observer | None = None,
     watch: Callable[[Message, bool], None] | None = None,
     over_the_wire: bool = False,
+    leaving: Callable[[Message], None] | None = None,
 ) -> tuple[server.State, dict[str, client.State], Traffic]:
     """Run a training to its end.
 
@@ -54,6 +55,7 @@ def run(
     observe : called once a round, when every unit has taken in the round's gradients.
     watch : called for every message, with True if it goes up; for tests and audits.
     over_the_wire : encode and decode every message, as engines between machines do.
+    leaving : called at a unit before a message of it leaves; what it raises keeps the message there.
     """
     states = dict(clients)
     coordinator, opening = server.begin(coordinator)
@@ -75,6 +77,8 @@ def run(
             observed = coordinator.record.round
             observe(coordinator, states)
         for message in up:
+            if leaving:
+                leaving(message)
             bytes_up += encoded_size(message, rows)
             if watch:
                 watch(message, True)

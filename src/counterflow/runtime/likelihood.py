@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -14,6 +16,14 @@ from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import LikelihoodOptions
+from counterflow.runtime.privacy import (
+    PrivacyReport,
+    Spending,
+    record_sufficient,
+    report_sufficient,
+    spend_sufficient,
+    unit_digest,
+)
 from counterflow.runtime.result import Couplings, Fit, Status, Task
 from counterflow.runtime.unit_part import UnitPart, unit_parts
 from counterflow.server.estimation import Estimated
@@ -34,17 +44,24 @@ def likelihood_fit(task: Task) -> Fit:
         if name in task.options:
             raise OptionError(f"fit: option {name!r} is for fits from logs; models are given here, which settle it")
     estimate = cast(Estimate, chosen.estimate)
+    privacy: PrivacyReport | None = None
     parts = unit_parts(recording, task.local, task.estimators, uses_inputs=True)
     with spinner(task.progress) as told:
         if method == "sufficient":
             config = server.SufficientConfig(names, estimate, chosen.tol, chosen.evaluations)
-            clients = {n: client.SufficientClient(n, task.local[n], recording[n].y, recording[n].u) for n in names}
-            done, _, traffic = in_process.run(
-                server.SufficientServer(config, progress=told),
-                clients,
-                watch=task.watch,
-                over_the_wire=task.over_the_wire,
-            )
+            clients = {
+                n: client.SufficientClient(n, task.local[n], recording[n].y, recording[n].u, task.privacy)
+                for n in names
+            }
+            with paying(task) as spending:
+                done, asked, traffic = in_process.run(
+                    server.SufficientServer(config, progress=told),
+                    clients,
+                    watch=task.watch,
+                    over_the_wire=task.over_the_wire,
+                    leaving=None if spending is None else partial(record_sufficient, spending),
+                )
+                privacy = None if spending is None else report_sufficient(spending, _releases(asked))
             assert isinstance(done, server.SufficientServer)
             shared, found = done.shared, done.found
         else:
@@ -63,14 +80,33 @@ def likelihood_fit(task: Task) -> Fit:
         good = found.converged or found.decrement <= NEARLY**2
         spread = uncertainty(shared, found).with_doubts(doubts) if wanted and good else None
     couplings = Couplings(found, shared, spread, doubts)
+    if privacy is not None:
+        parts = {n: replace(part, rows_digest=unit_digest(recording, n)) for n, part in parts.items()}
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
     status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
     fitted = Fit(
         method, plant, parts, history, traffic, status, task.provenance,
-        caveats=caveats, couplings=couplings,
+        caveats=caveats, couplings=couplings, privacy=privacy,
     )  # fmt: skip
     quick = shared.values.size + shared.u.size <= QUICK_CHECK
     return fitted.checked() if method == "sufficient" and quick else fitted
+
+
+@contextmanager
+def paying(task: Task) -> Iterator[Spending | None]:
+    """The units' ledgers, open while their messages leave; None if nothing is private."""
+    if task.privacy is None:
+        yield None
+        return
+    states = {name: task.local[name].states for name in task.recording.names}
+    with spend_sufficient(
+        task.privacy, states, task.recording.rows, f"fit {task.provenance.data_digest[:12]}"
+    ) as spending:
+        yield spending
+
+
+def _releases(asked: Mapping[str, client.State]) -> dict[str, client.PrivateRelease]:
+    return {n: s.release for n, s in asked.items() if isinstance(s, client.SufficientClient) and s.release is not None}
 
 
 def _caveats(task: Task, found: Estimated) -> tuple[str, ...]:
@@ -96,7 +132,7 @@ def _caveats(task: Task, found: Estimated) -> tuple[str, ...]:
                     names = [task.recording[name].unit.output_names[k] for k in np.flatnonzero(~whole)]
                     lost.append(f"channels missing most of the time: {', '.join(names)}")
                 out.append(f"unit {name!r}: left out were {' and '.join(lost)}")
-            if np.linalg.matrix_rank(model.C) == model.n_outputs:
+            if task.privacy is None and np.linalg.matrix_rank(model.C) == model.n_outputs:
                 out.append(
                     f"unit {name!r}: its message determines its measurements exactly, because it has no more outputs "
                     "than states; compression hides nothing here"

@@ -14,13 +14,22 @@ from numpy.typing import NDArray
 
 from counterflow import client
 from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
-from counterflow.errors import DataError, OptionError
+from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.filtering import kalman_filter
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
+from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient, encoded_size
 from counterflow.runtime import questions
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.privacy import (
+    PrivacyReport,
+    public_digest,
+    record_sufficient,
+    report_sufficient,
+    spend_sufficient,
+    unit_digest,
+)
 from counterflow.runtime.questions import Server
 from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.estimation import Estimated
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     from counterflow.runtime.options import TrainingOptions
 
 FloatArray = NDArray[np.float64]
+EARLIER_ROWS = "the rows of the fit before this update: they were sent without noise"
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class Task:
     watch: Callable[[Message, bool], None] | None
     over_the_wire: bool
     estimators: Mapping[str, client.Estimator] | None
+    privacy: Privacy | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +162,7 @@ class Fit:
     provenance: Provenance
     caveats: tuple[str, ...] = field(default=())
     couplings: Couplings | None = field(default=None, repr=False)
+    privacy: PrivacyReport | None = field(default=None, repr=False)
 
     @property
     def log_likelihood(self) -> float:
@@ -193,12 +205,15 @@ class Fit:
         self._refuse_free("graph")
         return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
 
-    def update(self, recording: Recording) -> Fit:
+    def update(self, recording: Recording, privacy: Privacy | None = None) -> Fit:
         """A new fit that takes in new rows without going over the past ones again.
 
         ``recording`` continues the fitted one without a gap: its row 0 follows the last row. What the past said is kept
         as a quadratic around the estimate, so the result is that of a fit of all rows up to terms of order 1/T; the
         cost grows with the new rows. Process noise stays as it is.
+
+        ``privacy``: make the messages of the new rows private, whether the fitted ones were or not. A private fit takes
+        in new rows only so. With a ledger, give ``start``: rows that do not overlap do not add up.
 
         Examples
         --------
@@ -217,7 +232,7 @@ class Fit:
             if point.same_row:  # what acts on the first new row stands in it
                 last_input[self.plant.input_slice(name)] = recording[name].u[0] - point.input_level
         memory = replace(memory, last_input=last_input)
-        messages = self._messages(recording, self.names)
+        messages, report = self._update_messages(recording, privacy)
         size = sum(encoded_size(message) for message in messages)
         found, spread, later = update(memory, share(messages))
         assert self.couplings is not None
@@ -228,11 +243,43 @@ class Fit:
         )  # fmt: skip
         couplings = replace(self.couplings, found=found, spread=spread, memory=later)
         plant = self.plant.replace(A=found.A, B=found.B)
-        joined = hashlib.sha256((self.provenance.data_digest + recording.digest).encode()).hexdigest()
+        digest = recording.digest if privacy is None else public_digest(recording)
+        joined = hashlib.sha256((self.provenance.data_digest + digest).encode()).hexdigest()
         provenance = replace(self.provenance, data_digest=joined)
         return replace(
-            self, plant=plant, traffic=traffic, status=status, couplings=couplings, provenance=provenance
+            self, plant=plant, traffic=traffic, status=status, couplings=couplings, provenance=provenance,
+            privacy=report,
         )  # fmt: skip
+
+    def _update_messages(
+        self, recording: Recording, privacy: Privacy | None
+    ) -> tuple[list[Sufficient], PrivacyReport | None]:
+        """What the units send of new rows, and what it has cost."""
+        if privacy is None:
+            if self.privacy is not None:
+                raise PrivacyError(
+                    "update: this fit is private; new rows would leave the units without noise. Pass privacy=..., too"
+                )
+            return self._messages(recording), None
+        if not isinstance(privacy, Privacy) or privacy.accounting != "rigorous":
+            raise OptionError(
+                f"update: privacy must be a counterflow.Privacy with rigorous accounting, got {privacy!r}"
+            )
+        states = {name: self.parts[name].model.states for name in self.plant.names}
+        label = f"update {public_digest(recording)[:12]}"
+        with spend_sufficient(privacy, states, recording.rows, label) as spending:
+            made = {
+                name: self.parts[name].private(recording[name].y, recording[name].u, privacy)
+                for name in self.plant.names
+            }
+            for name in self.plant.names:
+                record_sufficient(spending, made[name][0])
+            report = report_sufficient(spending, {name: release for name, (_, release) in made.items()})
+        if self.privacy is None:
+            report = replace(report, excluded=(EARLIER_ROWS, *report.excluded))
+        else:
+            report = report.after(self.privacy)
+        return [message for message, _ in made.values()], report
 
     def _refuse_free(self, what: str) -> None:
         if self.couplings is not None and self.couplings.form == "free":
@@ -256,6 +303,10 @@ class Fit:
         """
         if self.couplings is None:
             raise OptionError(f"method {self.method!r} has no predictor; fit with method='sufficient'")
+        if self.privacy is not None:
+            raise PrivacyError(
+                "predictor: this fit is private, and a predictor lives on messages row by row, as they are"
+            )
         if self.points:
             raise OptionError(
                 "predictor: a fit from logs has levels and alignments that a predictor does not know yet; use forecast"
@@ -269,6 +320,8 @@ class Fit:
     def summary(self) -> str:
         """A readable account of the fit."""
         lines = [f"Counterflow fit, method {self.method!r}: {self.status}", f"traffic: {self.traffic}"]
+        if self.privacy is not None:
+            lines.append(self.privacy.summary())
         lines += [f"note: {text}" for text in self.caveats]
         if len(self.history):
             lines.append(
@@ -284,11 +337,6 @@ class Fit:
         return "\n".join(lines)
 
     __str__ = summary
-
-    @property
-    def privacy(self) -> None:
-        """What was spent of a privacy budget: nothing, because nothing was made private."""
-        return None
 
     def plot(self) -> Figure:
         """A matplotlib Figure: the training record of a published method, or else the estimated couplings."""
@@ -502,10 +550,19 @@ class Fit:
     def _about(self, recording: Recording) -> Server:
         """The server, with what the units send it of a recording."""
         self._check_recording(recording)
-        return self.server.about(self._messages(recording, self.plant.names))
+        if self.privacy is None:
+            return self.server.about(self._messages(recording))
+        same = all(part.rows_digest == unit_digest(recording, name) for name, part in self.parts.items())
+        if not same or self.couplings is None or self.couplings.memory is not None:
+            raise PrivacyError(
+                "this fit is private, and a question about these rows would send messages of them without noise. Ask "
+                "about the rows that a private fit by method 'sufficient' rests on, which the server has already, or "
+                "fit these with privacy=..."
+            )
+        return self.server
 
-    def _messages(self, recording: Recording, names: Sequence[str]) -> list[Sufficient]:
-        return [self.parts[n].sufficient(recording[n].y, recording[n].u) for n in names]
+    def _messages(self, recording: Recording) -> list[Sufficient]:
+        return [self.parts[n].sufficient(recording[n].y, recording[n].u) for n in self.plant.names]
 
     def _check_recording(self, recording: object) -> None:
         """A recording of the same units, with the same channels in the same order, and the same time step."""
@@ -566,14 +623,14 @@ class Fit:
 
     def _served(self, recording: Recording, data: Mapping[str, client.ClientData]) -> FloatArray:
         """The server's one-step predictions of all states, rows 1..T."""
-        names = self.plant.names
         if self.couplings is not None or self.method == "oracle":
-            predicted = (
-                share(self._messages(recording, names)).filter(self.plant.A, self.plant.B, self.plant.Q).predicted
-            )
-            return np.asarray(predicted[1:])
-        refined = np.hstack([data[n].refined for n in names])
-        u = np.hstack([recording[n].u[:-1] for n in names])
+            shared = self._about(recording).shared
+            assert shared is not None
+            return np.asarray(shared.filter(self.plant.A, self.plant.B, self.plant.Q).predicted[1:])
+        if self.privacy is not None:
+            self._about(recording)  # refuses
+        refined = np.hstack([data[n].refined for n in self.plant.names])
+        u = np.hstack([recording[n].u[:-1] for n in self.plant.names])
         return np.asarray(refined @ self.plant.A.T + u @ self.plant.B.T)
 
 

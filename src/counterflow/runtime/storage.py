@@ -19,6 +19,7 @@ import shutil
 import unicodedata
 from collections.abc import Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from counterflow import client
 from counterflow.errors import OptionError, StorageError
 from counterflow.plant import Channel, LocalModel, OperatingPoint, Plant, Unit
 from counterflow.plant.units import check_name
-from counterflow.runtime import storage_couplings
+from counterflow.runtime import storage_couplings, storage_privacy
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.questions import Server
@@ -130,6 +131,7 @@ def _server_bytes(fit: Fit) -> bytes:
         arrays.update(more)
     described = {
         "couplings": learned,
+        "privacy": storage_privacy.describe(fit.privacy),
         "method": fit.method,
         "dt": fit.plant.dt,
         "caveats": list(fit.caveats),
@@ -185,6 +187,7 @@ def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
         "uses_inputs": part.uses_inputs,
         "same_row": part.point is not None and part.point.same_row,
         "estimator": kind,
+        "privacy": storage_privacy.describe_unit(fit.privacy, name, part.rows_digest),
     }
     return seal(_UNIT, described, arrays, _VERSION, f"unit {name!r}")
 
@@ -291,6 +294,7 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
     parts: dict[str, UnitPart] = {}
     blocks: dict[str, list[FloatArray]] = {letter: [] for letter in ("C", "Q", "R")}
     losses: dict[str, dict[str, FloatArray]] = {series: {} for series in _UNIT_SERIES}
+    spent: dict[str, Any] = {}
     rounds = len(server.arrays["history/server_loss"]) if "history/server_loss" in server.arrays else 0
     for name in names:
         stored = read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", _UNIT, _VERSION)
@@ -302,9 +306,11 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
             for series in _UNIT_SERIES:
                 losses[series][name] = stored.take(f"history/{series}", (rounds,))
             stored.finish()
+            spent[name] = stored.described["privacy"]
         parts[name] = part
     with blaming(server.path):
-        return _stored_fit(server, parts, blocks, losses, counts, sizes, rounds)
+        fit = _stored_fit(server, parts, blocks, losses, counts, sizes, rounds)
+        return replace(fit, privacy=storage_privacy.restore(server.described["privacy"], spent))
 
 
 def load_server(directory: str | Path) -> Server:
@@ -386,7 +392,7 @@ def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts
 def _unit_of(stored: SealedFile) -> Unit:
     described = stored.described
     expected = ("format", "version", "server", "name", "states", "inputs", "outputs", "uses_inputs", "estimator")
-    check_keys(described, (*expected, "same_row", "digest"))
+    check_keys(described, (*expected, "same_row", "privacy", "digest"))
     return Unit(
         stored.text("name"),
         states=count(described, "states", 1),
@@ -451,7 +457,9 @@ def _stored_part(
     if "doubt/variance" in stored.arrays:
         doubt = (stored.take("doubt/variance", (D,)), stored.take("doubt/scatter", (P, P)))
     link = stored.text("server")
-    return UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point, link, doubt), estimated
+    rows_digest = storage_privacy.rows_digest(stored.described["privacy"])
+    part = UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point, link, rows_digest, doubt)
+    return part, estimated
 
 
 def _stored_fit(
@@ -468,6 +476,7 @@ def _stored_fit(
         "format",
         "version",
         "couplings",
+        "privacy",
         "method",
         "dt",
         "caveats",

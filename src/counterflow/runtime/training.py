@@ -10,13 +10,15 @@ import numpy as np
 
 from counterflow import client
 from counterflow._version import __version__
-from counterflow.errors import DataError, ModelError, OptionError
+from counterflow.errors import DataError, ModelError, OptionError, PrivacyError
 from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.privacy import Privacy
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.likelihood import likelihood_fit
 from counterflow.runtime.logs import log_fit
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS
+from counterflow.runtime.privacy import public_digest, refuse_method
 from counterflow.runtime.published import published_fit
 from counterflow.runtime.result import Fit, Provenance, Status, Task
 from counterflow.runtime.threads import one_blas_thread
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from counterflow.protocol import Message
 
 Models = Plant | Mapping[str, LocalModel]
+PRIVATE_LOGS = (
+    "fit: without models, a unit finds level, scale and basis of its message on the very rows that are to be private, "
+    "and no bound on what they reveal is known. Give models from elsewhere; or fit an earlier stretch of the log "
+    "without privacy (its rows are then not protected) and take in the rest with found.update(later, privacy=...)"
+)
 
 
 def fit(
@@ -34,7 +41,7 @@ def fit(
     method: str = "sufficient",
     *,
     seed: int = 0,
-    privacy: None = None,
+    privacy: Privacy | None = None,
     progress: bool = False,
     estimators: Mapping[str, client.Estimator] | None = None,
     watch: Callable[[Message, bool], None] | None = None,
@@ -53,7 +60,8 @@ def fit(
         "penalty", "lagrangian", "hybrid", "fedgc" (the published methods and their predecessor); "centralized" (the
         reference: the same likelihood on pooled raw data); "oracle" (the true plant given).
     seed : of the published methods' initial parameters; each unit's stream derives from it and the unit's name.
-    privacy : must be None; differential privacy is not there yet.
+    privacy : a ``counterflow.Privacy``: clip and noise what leaves the units, and account for it; None: send it as it
+        is. What was spent, and what the guarantee does not cover, is in ``Fit.privacy``.
     progress : show a progress bar.
     estimators : {name: Estimator}, the proprietary estimators; default: a Kalman filter on the unit's own model.
         The published methods train on their states; the others use them only in ``Fit.validate``.
@@ -88,14 +96,19 @@ def fit(
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise OptionError(f"fit: seed must be a whole number of at least 0, got {seed!r}")
     if privacy is not None:
-        raise OptionError("fit: differential privacy is not there yet; leave privacy out")
-    provenance = Provenance(__version__, int(seed), recording.digest, method)
+        if not isinstance(privacy, Privacy):
+            raise OptionError(f"fit: privacy must be a counterflow.Privacy or None, got {type(privacy).__name__}")
+        refuse_method(method, privacy)
+    digest = recording.digest if privacy is None else public_digest(recording)
+    provenance = Provenance(__version__, int(seed), digest, method)
     if method == "oracle":
         return _oracle(recording, models, provenance, options)
     if models is None:
+        if privacy is not None:
+            raise PrivacyError(PRIVATE_LOGS)
         return _without_models(recording, method, provenance, options, progress, watch, over_the_wire, estimators)
     local = _checked_models(recording, models)
-    task = Task(recording, local, method, provenance, options, progress, watch, over_the_wire, estimators)
+    task = Task(recording, local, method, provenance, options, progress, watch, over_the_wire, estimators, privacy)
     with _within_precision(recording):
         return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
 

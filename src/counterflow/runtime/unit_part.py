@@ -14,6 +14,7 @@ from counterflow.counterfactual import Attribution, Effect, Restoration, Traject
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering import compress
 from counterflow.plant import LocalModel, OperatingPoint, Recording, Unit
+from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient
 from counterflow.runtime import questions
 from counterflow.runtime.questions import Server
@@ -37,6 +38,7 @@ class UnitPart:
     output_level: FloatArray | None = None  # (D_m,) where the outputs rest, if the model is of departures from it
     point: OperatingPoint | None = None  # the same for its inputs
     link: str | None = None  # of a stored part: which server's file it belongs to
+    rows_digest: str | None = None  # of a private fit: of the rows that it rests on
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
 
     def departures(self, y: FloatArray) -> FloatArray:
@@ -55,6 +57,12 @@ class UnitPart:
     def sufficient(self, y: FloatArray, u: FloatArray) -> Sufficient:
         """What the unit sends of a recording."""
         return client.sufficient_message(self.unit.name, self.model, self.departures(y), self.model_inputs(u))
+
+    def private(self, y: FloatArray, u: FloatArray, privacy: Privacy) -> tuple[Sufficient, client.PrivateRelease]:
+        """The same under differential privacy; gaps stay open, so that a row depends on one measurement."""
+        level = 0.0 if self.output_level is None else self.output_level
+        message = client.sufficient_message(self.unit.name, self.model, y - level, self.model_inputs(u))
+        return client.privatised(message, self.model, privacy)
 
     @property
     def working_model(self) -> LocalModel:

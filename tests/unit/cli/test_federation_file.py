@@ -106,6 +106,15 @@ def test_channels_may_be_named_anew_in_measure_and_limits(folder: Path) -> None:
     assert found.models["boiler"].A.tolist() == [[0.5]]
 
 
+def test_privacy_in_the_words_of_the_library(folder: Path) -> None:
+    table = '[privacy]\nepsilon = 1\ndelta = 1e-6\nwindow = 3\nledger = "budgets"\nmodels = [0.5, 1e-7]\n'
+    (folder / "f.toml").write_text(HEAD + BOILER + WATER + table)
+    wanted = cf.Privacy(1.0, 1e-6, window=3, ledger=folder / "budgets", models=(0.5, 1e-7))
+    assert read_federation(folder / "f.toml").privacy == wanted
+    (folder / "f.toml").write_text(HEAD + BOILER + WATER)
+    assert read_federation(folder / "f.toml").privacy is None
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_logs_of_the_units_are_the_recording(folder: Path, kind: str) -> None:
     text = f'[units.boiler]\nlog = "boiler.{kind}"\ninputs = ["valve"]\noutputs = ["pressure", "flow"]\n'
@@ -185,7 +194,12 @@ FEDERATION_MISTAKES = [
     (HEAD + "[options]\ntoll = 1\n", "4: options.toll: method 'sufficient' has no option 'toll'; did you mean 'tol'?"),
     (HEAD + "[options]\ntol = 'x'\n", "4: options.tol: option 'tol' must be a finite number"),
     (HEAD + "estimate='all'\n[options]\nestimate = 'all'\n", "5: options.estimate: stands in [federation], too"),
-    (HEAD + BOILER + WATER + "[privacy]\nepsilon = 1\n", "11: privacy: differential privacy is not there yet"),
+    (HEAD + BOILER + WATER + "[privacy]\nepsilon = 1\n", "11: privacy: 'delta' is missing; give both"),
+    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nepsilom = 1\n", "6: privacy.epsilom: this key is not known; did you"),
+    (HEAD + "[privacy]\nepsilon = -1\ndelta = 1e-6\n", "4: privacy.epsilon: Privacy: epsilon must be"),
+    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nwindow = 0\n", "6: privacy.window: Privacy: window must be"),
+    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nledger = 3\n", "6: privacy.ledger: must be text in quotes"),
+    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nmodels = [2, 0]\n", "3: privacy: Privacy: models have cost"),
     (HEAD + "[units.x]\nmodell = 'a'\n", "4: units.x.modell: this key is not known; did you mean 'model'?"),
     (HEAD + "[units.x]\nmodel = 'gone.safetensors'\n", "4: units.x.model: there is no file 'gone.safetensors'"),
     (HEAD + "[units.x]\nmodel = 'models'\n", "4: units.x.model: there is no file 'models'"),

@@ -15,9 +15,11 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 import counterflow as cf
+from counterflow.privacy import Cost, Entry
 from counterflow.runtime import sealed_file, storage
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.privacy import PrivacyReport, UnitPrivacy
 from counterflow.runtime.result import Couplings, Fit, Provenance, Status
 from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.estimation import Estimated
@@ -153,8 +155,8 @@ def test_a_plant_that_differs_from_the_local_models(tmp_path: Path) -> None:
 def test_every_field_of_a_fit_is_stored() -> None:
     """Whoever adds a field to these classes must decide which side stores it (storage.py), then name it here."""
     known = {
-        Fit: "method plant parts history traffic status provenance caveats couplings",
-        UnitPart: "unit model estimator uses_inputs theta phi output_level point link C_doubt",
+        Fit: "method plant parts history traffic status provenance caveats couplings privacy",
+        UnitPart: "unit model estimator uses_inputs theta phi output_level point link rows_digest C_doubt",
         History: "server_loss residual_loss disentanglement gradient phase client_loss proprietary_loss delta_d",
         Traffic: "rounds bytes_up bytes_down",
         Status: "converged rounds gradient message",
@@ -165,6 +167,10 @@ def test_every_field_of_a_fit_is_stored() -> None:
         Parameters: "record estimate noise_root floors",
         Uncertainty: "parameters covariance",
         Doubt: "effect cause letter channels reason remedy",
+        PrivacyReport: "epsilon delta window accounting mechanism source durable units excluded gaps",
+        UnitPrivacy: "epsilon clip sigma clipped entries spent budget",
+        Entry: "id time what fit mechanism source cost spent",
+        Cost: "start stop row_loss epsilon delta",
         SharedRecord: "names states inputs values u observation noise A_local B_local Q_local initial_mean "
         "initial_covariance",
     }
