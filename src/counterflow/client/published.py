@@ -1,6 +1,7 @@
 """The unit's side of the published training, as a state machine without I/O: ``state, replies = step(state, message)``.
 
-Its loss stays at the unit (``ClientState.loss``); only what ``protocol`` defines leaves it.
+Its loss stays at the unit (``ClientState.loss``); only what ``protocol`` defines leaves it. With ``MessageNoise`` that
+is one message a round, clipped and noised as in the paper's privacy analysis, and nothing besides.
 """
 
 from __future__ import annotations
@@ -13,10 +14,23 @@ from numpy.typing import NDArray
 
 from counterflow.client import conjugate
 from counterflow.client.augmented import AugmentedModel
-from counterflow.errors import ProtocolError
-from counterflow.protocol import AugmentedStates, Finished, Introduction, Message, Plan, Settled, StateGradients
+from counterflow.client.contraction import Contraction, Responses
+from counterflow.client.private import clipped_rows
+from counterflow.errors import OptionError, ProtocolError
+from counterflow.privacy import Source, gaussian_release
+from counterflow.protocol import (
+    AugmentedStates,
+    Finished,
+    Introduction,
+    Message,
+    PerturbedStates,
+    Plan,
+    Settled,
+    StateGradients,
+)
 
 FloatArray = NDArray[np.float64]
+DROWNED = 1e60  # noise beyond which squares of its squares could leave the range of numbers
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,32 @@ class ClientSteps:
     eta_2: float | None = None
     gamma_1: float | None = None
     gamma_2: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MessageNoise:
+    """The paper's mechanism on messages: clip every row to C_msg, add Gaussian noise of ``multiplier`` times Δ_msg.
+
+    ``bound``: R_max, to which measurements and inputs have been cut already. ``clip``: C_msg; None: wide enough for
+    every row that such signals allow, because the noise, σ_msg C_msg = Δ_msg √(2 ln(1.25/δ))/ε, does not depend on it.
+    """
+
+    responses: Responses
+    bound: float
+    multiplier: float
+    source: Source
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class MessageRelease:
+    """What one round's message was made with; ``cut``, the share of rows beyond C_msg, is known to the unit only."""
+
+    constants: Contraction
+    sensitivity: float  # Δ_msg
+    clip: float  # C_msg
+    sigma: float  # standard deviation of the noise: σ_msg C_msg
+    cut: float
 
 
 @dataclass(frozen=True)
@@ -45,6 +85,8 @@ class ClientState:
     conjugate: conjugate.ConjugateState | None = None
     loss: float | None = None  # L_a of the last round that has been answered
     finished: bool = False
+    noise: MessageNoise | None = None
+    release: MessageRelease | None = None  # of the last message, if it was noised
 
 
 def step(state: ClientState, message: Message) -> tuple[ClientState, tuple[Message, ...]]:
@@ -61,9 +103,14 @@ def step(state: ClientState, message: Message) -> tuple[ClientState, tuple[Messa
 
 def _begin(state: ClientState) -> tuple[ClientState, tuple[Message, ...]]:
     local, data = state.model.model, state.model.data
-    introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
     plan = state.plan
     assert plan is not None
+    if state.noise is not None:
+        if plan.conjugate:
+            raise ProtocolError(f"unit {state.unit!r}: its messages are noised, which the conjugate solver cannot bear")
+        state, perturbed = _perturb(state, state.noise)
+        return state, (perturbed,)
+    introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
     if plan.conjugate and not state.theta.any() and not state.phi.any():
         # here the server's best couplings are zero, and so is its gradient
         loss, own_theta, own_phi = state.model.loss_and_gradients(state.model.base)
@@ -80,6 +127,53 @@ def _send(state: ClientState, gradient_norm: float) -> tuple[ClientState, Augmen
     states = state.model.states(state.theta, state.phi)
     message = AugmentedStates(state.unit, state.round, gradient_norm, states, state.phi)
     return replace(state, sent=states), message
+
+
+def _perturb(state: ClientState, noise: MessageNoise) -> tuple[ClientState, PerturbedStates]:
+    """All that leaves the unit in a private round: nothing that depends on y is in it without noise but by theta."""
+    local, data, unit = state.model.model, state.model.data, state.unit
+    states = state.model.states(state.theta, state.phi)
+    augmented = data.refined + data.previous @ state.theta.T
+    constants = noise.responses.constants(state.theta, state.phi)
+    sensitivity = constants.message * noise.bound
+    clip = constants.row_bound(noise.bound) if noise.clip is None else noise.clip
+    sigma = sensitivity * noise.multiplier
+    if not sigma < DROWNED:
+        raise OptionError(
+            f"privacy: unit {unit!r} has been drowned by its own noise (standard deviation {sigma:.3g} in round "
+            f"{state.round}): noise moves theta, theta raises the sensitivity, and that the noise. Give a larger "
+            "epsilon, fewer rounds, smaller steps or more rows, or use method='sufficient'"
+        )
+    inside, cut = clipped_rows(np.hstack([data.refined, augmented, states, data.inputs]), clip)
+    rows = inside
+    if sigma > 0:  # a measurement that moves nothing needs no noise
+        try:
+            rows = gaussian_release(inside, sigma, noise.source, unit, "published message", str(state.round))
+        except OptionError as error:
+            raise OptionError(
+                f"privacy: unit {unit!r} cannot be noised in round {state.round} (one measurement moves its message by "
+                f"{sensitivity:.3g}, rows are up to {clip:.3g} long): {error}"
+            ) from error
+    parts = np.split(rows, np.cumsum([local.states] * 3), axis=1)
+    refined, augmented, predicted, inputs = map(np.ascontiguousarray, parts)
+    message = PerturbedStates(
+        unit,
+        state.round,
+        contraction=constants.contraction,  # a function of theta, as clip and noise are: theta leaks through them
+        decay=constants.decay,
+        gain=float(np.linalg.norm(local.C, 2)),
+        bound=noise.bound,
+        clip=clip,
+        noise=sigma,
+        A=local.A,
+        B=local.B,
+        refined=refined,
+        augmented=augmented,
+        predicted=predicted,
+        inputs=inputs,
+    )
+    release = MessageRelease(constants, sensitivity, clip, sigma, cut)
+    return replace(state, sent=states, release=release), message
 
 
 def _update(state: ClientState, message: StateGradients) -> tuple[ClientState, tuple[Message, ...]]:
@@ -111,6 +205,9 @@ def _update(state: ClientState, message: StateGradients) -> tuple[ClientState, t
     state = _descend(state, message, change, steps.eta_2)
     if message.last:
         return state, ()
+    if state.noise is not None:
+        state, perturbed = _perturb(state, state.noise)
+        return state, (perturbed,)
     # what must vanish is the step itself: with steps of different sizes, that is not the gradient of the plain sum
     scales = max(steps.eta_1, steps.eta_2), max(steps.gamma_1, steps.gamma_2)
     norm = _norm(*(c / scale if scale > 0 else c for c, scale in zip(change, scales, strict=True)))

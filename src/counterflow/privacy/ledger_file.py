@@ -130,6 +130,12 @@ def connect(path: Path) -> sqlite3.Connection:
     place = named(path)
     with blaming(place):
         identity(path)
+        # SQLite would open it all the same, and leave a log that nobody can write
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise StorageError(
+                f"{place} may not be read and written by this account: run as the account that owns it, or look at a "
+                "copy of it."
+            )
         connection = _connect(f"{path.as_uri()}?mode=rw", uri=True)
         try:
             _check_form(connection, place)

@@ -27,7 +27,8 @@ class Privacy:
     epsilon, delta : what this fit may spend, at most, of every unit.
     clip : rigorous: a row s[t] of a message is shortened to this length at most, in standard deviations of its
         measurement noise. None: by an ellipsoid around what the unit's own model and inputs foresee, whose size is
-        found from the record at a twentieth of the budget (docs/theory/privacy.md). Published: the bound R_max on the length of y[t] and u[t].
+        found from the record at a twentieth of the budget (docs/theory/privacy.md). Published: the bound R_max on the
+        length of y[t] and u[t].
     window : how many consecutive measurements are protected as one.
     accounting : "rigorous" (method "sufficient": exact, by the analytic Gaussian mechanism) or "published" (the
         paper's methods: the paper's formulas, whose gaps are listed in ``Fit.privacy.gaps``).

@@ -13,6 +13,10 @@ Published training, one unit's side of the conversation::
     unit -> server    Settled           my parameters are stationary                (conjugate solver only)
     server -> unit    Finished
 
+Published training with the paper's privacy: instead of Introduction and AugmentedStates::
+
+    unit -> server    PerturbedStates   all four parts of the paper's message, clipped and noised   (every round)
+
 Sufficient messages, the default method, one round::
 
     server -> unit    Request
@@ -171,6 +175,48 @@ class AugmentedStates(Message):
 
     def check(self) -> None:
         self._expect_shape("offset", (self.predicted.shape[1],))
+
+
+@dataclass(frozen=True)
+class PerturbedStates(Message):
+    """Unit to server, every round of a private training: [ĥ_c[t-1]; ĥ_a[t-1]; h_a[t]; u[t-1]], clipped and noised.
+
+    ``contraction`` L_m and ``decay`` β_m: how a measurement fades in h_a; ``gain`` |C_mm|; ``bound`` R_max of the
+    unit's measurements and inputs; ``clip``: length to which rows were cut; ``noise``: its standard deviation.
+
+    The plain numbers and the local blocks are not noised. ``contraction``, ``clip`` and ``noise`` are functions of
+    theta, and theta of the measurements: a gap of the published analysis, which needs them at the server.
+    """
+
+    round: int
+    contraction: float
+    decay: float
+    gain: float
+    bound: float
+    clip: float
+    noise: float
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    refined: FloatArray = field(metadata=MATRIX)
+    augmented: FloatArray = field(metadata=MATRIX)
+    predicted: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    rows_fields: ClassVar[tuple[str, ...]] = ("refined", "augmented", "predicted", "inputs")
+
+    def check(self) -> None:
+        rows, states = self.refined.shape
+        if rows < 1 or states < 1:
+            raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
+        self._expect_shape("A", (states, states))
+        self._expect_shape("B", (states, self.inputs.shape[1]))
+        self._expect_shape("augmented", (rows, states))
+        self._expect_shape("predicted", (rows, states))
+        self._expect_shape("inputs", (rows, self.inputs.shape[1]))
+        for name in ("contraction", "gain", "bound", "clip", "noise"):
+            if getattr(self, name) < 0:
+                raise ProtocolError(f"{self.label}: field {name!r} must not be negative, got {getattr(self, name)}")
+        if not 0 < self.decay < 1:
+            raise ProtocolError(f"{self.label}: field 'decay' must lie between 0 and 1, got {self.decay}")
 
 
 @dataclass(frozen=True)
@@ -383,7 +429,7 @@ KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
-KINDS |= {kind.__name__: kind for kind in (Reduced, Identified, Change, Ask, Answer)}
+KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer)}
 
 
 def _check_spans(label: str, spans: FloatArray, rows: int, count: int) -> None:

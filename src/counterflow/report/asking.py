@@ -11,7 +11,6 @@ import numpy as np
 
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.report.content import (
-    PRIVACY,
     Answer,
     Clock,
     Refusal,
@@ -26,6 +25,7 @@ from counterflow.report.content import (
 )
 from counterflow.report.page import write
 from counterflow.runtime.checks import check
+from counterflow.runtime.privacy import public_digest
 
 if TYPE_CHECKING:
     from counterflow.plant import Recording, Unit
@@ -166,6 +166,7 @@ def compose(
         graph=graph,
         checks=check(fit, recording).checks,
         facts=facts(fit, recording, graph),
+        privacy=fit.privacy,
     )
 
 
@@ -178,7 +179,9 @@ def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[
     }
     if graph is not None:
         out["direct influences"] = f"{len(graph.direct())} of {len(graph.edges)} pairs"
-    return {**out, "privacy budget": PRIVACY}
+    told = fit.privacy
+    spent = "nothing was made private" if told is None else f"ε {told.epsilon:.3g}, δ {told.delta:.2g} spent"
+    return {**out, "privacy": spent}
 
 
 def assumptions(fit: Fit) -> tuple[str, ...]:
@@ -195,13 +198,14 @@ def assumptions(fit: Fit) -> tuple[str, ...]:
 
 
 def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
-    same = fit.provenance.data_digest == recording.digest
+    own = recording.digest if fit.privacy is None else public_digest(recording)
+    same = fit.provenance.data_digest == own
     out = {
         "Counterflow": fit.provenance.version,
         "method": fit.provenance.method,
         "seed": str(fit.provenance.seed),
         "rows": str(recording.rows),
-        "data": f"SHA-256 {recording.digest}",
+        "data" if fit.privacy is None else "inputs": f"SHA-256 {own}",
     }
     return out if same else {**out, "fitted to other data": f"SHA-256 {fit.provenance.data_digest}"}
 

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from counterflow.plant import Channel, Unit
     from counterflow.runtime import Attribution, Effect, Fit, History, Restoration, Traffic, Trajectory
     from counterflow.runtime.checks import Check
+    from counterflow.runtime.privacy import PrivacyReport
     from counterflow.server.influence import InfluenceGraph
 
 FloatArray = NDArray[np.float64]
-
-
-PRIVACY = "none spent: nothing was made private"
 
 
 def rounded(value: float, largest: float) -> str:
@@ -369,7 +367,7 @@ class Report:
     graph: InfluenceGraph | None = None
     checks: tuple[Check, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    privacy: str = PRIVACY
+    privacy: PrivacyReport | None = None
 
     @property
     def questions(self) -> int:

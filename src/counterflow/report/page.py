@@ -58,7 +58,8 @@ def render(report: Report) -> str:
     for draw, asked in drawn:
         for question in asked:
             sections.append(draw(question, _Place(len(sections), report.questions, seen)))  # type: ignore[operator]
-    sections += [_graph(report), _caveats(report), _checks(report), _units(report), _training(report)]
+    sections += [_graph(report), _caveats(report), _checks(report), _units(report), _privacy(report)]
+    sections.append(_training(report))
     sections.append(_provenance(report))
     return "\n".join(
         [
@@ -409,9 +410,39 @@ def _training(report: Report) -> str:
     return f"""<section><h2>How it was learned, and what crossed the wire</h2>
 <div class="scroll"><table class="stack"><thead><tr><th>training</th><th class="text">traffic</th>
 <th class="text">how it ended</th></tr></thead><tbody>{rows}</tbody></table></div>
-<p class="aside"><b>Privacy budget:</b> {escape(report.privacy)}. The table says what was sent, which is not a bound on
-what could be inferred from it.</p>
+{_NOT_PRIVATE if report.privacy is None else ""}
 {legend}<div class="grid two">{panels}</div></section>"""
+
+
+_NOT_PRIVATE = """<p class="aside"><b>Privacy budget:</b> none spent: nothing was made private. The table says what was
+sent, which is not a bound on what could be inferred from it.</p>"""
+
+
+def _privacy(report: Report) -> str:
+    """What was promised to the units, what it was kept with, and what it does not cover."""
+    told = report.privacy
+    if told is None:
+        return ""
+    rows = []
+    for name, unit in told.units.items():
+        spent = "not kept" if unit.budget is None or unit.spent is None else f"{unit.spent:.3g} of {unit.budget[0]:.3g}"
+        clipped = "–" if unit.clipped is None else f"{100 * unit.clipped:.2g} %"
+        cells = [
+            ("ε of this fit", f"{unit.epsilon:.3g}"),
+            ("clip", f"{unit.clip:.3g}"),
+            ("noise", f"{unit.sigma:.3g}"),
+            ("rows clipped", clipped),
+            ("ε of its budget", spent),
+        ]
+        tds = "".join(f'<td data-label="{escape(label)}">{escape(text)}</td>' for label, text in cells)
+        rows.append(f"<tr><td>{escape(plain(name))}</td>{tds}</tr>")
+    head = "".join(f"<th>{escape(label)}</th>" for label, _ in cells)
+    first, *more = (escape(_capital(text)) for text in told.sentences())
+    notes = "".join(f"<li>{text}.</li>" for text in more)
+    return f"""<section><h2>What was promised to measurements</h2><p>{first}.</p>
+<div class="scroll"><table class="stack"><thead><tr><th>unit</th>{head}</tr></thead>
+<tbody>{"".join(rows)}</tbody></table></div>
+<ul class="notes">{notes}</ul></section>"""
 
 
 def _training_legend(report: Report) -> str:

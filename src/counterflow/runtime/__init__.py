@@ -3,7 +3,9 @@
 from counterflow.counterfactual import Attribution, Effect, Restoration, Trajectory
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.leakage import Transcript
 from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
+from counterflow.runtime.privacy import PrivacyReport
 from counterflow.runtime.result import Fit, Provenance, Status, Validation
 from counterflow.runtime.training import fit
 from counterflow.runtime.unit_part import UnitPart
@@ -14,12 +16,14 @@ __all__ = [
     "Fit",
     "History",
     "LikelihoodOptions",
+    "PrivacyReport",
     "Provenance",
     "Restoration",
     "Status",
     "Traffic",
     "TrainingOptions",
     "Trajectory",
+    "Transcript",
     "UnitPart",
     "Validation",
     "fit",

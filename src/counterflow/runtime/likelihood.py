@@ -27,6 +27,7 @@ from counterflow.runtime.privacy import (
 from counterflow.runtime.result import Couplings, Fit, Status, Task
 from counterflow.runtime.unit_part import UnitPart, unit_parts
 from counterflow.server.estimation import Estimated
+from counterflow.server.faint import faint_couplings
 from counterflow.server.identifiability import diagnose
 from counterflow.server.information import affordable
 from counterflow.server.parameters import Estimate
@@ -79,6 +80,8 @@ def likelihood_fit(task: Task) -> Fit:
         caveats = tuple(str(doubt) for doubt in doubts) + _caveats(task, found)
         good = found.converged or found.decrement <= NEARLY**2
         spread = uncertainty(shared, found).with_doubts(doubts) if wanted and good else None
+        if privacy is not None and wanted:
+            caveats += tuple(str(faint) for faint in faint_couplings(shared, found))
     couplings = Couplings(found, shared, spread, doubts)
     if privacy is not None:
         parts = {n: replace(part, rows_digest=unit_digest(recording, n)) for n, part in parts.items()}

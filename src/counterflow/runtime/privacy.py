@@ -176,7 +176,7 @@ class Spending:
             spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers))
             declared = {name: spending._models_cost(name, costs[name]) for name in units}
             for name in units:
-                ledgers[name].require([*declared[name], *costs[name]], f"the fit {fit}")
+                ledgers[name].require([*declared[name], *costs[name]], fit)
             for name in units:
                 for cost in declared[name]:
                     spending.record(name, cost, MODELS)

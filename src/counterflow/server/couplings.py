@@ -12,13 +12,14 @@ side by side, so a unit's block is a slice; nothing is added up between the resi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.protocol import Introduction
+from counterflow.protocol import Introduction, PerturbedStates
 from counterflow.server.layout import Layout
 
 FloatArray = NDArray[np.float64]
@@ -27,7 +28,10 @@ RANK_TOLERANCE = 1e-13
 
 @dataclass(frozen=True)
 class Evidence(Layout):
-    """What all units have told the server once: local blocks, refined states and inputs of rows t-1."""
+    """What all units have told the server: local blocks, refined states and inputs of rows t-1.
+
+    Once, or in every round anew if their messages are noised.
+    """
 
     A_local: FloatArray  # (P, P), block-diagonal
     B_local: FloatArray  # (P, U), block-diagonal
@@ -37,7 +41,9 @@ class Evidence(Layout):
     steps: int
 
     @classmethod
-    def collect(cls, introductions: list[Introduction], ones: FloatArray | None, steps: int | None) -> Evidence:
+    def collect(
+        cls, introductions: Sequence[Introduction | PerturbedStates], ones: FloatArray | None, steps: int | None
+    ) -> Evidence:
         states = tuple(i.A.shape[0] for i in introductions)
         inputs = tuple(i.B.shape[1] for i in introductions)
         A_local, B_local = np.zeros((sum(states), sum(states))), np.zeros((sum(states), sum(inputs)))
@@ -155,6 +161,68 @@ def residuals(
     innovation = predicted - evidence.base
     entanglement = innovation - np.outer(evidence.ones, offset) - crossed
     return Residuals(innovation - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
+
+
+def residuals_as_sent(
+    evidence: Evidence, predicted: FloatArray, augmented: FloatArray, A_cross: FloatArray, B_cross: FloatArray
+) -> Residuals:
+    """r and D where the units have sent ``augmented`` = ĥ_a (T, P) itself, and no phi."""
+    crossed = evidence.refined @ A_cross.T
+    entanglement = (augmented - evidence.refined) @ evidence.A_local.T - crossed
+    return Residuals(predicted - evidence.base - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
+
+
+def mean_offset(evidence: Evidence, predicted: FloatArray, augmented: FloatArray) -> FloatArray:
+    """phi (P,) as far as it shows in what was sent: the mean of h_a - A_mm ĥ_a - B_mm u."""
+    rest = predicted - augmented @ evidence.A_local.T - evidence.u @ evidence.B_local.T
+    return np.asarray(evidence.ones @ rest / evidence.steps)
+
+
+def gradient_sensitivities(
+    evidence: Evidence, sent: Sequence[PerturbedStates], A_cross: FloatArray, B_cross: FloatArray
+) -> FloatArray:
+    """Δ_grad of every unit as published (Lemma A.8): how far one measurement, of any unit, moves a row of dL/dh_a.
+
+    Δ_m = 2/T (1 + |A_mm|) κ_mix R_max with κ_mix = L_m' (|C_mm| + Σ_n (|Â_mn| β_n^lag + |B̂_mn|)), at lag 0 and for the
+    unit m' for which it is largest. That it is not a bound in general, docs/theory/privacy.md tells.
+    """
+    furthest = max(message.contraction * message.bound for message in sent)
+    out = []
+    for m, message in enumerate(sent):
+        own = evidence.state_slices[m]
+        mixed = message.gain
+        for n in range(len(sent)):
+            if n != m:
+                mixed += _norm(A_cross[own, evidence.state_slices[n]]) + _norm(B_cross[own, evidence.input_slices[n]])
+        out.append(2 / evidence.steps * (1 + _norm(message.A)) * mixed * furthest)
+    return np.array(out)
+
+
+def residual_bounds(
+    evidence: Evidence, sent: Sequence[PerturbedStates], A_cross: FloatArray, B_cross: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """How long a row of r and of D of every unit can get, given how long the rows of the messages are.
+
+    A row has been cut to ``clip``; the noise then adds (√n + 4) standard deviations to it, but for one row in 3,000.
+    """
+    lengths = [s.clip + s.noise * (np.sqrt(3 * s.A.shape[0] + s.B.shape[1]) + 4) for s in sent]
+    prediction, entanglement = [], []
+    for m, message in enumerate(sent):
+        own, A, eye = evidence.state_slices[m], message.A, np.eye(message.A.shape[0])
+        r = _norm(np.hstack([A, eye, message.B])) * lengths[m]
+        d = _norm(np.hstack([A, A])) * lengths[m]
+        for n, length in enumerate(lengths):
+            if n != m:
+                A_mn, B_mn = A_cross[own, evidence.state_slices[n]], B_cross[own, evidence.input_slices[n]]
+                r += _norm(np.hstack([A_mn, B_mn])) * length
+                d += _norm(A_mn) * length
+        prediction.append(r)
+        entanglement.append(d)
+    return np.array(prediction), np.array(entanglement)
+
+
+def _norm(matrix: FloatArray) -> float:
+    return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
 
 
 def coupling_gradients(evidence: Evidence, found: Residuals, dual: FloatArray) -> tuple[FloatArray, FloatArray]:

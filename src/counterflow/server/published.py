@@ -3,6 +3,10 @@
 A round is computed when every unit that is not settled has spoken, never from a part of them; the order in which they
 speak changes nothing. Penalty method, augmented Lagrangian with an IMEX step, and the hybrid schedule are sequences of
 ``Phase``s on the same state.
+
+With ``GradientNoise``, units send ``PerturbedStates`` and nothing else. Their noise is new in every round, and so is
+all that the server knows: evidence, residuals and D are computed from what was sent in the round. The training runs
+its rounds, whatever the losses are.
 """
 
 from __future__ import annotations
@@ -16,15 +20,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.errors import OptionError, ProtocolError
-from counterflow.protocol import AugmentedStates, Finished, Introduction, Message, Plan, Settled, StateGradients
+from counterflow.privacy import Source, gaussian_release
+from counterflow.protocol import (
+    AugmentedStates,
+    Finished,
+    Introduction,
+    Message,
+    PerturbedStates,
+    Plan,
+    Settled,
+    StateGradients,
+)
 from counterflow.randomness import stream
 from counterflow.server.couplings import (
     Eliminator,
     Evidence,
     Residuals,
     coupling_gradients,
+    gradient_sensitivities,
     implicit_step,
+    mean_offset,
+    residual_bounds,
     residuals,
+    residuals_as_sent,
     state_gradients,
 )
 from counterflow.server.layout import refuse_other_rows
@@ -52,6 +70,28 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class GradientNoise:
+    """The paper's mechanism on gradients: clip every row to C_grad, add Gaussian noise of ``multiplier`` times Δ_grad.
+
+    A row is dL/dh_a[t], with dL/dĥ_a[t-1] beside it if that is sent. ``clip``: C_grad; None: so wide that it cuts
+    nothing that the messages' own bounds allow, because the noise does not depend on it.
+    """
+
+    multiplier: float
+    source: Source
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class GradientRelease:
+    """What one round's gradients were made with, unit by unit."""
+
+    sensitivity: FloatArray  # Δ_grad
+    clip: FloatArray  # C_grad
+    sigma: FloatArray  # standard deviation of the noise: σ_grad C_grad
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """What the server is asked to do. Steps that are None are derived from the data."""
 
@@ -65,6 +105,7 @@ class ServerConfig:
     refined_gradient: bool = True
     seed: int = 0
     initial_scale: float = 0.0
+    noise: GradientNoise | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +133,9 @@ class ServerState:
     A_cross: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     B_cross: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     multipliers: FloatArray | None = None
-    inbox: MappingProxyType[str, AugmentedStates] = field(default_factory=lambda: MappingProxyType({}))
+    inbox: MappingProxyType[str, AugmentedStates | PerturbedStates] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     settled: frozenset[str] = frozenset()
     settled_gradient: float = 0.0  # the largest that a settled unit reported, relative to the first round
     eliminator: Eliminator | None = None
@@ -104,6 +147,8 @@ class ServerState:
     record: RoundRecord | None = None
     finished: bool = False
     converged: bool = False
+    multiplier_bound: FloatArray | None = None  # how long a row of the multipliers can be, if messages are noised
+    release: GradientRelease | None = None  # of the last round, if its gradients were noised
 
 
 def begin(state: ServerState) -> tuple[ServerState, Replies]:
@@ -118,7 +163,15 @@ def begin(state: ServerState) -> tuple[ServerState, Replies]:
 
 def step(state: ServerState, message: Message) -> tuple[ServerState, Replies]:
     """React to one message of a unit."""
+    private = state.config.noise is not None
+    if private != isinstance(message, PerturbedStates):
+        kind = "a private" if private else "this"
+        raise ProtocolError(
+            f"server: did not expect {type(message).__name__} of unit {message.unit!r} in {kind} training"
+        )
     match message:
+        case PerturbedStates():
+            state = _receive_perturbed(state, message)
         case Introduction():
             return _introduce(state, message), ()
         case AugmentedStates():
@@ -136,6 +189,8 @@ def step(state: ServerState, message: Message) -> tuple[ServerState, Replies]:
         name in state.settled or (name in state.inbox and state.inbox[name].round == state.round)
         for name in state.config.units
     )
+    if ready and private:
+        state = _renew_evidence(state)
     return _compute_round(state) if ready and state.evidence is not None else (state, ())
 
 
@@ -186,6 +241,38 @@ def _receive(state: ServerState, message: AugmentedStates) -> ServerState:
     return replace(state, inbox=MappingProxyType({**state.inbox, message.unit: message}))
 
 
+def _receive_perturbed(state: ServerState, message: PerturbedStates) -> ServerState:
+    unit = message.unit
+    if message.round != state.round:
+        raise ProtocolError(f"server: in round {state.round}, got round {message.round} of unit {unit!r}")
+    earlier = state.inbox.get(unit)
+    if earlier is not None and earlier.round == message.round:
+        raise ProtocolError(f"server: unit {unit!r} has sent round {message.round} already")
+    if isinstance(earlier, PerturbedStates):
+        shapes = [(e.refined.shape, e.inputs.shape) for e in (earlier, message)]
+        if shapes[0] != shapes[1]:
+            raise ProtocolError(
+                f"server: unit {unit!r} must send states and inputs of shape {shapes[0]}, got {shapes[1]}"
+            )
+    refuse_other_rows(unit, message.predicted.shape[0], {n: i.predicted.shape[0] for n, i in state.inbox.items()})
+    return replace(state, inbox=MappingProxyType({**state.inbox, unit: message}))
+
+
+def _perturbed(state: ServerState) -> list[PerturbedStates]:
+    """The round's messages of a private training, in the order of the units."""
+    arrived = [state.inbox[name] for name in state.config.units]
+    return [message for message in arrived if isinstance(message, PerturbedStates)]
+
+
+def _renew_evidence(state: ServerState) -> ServerState:
+    """Evidence from the messages of this round: what came before was other noise."""
+    evidence = Evidence.collect(_perturbed(state), None, None)
+    if state.evidence is not None:
+        return replace(state, evidence=evidence)
+    A_cross, B_cross = _initial_couplings(state.config, evidence)
+    return replace(state, evidence=evidence, A_cross=A_cross, B_cross=B_cross)
+
+
 def _compute_round(state: ServerState) -> tuple[ServerState, Replies]:
     config, evidence = state.config, state.evidence
     assert evidence is not None
@@ -194,12 +281,18 @@ def _compute_round(state: ServerState) -> tuple[ServerState, Replies]:
     phase = config.phases[state.phase]
     arrived = [state.inbox[name] for name in config.units]
     predicted = np.hstack([a.predicted for a in arrived])
-    offset = np.concatenate([a.offset for a in arrived])
-    if phase.conjugate:
-        eliminator = state.eliminator or Eliminator(evidence, phase.penalty)
-        A_cross, B_cross = eliminator.solve(predicted, offset)
-        state = replace(state, eliminator=eliminator, A_cross=A_cross, B_cross=B_cross)
-    found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross)
+    noised = _perturbed(state)
+    if noised:
+        augmented = np.hstack([a.augmented for a in noised])
+        offset = mean_offset(evidence, predicted, augmented)
+        found = residuals_as_sent(evidence, predicted, augmented, state.A_cross, state.B_cross)
+    else:
+        offset = np.concatenate([a.offset for a in arrived if isinstance(a, AugmentedStates)])
+        if phase.conjugate:
+            eliminator = state.eliminator or Eliminator(evidence, phase.penalty)
+            A_cross, B_cross = eliminator.solve(predicted, offset)
+            state = replace(state, eliminator=eliminator, A_cross=A_cross, B_cross=B_cross)
+        found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross)
     weight = evidence.per_state(phase.penalty)
     if phase.method == "lagrangian":
         previous = state.multipliers
@@ -209,11 +302,13 @@ def _compute_round(state: ServerState) -> tuple[ServerState, Replies]:
     else:
         dual = weight * found.entanglement
     d_A, d_B = coupling_gradients(evidence, found, dual)
-    state = _recorded(state, found, dual, offset, arrived, (d_A, d_B))
+    state = _recorded(state, found, dual, offset, (d_A, d_B))
     last = _is_last(state)
+    d_predicted, d_refined = state_gradients(evidence, found, dual)
+    if noised:
+        state, d_predicted, d_refined = _perturb(state, d_predicted, d_refined)
     if not phase.conjugate:
         state = _descend(state, d_A, d_B, phase)
-    d_predicted, d_refined = state_gradients(evidence, found, dual)
     replies: list[Message] = []
     for m, name in enumerate(config.units):
         if name in state.settled:
@@ -234,7 +329,7 @@ def _compute_round(state: ServerState) -> tuple[ServerState, Replies]:
         )
     state = replace(state, round=state.round + 1, phase_round=state.phase_round + 1)
     if last:
-        state, finish = _finish(state, converged=not phase.conjugate and _converged(state))
+        state, finish = _finish(state, converged=not (phase.conjugate or noised) and _converged(state))
         return state, (*replies, *finish)
     return state, tuple(replies)
 
@@ -244,7 +339,6 @@ def _recorded(
     found: Residuals,
     dual: FloatArray,
     offset: FloatArray,
-    arrived: list[AugmentedStates],
     gradients: tuple[FloatArray, FloatArray],
 ) -> ServerState:
     """State with this round's losses."""
@@ -262,7 +356,10 @@ def _recorded(
     gap = offset - state.B_cross @ evidence.mean_input
     delta_d = tuple(float(np.linalg.norm(gap[own])) for own in evidence.state_slices)
     # the units' norms belong to the round before; in the first round of a phase there is nothing to compare with yet
-    norm = float(np.sqrt(sum(a.gradient_norm**2 for a in arrived) + sum(np.vdot(g, g) for g in gradients)))
+    # (units whose messages are noised do not tell theirs)
+    arrived = [state.inbox[name] for name in config.units]
+    theirs = sum(a.gradient_norm**2 for a in arrived if isinstance(a, AugmentedStates))
+    norm = float(np.sqrt(theirs + sum(np.vdot(g, g) for g in gradients)))
     first = norm if state.phase_round <= 1 else state.first_norm
     relative = norm / first if first > 0 else 0.0
     record = RoundRecord(state.round, phase.method, loss, found.residual_loss, found.disentanglement, delta_d, relative)
@@ -280,11 +377,49 @@ def _is_last(state: ServerState) -> bool:
     assert record is not None
     final_phase = state.phase == len(config.phases) - 1
     phase_over = state.phase_round + 1 >= config.phases[state.phase].rounds
+    if config.noise is not None:
+        return final_phase and phase_over
     if config.loss_tolerance is not None and record.server_loss <= config.loss_tolerance:
         return True
     if config.phases[state.phase].conjugate:
         return final_phase and phase_over
     return final_phase and (phase_over or _converged(state))
+
+
+def _perturb(
+    state: ServerState, d_predicted: FloatArray, d_refined: FloatArray
+) -> tuple[ServerState, FloatArray, FloatArray]:
+    """Every unit's rows of the gradients, clipped to C_grad and noised; dL/dh_a and dL/dĥ_a are one row."""
+    config, evidence = state.config, state.evidence
+    assert evidence is not None
+    assert config.noise is not None
+    phase, sent = config.phases[state.phase], _perturbed(state)
+    sensitivity = gradient_sensitivities(evidence, sent, state.A_cross, state.B_cross)
+    r, d = residual_bounds(evidence, sent, state.A_cross, state.B_cross)
+    dual = phase.penalty * d
+    if phase.method == "lagrangian":
+        # the multipliers are zero in the first round of a phase, and then grow by w D a round
+        before = state.multiplier_bound if state.phase_round > 0 else None
+        held = np.zeros_like(d) if before is None else before + dual
+        state = replace(state, multiplier_bound=held)
+        dual = dual + held
+    d_predicted, d_refined = d_predicted.copy(), d_refined.copy()
+    clips, sigmas = [], []
+    for m, (name, own) in enumerate(zip(config.units, evidence.state_slices, strict=True)):
+        wide = 2 * r[m], dual[m] * float(np.linalg.norm(sent[m].A, 2)) if config.refined_gradient else 0.0
+        clip = max(float(np.hypot(*wide)) / evidence.steps, sensitivity[m])
+        clips.append(clip if config.noise.clip is None else config.noise.clip)
+        sigmas.append(float(sensitivity[m] * config.noise.multiplier))
+        rows = np.hstack([d_predicted[:, own], d_refined[:, own]]) if config.refined_gradient else d_predicted[:, own]
+        length = np.sqrt(np.square(rows).sum(axis=1))
+        rows = rows * np.minimum(1.0, clips[m] / np.where(length > 0, length, 1.0))[:, None]
+        if sigmas[m] > 0:  # a measurement that moves nothing needs no noise
+            rows = gaussian_release(rows, sigmas[m], config.noise.source, name, "published gradient", str(state.round))
+        d_predicted[:, own] = rows[:, : own.stop - own.start]
+        if config.refined_gradient:
+            d_refined[:, own] = rows[:, own.stop - own.start :]
+    release = GradientRelease(sensitivity, np.array(clips), np.array(sigmas))
+    return replace(state, release=release), d_predicted, d_refined
 
 
 def _descend(state: ServerState, d_A: FloatArray, d_B: FloatArray, phase: Phase) -> ServerState:

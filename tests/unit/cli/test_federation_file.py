@@ -195,7 +195,7 @@ FEDERATION_MISTAKES = [
     (HEAD + "[options]\ntol = 'x'\n", "4: options.tol: option 'tol' must be a finite number"),
     (HEAD + "estimate='all'\n[options]\nestimate = 'all'\n", "5: options.estimate: stands in [federation], too"),
     (HEAD + BOILER + WATER + "[privacy]\nepsilon = 1\n", "11: privacy: 'delta' is missing; give both"),
-    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nepsilom = 1\n", "6: privacy.epsilom: this key is not known; did you"),
+    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nepsilom = 1\n", "6: privacy.epsilom: this key is not known; did"),
     (HEAD + "[privacy]\nepsilon = -1\ndelta = 1e-6\n", "4: privacy.epsilon: Privacy: epsilon must be"),
     (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nwindow = 0\n", "6: privacy.window: Privacy: window must be"),
     (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nledger = 3\n", "6: privacy.ledger: must be text in quotes"),

@@ -430,3 +430,17 @@ def test_an_epsilon_that_the_noise_source_cannot_serve_is_refused() -> None:
     with pytest.raises(cf.OptionError, match="noise source"):
         cf.Privacy(100.0, 1e-20).multiplier(10**6)
     assert replace(cf.Privacy(1.0, 1e-6), epsilon=2.0).multiplier(10) < cf.Privacy(1.0, 1e-6).multiplier(10)
+
+
+def test_the_report_shows_the_promise_and_no_digest_of_measurements(tmp_path: Path) -> None:
+    from counterflow.report import AskEffect, write_report
+
+    found = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(10.0, 1e-6, seed=1))
+    write_report(tmp_path / "report.html", found, RECORDING, [AskEffect("boiler", "turbine", {"u1": 1.0}, horizon=9)])
+    page = (tmp_path / "report.html").read_text()
+    assert "What was promised to measurements" in page
+    assert "protects nothing" in page
+    assert "ε 10, δ 1e-06 spent" in page
+    assert RECORDING.digest not in page
+    write_report(tmp_path / "plain.html", cf.fit(RECORDING, MODELS), RECORDING)
+    assert "nothing was made private" in (tmp_path / "plain.html").read_text()

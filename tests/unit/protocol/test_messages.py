@@ -19,6 +19,7 @@ from counterflow.protocol import (
     Finished,
     Identified,
     Introduction,
+    PerturbedStates,
     Plan,
     Reduced,
     Request,
@@ -39,6 +40,9 @@ def examples():
         Introduction("boiler", np.eye(2), np.ones((2, 3)), rng.standard_normal((5, 2)), rng.standard_normal((5, 3))),
         Introduction("no inputs", np.eye(1), np.ones((1, 0)), np.ones((1, 1)), np.ones((1, 0))),
         AugmentedStates("größe/µ", 3, 0.1, rng.standard_normal((5, 2)), np.ones(2)),
+        PerturbedStates(
+            "boiler", 2, 0.4, 0.7, 1.5, 3.0, 9.0, 0.2, np.eye(2), np.ones((2, 1)), *np.ones((3, 4, 2)), np.ones((4, 1))
+        ),
         StateGradients("boiler", 1, True, False, 0.5, True, np.ones((4, 2)), np.ones((4, 2))),
         StateGradients("boiler", 1, False, True, 0.0, False, np.ones((4, 2)), np.zeros((0, 2))),
         Settled("boiler", 9, 1e-9),

@@ -1,0 +1,254 @@
+"""``counterflow privacy plan``: what an epsilon buys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow import client
+from counterflow._version import __version__
+from counterflow.cli import asking, output, wording
+from counterflow.cli.output import Format
+from counterflow.errors import OptionError
+from counterflow.plant import LocalModel, Plant, excitation
+from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
+from counterflow.server.estimation import Estimated
+from counterflow.server.parameters import Estimate, Parameters
+from counterflow.server.sufficient import share
+from counterflow.server.uncertainty import uncertainty
+
+FloatArray = NDArray[np.float64]
+FALSE_ALARMS = 0.05
+WANTED_ERROR = 0.1
+STEPS = 4000
+CLIPPED = 0.01  # share of rows above which what clipping does to a fit is worth a word
+_SEED = 0  # of the simulated rows
+
+
+@dataclass(frozen=True)
+class Task:
+    """A system whose couplings are to be estimated from rows under privacy: truth, local models, inputs."""
+
+    plant: Plant
+    models: Mapping[str, LocalModel]
+    inputs: Mapping[str, FloatArray]  # (T+1, U_m), as the models take them
+    estimate: Estimate = "couplings"
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected relative error of all couplings together, and the share of rows that clipping would change."""
+
+    error: float
+    clipped: float
+
+
+def plan(
+    epsilons: str,
+    delta: float,
+    window: int,
+    releases: int,
+    *,
+    fit: Path | None,
+    plant: Path | None,
+    steps: int | None,
+    answer_format: Format,
+) -> None:
+    """Compute and tell."""
+    if fit is not None and plant is not None:
+        raise OptionError("--fit and --plant: give one of them.")
+    if steps is not None and plant is None:
+        raise OptionError("--steps goes with --plant; a fit is planned for as many rows as it rests on.")
+    if not 1 <= releases <= 1_000_000:
+        raise OptionError(f"--releases {releases}: give a whole number from 1 to 1000000.")
+    rows = [mechanism(epsilon, delta, window, releases) for epsilon in numbers("--epsilon", epsilons)]
+    task = _of_fit(fit) if fit is not None else _of_plant(plant, steps or STEPS) if plant is not None else None
+    answer: dict[str, Any] = {
+        "version": __version__, "command": "privacy plan", "delta": delta, "window": window, "releases": releases,
+        "false_alarms": FALSE_ALARMS, "plans": rows,
+    }  # fmt: skip
+    notes: list[str] = []
+    if task is not None:
+        settings = [None, *(Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows)]
+        bare, *under = expected_errors(task, settings)
+        answer |= {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": bare.error}
+        for row, found in zip(rows, under, strict=True):
+            row["error"] = found.error
+            needed = task.rows * (found.error / WANTED_ERROR) ** 2
+            row["rows_needed"] = math.ceil(needed) if math.isfinite(needed) else None
+            row["clipped"] = found.clipped
+        notes = _notes(under)
+    answer["caveats"] = notes
+    if answer_format is Format.json:
+        print(output.as_json(answer))
+    else:
+        _show(answer)
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """ "0.1,1,10" as numbers."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise OptionError(f"{option} {text!r}: give numbers with commas between them, such as 0.1,1,10.") from None
+
+
+def mechanism(epsilon: float, delta: float, window: int, releases: int) -> dict[str, Any]:
+    """What one ε asks of the noise, and what it leaves to the best possible attack; exact for the Gaussian mechanism.
+
+    ``noise_per_clip``: standard deviation of the noise in radii of clipping. ``caught``: how often an attack that
+    raises FALSE_ALARMS false alarms finds the true one of two records that differ in a window. ``guessed``: how often a
+    guess between the two is right.
+
+    >>> row = mechanism(1.0, 1e-5, window=4, releases=1)
+    >>> round(row["multiplier"], 4), round(row["noise_per_clip"], 3), round(row["caught"], 3)
+    (3.7306, 14.923, 0.084)
+    """
+    from scipy.special import ndtr, ndtri
+
+    Privacy(epsilon, delta, window=window)  # refuses what a fit would refuse
+    mu = gaussian_mu(epsilon, delta)
+    multiplier = math.sqrt(releases) / mu
+    return {
+        "epsilon": epsilon,
+        "epsilon_each": epsilon if releases == 1 else gaussian_epsilon(mu / math.sqrt(releases), delta),
+        "multiplier": multiplier,
+        "noise_per_clip": 2 * math.sqrt(window) * multiplier,
+        "caught": float(ndtr(ndtri(FALSE_ALARMS) + mu)),
+        "guessed": float(ndtr(mu / 2)),
+    }
+
+
+def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
+    """How exact the couplings would be under each setting, from the Fisher information at the truth.
+
+    The messages are made of simulated rows by the very code that makes the real ones, so that noise and clipping are
+    those of a fit. The radius of clipping, which units find under noise, is one draw: where rows are few and epsilon is
+    small, another would do. What clipping does to the estimate is not in it.
+
+    Examples
+    --------
+    >>> from counterflow.plant import random_plant
+    >>> plant = random_plant(units=2, rng=0)
+    >>> task = Task(plant, plant.locals(), excitation.white(plant, 500, 1))
+    >>> bare, private = expected_errors(task, [None, Privacy(epsilon=1.0, delta=1e-6, seed=0)])
+    >>> bool(bare.error < private.error)
+    True
+    """
+    plant, names = task.plant, task.plant.names
+    recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
+    bare = [client.sufficient_message(n, task.models[n], recording[n].y, recording[n].u) for n in names]
+    out = []
+    for privacy in settings:
+        clipped, messages = 0.0, bare
+        if privacy is not None:
+            made = [client.privatised(m, task.models[m.unit], privacy) for m in bare]
+            messages = [message for message, _ in made]
+            clipped = max(release.clipped for _, release in made)
+        shared = share(messages)
+        parameters = Parameters(shared, task.estimate, np.eye(len(plant.A)))  # the root moves nothing here
+        truth = Estimated(plant.A, plant.B, plant.Q, 0.0, 0, True, 0.0, parameters=parameters)
+        A, B = uncertainty(shared, truth).standard_errors
+        between = np.hstack([_between(plant, plant.A, "states"), _between(plant, plant.B, "n_inputs")])
+        size = float(np.linalg.norm(np.hstack([plant.A, plant.B])[between]))
+        if size == 0:
+            raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of couplings.")
+        out.append(Expected(float(np.linalg.norm(np.hstack([A, B])[between])) / size, clipped))
+    return out
+
+
+def _between(plant: Plant, matrix: FloatArray, width: str) -> NDArray[np.bool_]:
+    """Which entries lie between two units."""
+    of_rows = np.repeat(np.arange(len(plant.units)), [unit.states for unit in plant.units])
+    of_columns = np.repeat(np.arange(len(plant.units)), [getattr(unit, width) for unit in plant.units])
+    assert matrix.shape == (len(of_rows), len(of_columns))
+    return np.asarray(of_rows[:, None] != of_columns)
+
+
+def _of_fit(directory: Path) -> Task:
+    fit = asking.load_fit(directory)
+    couplings = fit.couplings
+    if fit.method != "sufficient" or couplings is None:
+        raise OptionError(f"--fit {str(directory)!r} is of method {fit.method!r}; a plan needs one of 'sufficient'.")
+    parameters = couplings.found.parameters
+    if couplings.form == "free" or parameters is None or parameters.estimate == "system":
+        raise OptionError(
+            f"--fit {str(directory)!r} was made from logs without models; a plan needs units with models."
+        )
+    shared = couplings.shared
+    inputs = {name: shared.u[:, own] for name, own in zip(shared.names, shared.input_slices, strict=True)}
+    models = {name: part.model for name, part in fit.parts.items()}
+    return Task(fit.plant, models, inputs, parameters.estimate)
+
+
+def _of_plant(path: Path, steps: int) -> Task:
+    from counterflow.cli.federation_file import read_plant
+
+    plant = read_plant(path)
+    return Task(plant, plant.locals(), excitation.white(plant, steps, _SEED))
+
+
+def _notes(under: Sequence[Expected]) -> list[str]:
+    notes = []
+    clipped = max(found.clipped for found in under)
+    if clipped > CLIPPED:
+        notes.append(
+            f"clipping would change up to {wording.percent(round(clipped, 3))} of a unit's rows; what that does to the "
+            "estimate is not in the errors"
+        )
+    if any(found.error > 1 for found in under):
+        notes.append("errors above 100 % say that the couplings would be lost in the noise, not how far off they are")
+    if any(not math.isfinite(found.error) for found in under):
+        notes.append("some couplings are not determined by these inputs, with or without privacy")
+    return notes
+
+
+def _show(answer: dict[str, Any]) -> None:
+    releases, window = answer["releases"], answer["window"]
+    protects = "one measurement" if window == 1 else f"any {window} consecutive measurements"
+    paid = "one release" if releases == 1 else f"{releases} releases of the same rows"
+    output.show_text(f"What an epsilon buys at delta {wording.exact(answer['delta'])}, for {protects} and {paid}.")
+    several, errors = releases > 1, "rows" in answer
+    columns = ["epsilon", *(["epsilon of each"] if several else []), "noise/move", "noise/clip"]
+    columns += ["caught", "guessed", *(["error", "rows for 10 %"] if errors else [])]
+    rows = []
+    for row in answer["plans"]:
+        cells = [wording.exact(row["epsilon"]), *([wording.number(row["epsilon_each"])] if several else [])]
+        cells += [wording.number(row["multiplier"]), wording.number(row["noise_per_clip"])]
+        cells += [_share(row["caught"]), _share(row["guessed"])]
+        if errors:
+            needed = row["rows_needed"]
+            cells += [_share(row["error"]), "–" if needed is None else wording.number(needed, 0)]
+        rows.append(cells)
+    output.show_table("", columns, rows, left=0)
+    for line in (
+        f"noise/move: standard deviation of the noise by how far {protects} can move a message",
+        "noise/clip: the same by the radius to which rows are clipped; a little more where a unit finds it by itself",
+        f"caught: how often the best attack with {wording.percent(FALSE_ALARMS)} false alarms tells that they were "
+        "replaced",
+        "guessed: how often the best guess between the two records is right (chance: 50 %)",
+    ):
+        output.show_text(line)
+    if errors:
+        output.show_text(
+            f"error: expected relative error of all couplings from {answer['rows']} rows "
+            f"({_share(answer['error_without_privacy'])} without privacy)"
+        )
+        output.show_text(
+            "rows for 10 %: the error falls as one over their root, or faster while the clip is found badly"
+        )
+    output.show_notes(answer["caveats"])
+
+
+def _share(value: float) -> str:
+    return f"{wording.number(100 * value)} %" if math.isfinite(value) else "–"

@@ -1,0 +1,921 @@
+"""The budget ledger: what it adds up, that nothing spent is ever lost or spent twice, and files it must not trust."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.errors import OptionError, PrivacyError, StorageError
+from counterflow.privacy import ledger_file
+from counterflow.privacy.accounting import Cost, gaussian_mu, total_epsilon
+from counterflow.privacy.ledger import Entry, Ledger, ledger_path
+from counterflow.privacy.noise import Source
+from counterflow.privacy.settings import Privacy
+
+DELTA = 1e-6
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(cf.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+def spend(ledger: Ledger, cost: Cost, what: str = "message") -> Entry:
+    return ledger.spend(cost, what, fit="fit 1", mechanism="analytic Gaussian", source=str(Source()))
+
+
+def claim(epsilon: float, delta: float = 0.0) -> Cost:
+    return Cost(0, 100, epsilon=epsilon, delta=delta)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "boiler.ledger"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    with Ledger.create(path, "boiler", 1.0, DELTA) as made:
+        yield made
+
+
+# ---- what it adds up
+
+
+def test_a_new_ledger_says_what_it_was_made_with(path: Path) -> None:
+    with Ledger.create(path, "boiler", 2, DELTA, window=3) as made:
+        assert (made.unit, made.epsilon, made.delta, made.window) == ("boiler", 2.0, DELTA, 3)
+        assert (made.path, made.spent, made.left, made.entries()) == (path, 0.0, 2.0, ())
+        with Ledger.open(path, unit="boiler") as again:
+            assert (again.created, again.epsilon, again.window) == (made.created, 2.0, 3)
+    assert made.created.endswith("+00:00")
+    if os.name != "nt":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(path.parent) == [path.name], "drafts or logs were left"
+
+
+def test_files_beside_an_open_ledger_are_private_too(ledger: Ledger, path: Path) -> None:
+    spend(ledger, claim(0.1))
+    beside = [file for file in path.parent.iterdir() if file != path]
+    assert beside
+    assert os.name == "nt" or all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in beside)
+
+
+def test_an_entry_is_what_was_spent(ledger: Ledger, path: Path) -> None:
+    cost = Cost(7, 300, row_loss=1e-4, epsilon=0.1, delta=1e-7)
+    entry = ledger.spend(cost, "sufficient message", fit="a", mechanism="b", source="seed 3")
+    assert ledger.entries() == (entry,)
+    assert (entry.id, entry.what, entry.fit, entry.mechanism, entry.source) == (
+        1,
+        "sufficient message",
+        "a",
+        "b",
+        "seed 3",
+    )
+    assert entry.cost == cost
+    assert entry.time.endswith("+00:00")
+    assert entry.spent == ledger.spent == total_epsilon([cost], DELTA) == ledger.epsilon - ledger.left
+    assert not entry.secure
+    second = spend(ledger, claim(0.1))
+    assert (second.id, second.secure) == (2, True)
+    assert second.to_json()["rows"] == [0, 100]
+    ledger.close()
+    with Ledger.open(path) as again:
+        assert again.entries() == (entry, second)
+        assert again.spent == second.spent
+
+
+def test_rows_that_do_not_overlap_do_not_add_up(ledger: Ledger) -> None:
+    loss = gaussian_mu(0.7, DELTA) ** 2
+    first = spend(ledger, Cost(0, 100, row_loss=loss))
+    assert first.spent == pytest.approx(0.7, rel=1e-8)
+    assert spend(ledger, Cost(100, 200, row_loss=loss)).spent == first.spent
+    with pytest.raises(PrivacyError, match="rows 99 to 199"):
+        spend(ledger, Cost(99, 200, row_loss=loss))
+    assert spend(ledger, Cost(99, 200, row_loss=loss / 2)).spent == pytest.approx(
+        total_epsilon([Cost(0, 1, row_loss=1.5 * loss)], DELTA), rel=EXACT
+    )
+
+
+def test_a_window_pays_for_all_its_rows() -> None:
+    loss = gaussian_mu(1.0, DELTA) ** 2 / 10
+    beside = [Cost(0, 100, row_loss=loss), Cost(100, 200, row_loss=loss)]
+    whole = Ledger.temporary("boiler", 1.0, DELTA, window=10)
+    for cost in beside:
+        spend(whole, cost)
+    assert whole.spent == pytest.approx(1.0, rel=1e-8)
+    wider = Ledger.temporary("boiler", 1.0, DELTA, window=11)
+    assert not wider.affords(beside)
+    assert not wider.affords(beside[:1])
+
+
+def test_what_privacy_asks_for_is_exactly_affordable_once() -> None:
+    for epsilon, window, numbers in ((0.1, 1, 100), (1.0, 1, 10**6), (10.0, 7, 3000)):
+        privacy = Privacy(epsilon=epsilon, delta=DELTA, window=window)
+        cost = Cost(0, 1000, row_loss=privacy.row_loss(numbers))
+        ledger = Ledger.temporary("boiler", epsilon, DELTA, window)
+        spend(ledger, cost)
+        assert ledger.left == pytest.approx(0.0, abs=1e-6 * epsilon)
+        assert not ledger.affords([cost])
+        with pytest.raises(PrivacyError):
+            spend(ledger, Cost(0, 1000, row_loss=cost.row_loss * 1e-4))
+
+
+def test_the_whole_budget_can_be_spent_and_then_nothing(ledger: Ledger) -> None:
+    for _ in range(10):
+        spend(ledger, claim(0.1, DELTA / 10))
+    assert ledger.spent == pytest.approx(1.0, rel=EXACT)
+    assert ledger.left == pytest.approx(0.0, abs=EXACT)
+    for more in (claim(1e-6), claim(0.0, 1e-12), Cost(0, 1, row_loss=1e-12), Cost(500, 501, row_loss=1e-12)):
+        with pytest.raises(PrivacyError):
+            spend(ledger, more)
+    assert len(ledger.entries()) == 10
+    spend(ledger, claim(0.0))  # costs nothing
+
+
+def test_a_refusal_says_what_was_asked_what_is_left_and_what_to_do(ledger: Ledger, path: Path) -> None:
+    spend(ledger, claim(0.75))
+    for refuse in (
+        lambda: spend(ledger, claim(0.5), "gradient of round 3"),
+        lambda: ledger.require([claim(0.25), claim(0.25)], "gradient of round 3"),
+    ):
+        with pytest.raises(PrivacyError) as caught:
+            refuse()
+        text = str(caught.value)
+        for part in (
+            "'boiler'",
+            "gradient of round 3",
+            "rows 0 to 99",
+            "1.25",
+            "epsilon=1 ",
+            "0.75",
+            str(path),
+            "open",
+        ):
+            assert part in text
+    assert ledger.affords([claim(0.25)])
+    assert ledger.affords([])
+    assert not ledger.affords([claim(0.25), claim(0.25)])
+    ledger.require([claim(0.25)], "all")
+    assert ledger.spent == 0.75
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        [claim(0.1, 2e-6)],
+        [claim(0.1, 0.6), claim(0.1, 0.6)],
+        [claim(1e308)] * 3,
+        [Cost(0, 10, row_loss=1e300)] * 2,
+        [Cost(0, 10, row_loss=1.7e308)] * 2,
+        [claim(0.0, DELTA), Cost(0, 1, row_loss=1e-12)],
+    ],
+)
+def test_what_no_epsilon_can_promise_is_refused(ledger: Ledger, costs: list[Cost]) -> None:
+    assert not ledger.affords(costs)
+    with pytest.raises(PrivacyError, match="more than any epsilon can promise"):
+        ledger.require(costs, "all of it")
+    assert ledger.entries() == ()
+
+
+def test_what_cannot_be_accounted_for_is_not_written(ledger: Ledger) -> None:
+    with pytest.raises(OptionError, match="cannot be accounted for"):
+        spend(ledger, Cost(0, 1, row_loss=1e-30))
+    assert ledger.entries() == ()
+    assert ledger.spent == 0
+
+
+costs_drawn = st.builds(
+    lambda start, rows, loss, epsilon, delta: Cost(start, start + rows, loss, epsilon, delta),
+    st.integers(0, 6),
+    st.integers(1, 6),
+    st.sampled_from([0.0, 1e-3, 0.01, 0.3]),
+    st.sampled_from([0.0, 0.1, 0.37]),
+    st.sampled_from([0.0, 1e-8, 3e-8]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(costs=st.lists(costs_drawn, max_size=12), window=st.integers(1, 5))
+def test_the_total_is_that_of_all_releases_from_scratch(costs: list[Cost], window: int) -> None:
+    ledger = Ledger.temporary("boiler", 5.0, DELTA, window)
+    written: list[Cost] = []
+    for cost in costs:
+        expected = total_epsilon([*written, cost], DELTA, window)
+        assert ledger.affords([cost]) == (expected <= 5.0)
+        if expected <= 5.0:
+            assert spend(ledger, cost).spent == pytest.approx(expected, rel=1e-9, abs=1e-15)
+            written.append(cost)
+        else:
+            with pytest.raises(PrivacyError):
+                spend(ledger, cost)
+        assert ledger.spent == pytest.approx(total_epsilon(written, DELTA, window), rel=1e-9, abs=1e-15)
+    assert [entry.cost for entry in ledger.entries()] == written
+
+
+def test_thousands_of_releases_of_the_same_rows_are_one_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    real = total_epsilon
+
+    def watched(costs: Any, delta: float, window: int = 1) -> float:
+        sizes.append(len(list(costs)))
+        return real(costs, delta, window)
+
+    monkeypatch.setattr("counterflow.privacy.ledger.total_epsilon", watched)
+    ledger = Ledger.temporary("boiler", 3.0, DELTA)
+    for _ in range(300):
+        spend(ledger, Cost(0, 50, row_loss=1e-5, epsilon=1e-3, delta=1e-10))
+        spend(ledger, Cost(50, 60, row_loss=1e-5))
+    assert max(sizes) == 3  # two spans, and what was claimed
+
+
+def test_a_temporary_ledger_has_no_file_and_is_one_of_its_own(tmp_path: Path) -> None:
+    with Ledger.temporary("boiler", 1.0, DELTA) as first, Ledger.temporary("boiler", 1.0, DELTA) as second:
+        assert first.path is None
+        spend(first, claim(1.0))
+        assert second.spent == 0
+        assert "in memory" in repr(first)
+    assert os.listdir(tmp_path) == []
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"epsilon": "1"}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"window": 0}, "window"),
+        ({"window": 1.0}, "window"),
+        ({"window": True}, "window"),
+        ({"unit": ""}, "unit"),
+        ({"unit": "a\nb"}, "unit"),
+        ({"unit": 3}, "unit"),
+    ],
+)
+def test_a_budget_must_make_sense(path: Path, change: dict[str, Any], says: str) -> None:
+    options: dict[str, Any] = {"unit": "boiler", "epsilon": 1.0, "delta": DELTA, "window": 1, **change}
+    with pytest.raises(OptionError, match=says):
+        Ledger.create(path, **options)
+    with pytest.raises(OptionError, match=says):
+        Ledger.temporary(**options)
+    assert not path.exists()
+
+
+def test_a_spend_must_make_sense(ledger: Ledger) -> None:
+    good: dict[str, Any] = {"what": "message", "fit": "f", "mechanism": "m", "source": "s"}
+    for name in good:
+        for bad in ("", "\x1b[31m", "x" * 1001, None, 3):
+            with pytest.raises(OptionError, match=f"'boiler': {name}"):
+                ledger.spend(claim(0.1), **{**good, name: bad})
+    with pytest.raises(OptionError, match="Cost"):
+        ledger.spend(0.1, **good)  # type: ignore[arg-type]
+    assert ledger.entries() == ()
+
+
+def test_where_the_ledger_of_a_unit_is(tmp_path: Path) -> None:
+    assert ledger_path(tmp_path, "Kessel 1") == tmp_path / "Kessel 1.ledger"
+    for name in ("", "../x", "a\\b", ".hidden", 3):
+        with pytest.raises(OptionError, match="ledger"):
+            ledger_path(tmp_path, name)  # type: ignore[arg-type]
+    for bad in ("", None, 3, "a\0b"):
+        with pytest.raises(OptionError, match="path"):
+            Ledger.open(bad)  # type: ignore[arg-type]
+
+
+# ---- one file, many users
+
+
+def test_nothing_is_overwritten_and_another_units_ledger_is_refused(ledger: Ledger, path: Path) -> None:
+    spend(ledger, claim(0.5))
+    with pytest.raises(StorageError, match=r"boiler\.ledger' exists"):
+        Ledger.create(path, "boiler", 9.0, DELTA)
+    with pytest.raises(StorageError, match="that of unit 'boiler', not of 'turbine'"):
+        Ledger.open(path, unit="turbine")
+    assert ledger.spent == 0.5
+    link = path.with_name("link.ledger")
+    link.symlink_to(path.with_name("nowhere"))
+    with pytest.raises(StorageError, match="exists"):
+        Ledger.create(link, "boiler", 9.0, DELTA)
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "a" / "b" / "boiler.ledger", "boiler", 1.0, DELTA).close()
+    Ledger.open(str(tmp_path / "a" / "b" / "boiler.ledger")).close()
+
+
+def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Ledger.create("boiler.ledger", "boiler", 1.0, DELTA) as made:
+        monkeypatch.chdir("/")
+        spend(made, claim(0.5))
+    with Ledger.open(tmp_path / "boiler.ledger") as again:
+        assert again.spent == 0.5
+
+
+def test_two_connections_see_each_others_spends(ledger: Ledger, path: Path) -> None:
+    with Ledger.open(path) as other:
+        for k in range(4):
+            spend((ledger, other)[k % 2], claim(0.2))
+        assert [entry.id for entry in ledger.entries()] == [1, 2, 3, 4]
+        assert ledger.spent == other.spent == pytest.approx(0.8, rel=EXACT)
+        assert not other.affords([claim(0.3)])
+        with pytest.raises(PrivacyError):
+            ledger.require([claim(0.3)], "more")
+
+
+def test_threads_share_a_ledger(ledger: Ledger) -> None:
+    refused: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            try:
+                spend(ledger, claim(0.02))
+            except PrivacyError:
+                refused.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [entry.id for entry in ledger.entries()] == list(range(1, 51))
+    assert len(refused) == 30
+    assert ledger.spent == pytest.approx(1.0, rel=EXACT)
+
+
+RACER = """
+import sys
+from counterflow.errors import PrivacyError
+from counterflow.privacy.accounting import Cost
+from counterflow.privacy.ledger import Ledger
+for line in sys.stdin:  # one ledger a round, both at once
+    with Ledger.open(line.strip()) as ledger:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            ledger.spend(Cost(0, 9, epsilon=0.6), sys.argv[1], fit="f", mechanism="m", source="s")
+            print("won", flush=True)
+        except PrivacyError:
+            print("refused", flush=True)
+"""
+
+
+def test_two_processes_race_for_the_last_release_and_one_wins(tmp_path: Path) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, bufsize=1,
+        )
+        for name in ("a", "b")
+    ]  # fmt: skip
+
+    def tell(text: str) -> None:
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(text + "\n")
+            racer.stdin.flush()
+
+    def hear() -> list[str]:
+        return [racer.stdout.readline().strip() for racer in racers if racer.stdout is not None]
+
+    for k in range(60):
+        path = tmp_path / f"{k}.ledger"
+        Ledger.create(path, "boiler", 1.0, DELTA).close()
+        tell(str(path))
+        assert hear() == ["ready", "ready"]
+        tell("go")
+        assert sorted(hear()) == ["refused", "won"]
+        with Ledger.open(path) as ledger:
+            assert len(ledger.entries()) == 1
+            assert ledger.spent == 0.6
+    for racer in racers:
+        racer.communicate("")
+        assert racer.returncode == 0
+
+
+def test_one_of_many_makers_of_a_ledger_succeeds(tmp_path: Path) -> None:
+    outcomes: list[str] = []
+    barrier = threading.Barrier(8)
+
+    def make(k: int) -> None:
+        barrier.wait()
+        try:
+            Ledger.create(tmp_path / "boiler.ledger", f"unit {k}", 1.0, DELTA).close()
+            outcomes.append("made")
+        except StorageError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=make, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["made"] + ["refused"] * 7
+    assert os.listdir(tmp_path) == ["boiler.ledger"]
+    Ledger.open(tmp_path / "boiler.ledger").close()
+
+
+# ---- crashes
+
+SPENDER = """
+import sys, time
+from counterflow.privacy.accounting import Cost
+from counterflow.privacy.ledger import Ledger
+ledger = Ledger.open(sys.argv[1])
+print("ready", flush=True)
+while True:
+    entry = ledger.spend(Cost(0, 9, epsilon=1e-6), "message", fit="f", mechanism="m", source="s")
+    print(entry.id, flush=True)  # acknowledged: now the release could leave
+    if sys.argv[2] == "once":
+        time.sleep(600)  # between the spend and the release
+"""
+
+
+@pytest.fixture
+def spender() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    running: list[subprocess.Popen[str]] = []
+
+    def start(path: Path, how: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SPENDER, str(path), how], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+        running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_crash_between_spend_and_release_loses_no_spend(ledger: Ledger, path: Path, spender: Any) -> None:
+    ledger.close()
+    for k in (1, 2):  # a restart continues where the crash was
+        process = spender(path, "once")
+        assert process.stdout.readline() == f"{k}\n"
+        process.send_signal(signal.SIGKILL if os.name != "nt" else signal.SIGTERM)
+        process.wait()
+        with Ledger.open(path) as again:
+            assert [entry.id for entry in again.entries()] == list(range(1, k + 1))
+            assert again.spent == pytest.approx(k * 1e-6, rel=EXACT)
+
+
+def test_a_crash_at_any_moment_leaves_a_ledger_with_every_acknowledged_spend(
+    ledger: Ledger, path: Path, spender: Any
+) -> None:
+    ledger.close()
+    rng = random.Random(4)
+    seen = 0
+    for _ in range(12):
+        process = spender(path, "forever")
+        time.sleep(rng.uniform(0.0, 0.08))
+        process.kill()
+        acknowledged = [int(line) for line in process.communicate()[0].splitlines() if line.strip()]
+        with Ledger.open(path) as again:  # verifies the chain
+            found = len(again.entries())
+            assert again.spent == pytest.approx(found * 1e-6, rel=EXACT)
+        # a line that the kill cut short may lack its last digits: it is never larger than what was written
+        assert found >= max(acknowledged, default=seen)
+        assert seen <= found <= max(len(acknowledged) + seen + 1, 1)
+        seen = found
+    assert seen > 12, "the loop never wrote"
+
+
+def test_a_fork_does_not_write_through_its_parents_connection(ledger: Ledger) -> None:
+    ledger._process = -1  # as a child of fork sees it
+    with pytest.raises(StorageError, match="another process"):
+        spend(ledger, claim(0.1))
+    ledger._process = os.getpid()
+    assert ledger.entries() == ()
+
+
+def test_a_closed_ledger_says_so_and_leaves_no_warning(path: Path) -> None:
+    made = Ledger.create(path, "boiler", 1.0, DELTA)
+    made.close()
+    made.close()
+    for use in (lambda: spend(made, claim(0.1)), made.entries, lambda: made.spent, lambda: made.affords([])):
+        with pytest.raises(StorageError, match="closed"):
+            use()
+    forgotten = Ledger.open(path)
+    del forgotten
+    gc.collect()  # a ResourceWarning would be an error here
+
+
+# ---- files not to be trusted
+
+
+def tampered(path: Path, *statements: str) -> None:
+    """What somebody with an SQLite shell could do."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        schema = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in schema:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for statement in statements:
+            connection.execute(statement)
+        for _, sql in schema:
+            connection.execute(sql)
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def used(ledger: Ledger, path: Path) -> Path:
+    for k in range(4):
+        spend(ledger, Cost(k, k + 10, row_loss=1e-3, epsilon=0.01), f"message {k}")
+    ledger.close()
+    return path
+
+
+def test_an_honest_visit_with_a_shell_does_no_harm(used: Path) -> None:
+    tampered(used, "SELECT * FROM entries", "VACUUM")
+    with Ledger.open(used) as again:
+        assert len(again.entries()) == 4
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET epsilon = 0.0 WHERE id = 2",
+        "UPDATE entries SET row_loss = row_loss * 0.999999999 WHERE id = 4",
+        "UPDATE entries SET what = 'nothing' WHERE id = 1",
+        "UPDATE entries SET time = '2020-01-01T00:00:00+00:00' WHERE id = 3",
+        "UPDATE entries SET start = 100, stop = 110 WHERE id = 4",
+        "UPDATE entries SET spent = 0.0 WHERE id = 4",
+        "UPDATE entries SET seal = 'x' WHERE id = 4",
+        "UPDATE entries SET source = 'operating syste' WHERE id = 4",
+        "DELETE FROM entries WHERE id = 2",
+        "DELETE FROM entries WHERE id = 1",
+        "UPDATE entries SET id = id - 1",
+        "UPDATE entries SET id = 0 WHERE id = 1",
+        "UPDATE entries SET id = -7 WHERE id = 1",
+        "INSERT INTO entries SELECT 5, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, seal FROM entries "
+        "WHERE id = 4",
+        "UPDATE entries SET epsilon = 'much' WHERE id = 2",
+        "UPDATE entries SET epsilon = -1.0 WHERE id = 2",
+        "UPDATE entries SET epsilon = 9e999 WHERE id = 2",
+        "UPDATE entries SET delta = 2.0 WHERE id = 2",
+        "UPDATE entries SET spent = 9e999 WHERE id = 2",
+        "UPDATE entries SET what = x'ff00' WHERE id = 2",
+        "UPDATE entries SET what = CAST(x'ffff' AS TEXT) WHERE id = 2",
+        "UPDATE entries SET what = char(27) || '[31m' WHERE id = 2",
+        "UPDATE entries SET start = 2.5 WHERE id = 2",
+        "UPDATE entries SET stop = 1 WHERE id = 2",
+        "UPDATE budget SET epsilon = 100.0",
+        "UPDATE budget SET delta = 0.5",
+        "UPDATE budget SET unit = 'turbine'",
+        "UPDATE budget SET window_rows = 0",
+        "UPDATE budget SET window_rows = 'one'",
+        "UPDATE budget SET created = 'now'",
+        "UPDATE budget SET epsilon = 'much'",
+        "DELETE FROM budget",
+        "INSERT INTO budget SELECT 2, unit, 100.0, delta, window_rows, created, seal FROM budget",
+    ],
+)
+def test_what_was_changed_by_other_means_is_detected(used: Path, statement: str) -> None:
+    tampered(used, statement)
+    with pytest.raises(StorageError, match=r"boiler\.ledger' (has been changed|is damaged)") as caught:
+        Ledger.open(used)
+    assert "backup" in str(caught.value)
+
+
+def test_a_change_under_an_open_ledger_stops_it(used: Path) -> None:
+    with Ledger.open(used) as open_one:
+        tampered(used, "DELETE FROM entries WHERE id = 4")
+        with pytest.raises(StorageError, match="entry 4 was there"):
+            spend(open_one, claim(0.01))
+
+
+def test_losing_the_last_entries_together_is_not_detected_as_the_docstring_says(used: Path) -> None:
+    tampered(used, "DELETE FROM entries WHERE id >= 3")
+    with Ledger.open(used) as again:
+        assert len(again.entries()) == 2
+    assert "last entries have been lost together" in str(Ledger.__doc__)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET epsilon = 0.0",
+        "DELETE FROM entries",
+        "UPDATE budget SET epsilon = 100",
+        "DELETE FROM budget",
+        "INSERT OR REPLACE INTO entries SELECT 1, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, seal "
+        "FROM entries WHERE id = 1",
+        "INSERT INTO entries SELECT 9, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, seal FROM entries "
+        "WHERE id = 1",
+    ],
+)
+def test_a_shell_cannot_change_entries_by_mistake(used: Path, statement: str) -> None:
+    connection = sqlite3.connect(used)
+    try:
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute(statement)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("DROP TRIGGER entries_no_delete", "triggers"),
+        ("CREATE TABLE more (x)", "tables"),
+        ("CREATE VIEW v AS SELECT 1", "tables"),
+        ("ALTER TABLE entries ADD COLUMN note TEXT", "tables"),
+        ("ALTER TABLE entries RENAME TO spent", "tables"),
+        ("PRAGMA application_id = 7", "another application"),
+        ("PRAGMA user_version = 2", "format 2"),
+    ],
+)
+def test_another_form_is_refused(used: Path, statement: str, says: str) -> None:
+    connection = sqlite3.connect(used, isolation_level=None)
+    connection.execute(statement)
+    connection.close()
+    with pytest.raises(StorageError, match=says):
+        Ledger.open(used)
+
+
+def made_hostile(path: Path, kind: str) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "text":
+        path.write_text("epsilon left: 100\n" * 100)
+    elif kind == "empty":
+        path.touch()
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "symlink to nowhere":
+        path.symlink_to(path.with_name("nowhere"))
+    elif kind == "symlink to itself":
+        path.symlink_to(path)
+    elif kind == "another database":
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE t (x)")
+        connection.commit()
+        connection.close()
+    elif kind == "half of it":
+        path.write_bytes(content[: len(content) // 2])
+    elif kind == "its first page":
+        path.write_bytes(content[:4096])
+    elif kind == "its header":
+        path.write_bytes(content[:100])
+    elif kind == "zeros in it":
+        path.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    elif kind == "noise in it":
+        path.write_bytes(content[:4096] + random.Random(1).randbytes(len(content) - 4096))
+    elif kind == "two names":
+        path.write_bytes(content)
+        os.link(path, path.with_name("other"))
+    elif kind == "pipe":
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["missing", "text", "empty", "directory", "symlink to nowhere", "symlink to itself", "another database",
+     "half of it", "its first page", "its header", "zeros in it", "noise in it", "two names",
+     pytest.param("pipe", marks=pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here"))],
+)  # fmt: skip
+def test_a_file_that_is_no_ledger_is_refused_by_name(used: Path, kind: str) -> None:
+    made_hostile(used, kind)
+    with pytest.raises(StorageError) as caught:
+        Ledger.open(used)
+    assert str(used) in str(caught.value)
+
+
+@settings(max_examples=80, deadline=None)
+@given(place=st.integers(0, 2**20), value=st.integers(0, 255))
+def test_a_flipped_byte_is_never_a_traceback_and_never_more_budget(place: int, value: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "boiler.ledger"
+        whole = bytearray(TEMPLATE)
+        whole[place % len(whole)] = value
+        path.write_bytes(whole)
+        try:
+            opened = Ledger.open(path)
+        except StorageError:
+            return
+        with opened:  # a byte that says nothing, such as one between the entries
+            assert (opened.epsilon, opened.delta, opened.window) == (1.0, DELTA, 1)
+            assert opened.spent == pytest.approx(0.3, rel=EXACT)
+            assert not opened.affords([claim(0.8)])
+
+
+def _template() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "boiler.ledger"
+        with Ledger.create(path, "boiler", 1.0, DELTA) as made:
+            for _ in range(3):
+                spend(made, claim(0.1))
+        return path.read_bytes()
+
+
+TEMPLATE = _template()
+
+
+def test_a_path_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "x.ledger", tmp_path / ("x" * 300)):
+        with pytest.raises(StorageError):
+            Ledger.open(path)
+        with pytest.raises(StorageError):
+            Ledger.create(path, "boiler", 1.0, DELTA)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# ---- a commit that does not happen
+
+
+def test_a_full_disk_is_no_release(ledger: Ledger) -> None:
+    spend(ledger, claim(0.1))
+    connection = ledger._connection
+    assert connection is not None
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    before = 1
+
+    def fill() -> None:
+        nonlocal before
+        for _ in range(200):
+            spend(ledger, claim(1e-4), "x" * 900)
+            before += 1
+
+    with pytest.raises(StorageError, match=r"boiler\.ledger' could not be written: the disk is full"):
+        fill()
+    assert len(ledger.entries()) == before
+    connection.execute("PRAGMA max_page_count = 100000")
+    assert spend(ledger, claim(0.1)).id == before + 1  # space again: it goes on
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limits on file sizes here")
+def test_a_write_that_fails_is_no_release(ledger: Ledger, path: Path) -> None:
+    ledger.close()
+    program = f"""
+import resource
+from counterflow.errors import StorageError
+from counterflow.privacy.accounting import Cost
+from counterflow.privacy.ledger import Ledger
+ledger = Ledger.open({str(path)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+for k in range(1000):
+    try:
+        ledger.spend(Cost(0, 9, epsilon=1e-6), "message", fit="f", mechanism="m", source="s")
+    except StorageError as error:
+        print(k, "refused", error)
+        break
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=True
+    )
+    count, verdict, told = done.stdout.split(maxsplit=2)
+    assert verdict == "refused"
+    assert str(path) in told
+    with Ledger.open(path) as again:
+        assert int(count) <= len(again.entries()) <= int(count) + 1
+
+
+def test_a_ledger_in_use_is_waited_for_and_then_refused(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.1)
+    with Ledger.open(path) as waiting:
+        assert waiting.left == 1.0  # looking needs no turn
+        with pytest.raises(StorageError, match="in use by another process"):
+            spend(waiting, claim(0.1))
+    release = threading.Timer(0.2, holder.execute, ["COMMIT"])
+    release.start()
+    assert spend(ledger, claim(0.1)).id == 1  # this one waits longer
+    release.join()
+    holder.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+@pytest.mark.skipif(os.name == "nt", reason="open files cannot be deleted here")
+def test_a_file_that_is_gone_takes_no_spends(ledger: Ledger, path: Path, how: str) -> None:
+    spend(ledger, claim(0.1))
+    path.unlink()
+    if how == "replaced":
+        Ledger.create(path.with_name("new.ledger"), "boiler", 1.0, DELTA).close()
+        path.with_name("new.ledger").rename(path)
+    with pytest.raises(StorageError, match="there is no ledger" if how == "deleted" else "replaced"):
+        spend(ledger, claim(0.1))
+
+
+def test_a_ledger_that_may_not_be_written_takes_no_spends(ledger: Ledger) -> None:
+    assert ledger._connection is not None
+    ledger._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StorageError, match="may not be written"):
+        spend(ledger, claim(0.1))
+    assert ledger.entries() == ()
+
+
+WITHOUT_PERMISSION = """
+import os, sys
+import scipy.optimize, scipy.special, sqlite3  # while they may still be read
+from pathlib import Path
+from counterflow.errors import StorageError
+from counterflow.privacy.accounting import Cost
+from counterflow.privacy.ledger import Ledger
+
+folder = Path(sys.argv[1])
+path = folder / "boiler.ledger"
+if os.geteuid() == 0:  # the superuser may do everything: be nobody
+    os.chown(folder, 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+
+
+def spend(ledger):
+    ledger.spend(Cost(0, 9, epsilon=0.1), "message", fit="f", mechanism="m", source="s")
+
+
+with Ledger.create(path, "boiler", 1.0, 1e-6) as ledger:
+    spend(ledger)
+for file_mode, folder_mode in ((0o000, 0o700), (0o400, 0o700), (0o600, 0o500), (0o600, 0o000)):
+    path.chmod(file_mode)
+    folder.chmod(folder_mode)
+    try:
+        with Ledger.open(path) as ledger:
+            spend(ledger)
+    except StorageError as error:
+        assert str(path) in str(error), error
+        print("refused:", error)
+    else:
+        print("spent")
+    folder.chmod(0o700)
+    path.chmod(0o600)
+folder.chmod(0o500)
+try:
+    Ledger.create(folder / "turbine.ledger", "turbine", 1.0, 1e-6)
+except StorageError as error:
+    print("refused:", error)
+folder.chmod(0o700)
+with Ledger.open(path) as ledger:
+    assert len(ledger.entries()) == 1
+    spend(ledger)  # with permission again, it goes on
+assert os.listdir(folder) == ["boiler.ledger"]
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are others here")
+def test_without_permission_nothing_is_spent() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_PERMISSION, folder],
+            capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    assert all(line.startswith("refused: ") for line in lines), lines
+
+
+def test_a_creation_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(StorageError, match="No space left"):
+        Ledger.create(path, "boiler", 1.0, DELTA)
+    monkeypatch.undo()
+    assert not path.exists()
+    Ledger.create(path, "boiler", 1.0, DELTA).close()
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_commits_are_synchronous_and_written_ahead(ledger: Ledger) -> None:
+    assert ledger._connection is not None
+    assert ledger._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (2,)
