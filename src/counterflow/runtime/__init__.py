@@ -5,10 +5,12 @@ from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.leakage import Transcript
 from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
+from counterflow.runtime.outcome import Provenance, Status
 from counterflow.runtime.privacy import PrivacyReport
-from counterflow.runtime.result import Fit, Provenance, Status, Validation
+from counterflow.runtime.result import Fit
 from counterflow.runtime.training import fit
 from counterflow.runtime.unit_part import UnitPart
+from counterflow.runtime.validation import Validation
 
 __all__ = [
     "Attribution",

@@ -16,6 +16,7 @@ from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import LikelihoodOptions
+from counterflow.runtime.outcome import Couplings, Status, Task
 from counterflow.runtime.privacy import (
     PrivacyReport,
     Spending,
@@ -24,7 +25,7 @@ from counterflow.runtime.privacy import (
     spend_sufficient,
     unit_digest,
 )
-from counterflow.runtime.result import Couplings, Fit, Status, Task
+from counterflow.runtime.result import Fit
 from counterflow.runtime.unit_part import UnitPart, unit_parts
 from counterflow.server.estimation import Estimated
 from counterflow.server.faint import faint_couplings

@@ -14,7 +14,8 @@ from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.likelihood import assemble, spinner, status_of
 from counterflow.runtime.options import LikelihoodOptions
-from counterflow.runtime.result import Couplings, Fit, Provenance
+from counterflow.runtime.outcome import Couplings, Provenance
+from counterflow.runtime.result import Fit
 from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.identifiability import diagnose
 from counterflow.server.information import affordable

@@ -24,8 +24,9 @@ from counterflow.runtime import in_process
 from counterflow.runtime.compression import compress, compressed_rows
 from counterflow.runtime.history import History, Recorder
 from counterflow.runtime.options import TrainingOptions
+from counterflow.runtime.outcome import Status, Task
 from counterflow.runtime.privacy import PrivacyReport, Spending, unit_digest
-from counterflow.runtime.result import Fit, Status, Task
+from counterflow.runtime.result import Fit
 from counterflow.runtime.unit_part import UnitPart, unit_parts
 from counterflow.server.published import GradientNoise
 

@@ -52,7 +52,7 @@ from counterflow.server.likelihood import SharedRecord
 from counterflow.server.sufficient import share
 
 if TYPE_CHECKING:
-    from counterflow.runtime.result import Couplings
+    from counterflow.runtime.outcome import Couplings
     from counterflow.runtime.unit_part import UnitPart
 
 FloatArray = NDArray[np.float64]

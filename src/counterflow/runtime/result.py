@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,137 +11,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow import client
 from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.errors import DataError, OptionError, PrivacyError
-from counterflow.filtering import kalman_filter
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.privacy import Privacy
-from counterflow.protocol import Sufficient, encoded_size
+from counterflow.protocol import Sufficient
 from counterflow.runtime import questions
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.outcome import Couplings, Provenance, StandardErrors, Status
 from counterflow.runtime.privacy import (
     PrivacyReport,
-    public_digest,
-    record_sufficient,
-    report_sufficient,
-    spend_sufficient,
     unit_digest,
 )
 from counterflow.runtime.questions import Server
 from counterflow.runtime.unit_part import UnitPart
-from counterflow.server.estimation import Estimated
-from counterflow.server.identifiability import Doubt
 from counterflow.server.influence import InfluenceGraph, influence_graph
-from counterflow.server.likelihood import SharedRecord
-from counterflow.server.online import Memory, Predictor, remember, update
-from counterflow.server.sufficient import share
+from counterflow.server.online import Predictor
 from counterflow.server.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from counterflow import server
     from counterflow.protocol import Message
     from counterflow.runtime.checks import Checks
-    from counterflow.runtime.options import TrainingOptions
+    from counterflow.runtime.validation import Validation
 
 FloatArray = NDArray[np.float64]
-EARLIER_ROWS = "the rows of the fit before this update: they were sent without noise"
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a result comes from."""
-
-    version: str
-    seed: int
-    data_digest: str
-    method: str
-
-
-@dataclass(frozen=True)
-class Task:
-    """One call of ``fit``, checked: what every method needs to know."""
-
-    recording: Recording
-    local: Mapping[str, LocalModel]
-    method: str
-    provenance: Provenance
-    options: Mapping[str, Any]
-    progress: bool
-    watch: Callable[[Message, bool], None] | None
-    over_the_wire: bool
-    estimators: Mapping[str, client.Estimator] | None
-    privacy: Privacy | None = None
-
-
-@dataclass(frozen=True)
-class Status:
-    """How a fit ended. ``gradient`` is relative to the first round of the last phase."""
-
-    converged: bool
-    rounds: int
-    gradient: float
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-    @classmethod
-    def of_training(cls, state: server.ServerState, options: TrainingOptions) -> Status:
-        record = state.record
-        assert record is not None
-        if state.converged:
-            text = f"converged in {state.round} rounds to a relative gradient of {options.tol:g}"
-        elif options.loss_tol is not None and record.server_loss <= options.loss_tol:
-            text = f"stopped in round {state.round}: the server loss {record.server_loss:.4g} is at or below loss_tol"
-        else:
-            given = any(step is not None for step in (options.eta_1, options.eta_2, options.gamma_1, options.gamma_2))
-            other = options.solver == "gradient" and not given and record.phase == "penalty"
-            remedy = "give more rounds, or solver='conjugate'" if other else "give more rounds"
-            text = f"not converged: relative gradient {record.gradient:.2g} after {state.round} rounds; {remedy}"
-        gradient = state.settled_gradient if state.settled else record.gradient
-        return cls(state.converged, state.round, gradient, text)
-
-
-@dataclass(frozen=True, eq=False)
-class Couplings:
-    """What the server knows after a maximum-likelihood fit: estimate, data it rests on, uncertainty, doubts."""
-
-    found: Estimated
-    shared: SharedRecord
-    spread: Uncertainty | None
-    doubts: tuple[Doubt, ...]
-    memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
-    form: str = "partitioned"  # or "free": its states belong to no unit, so there are no couplings to look at
-
-
-@dataclass(frozen=True, eq=False)
-class StandardErrors:
-    """Of every entry of A (P, P) and B (P, U): zero where given, NaN where the data do not determine it."""
-
-    A: FloatArray
-    B: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class Validation:
-    """One-step prediction errors |y_m[t] - ỹ_m[t]|² of row t = 1..T on data that the fit has not seen.
-
-    ``errors[model][unit]`` is a series (T,); the models are "augmented", "proprietary", "server" and, if the true
-    plant was given, "oracle".
-    """
-
-    errors: Mapping[str, Mapping[str, FloatArray]]
-
-    def mean(self, start: int = 0, stop: int | None = None) -> dict[str, dict[str, float]]:
-        """Mean over rows of each series."""
-        return {
-            model: {unit: _mean(series[start:stop]) for unit, series in units.items()}
-            for model, units in self.errors.items()
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +67,11 @@ class Fit:
     @cached_property
     def standard_errors(self) -> StandardErrors:
         """Standard errors of A and B."""
-        return StandardErrors(*self._spread.standard_errors)
+        return StandardErrors(*self.uncertainty.standard_errors)
 
     @property
-    def _spread(self) -> Uncertainty:
+    def uncertainty(self) -> Uncertainty:
+        """Covariance of the estimated couplings."""
         if self.couplings is None:
             raise OptionError(f"method {self.method!r} gives no uncertainty; fit with method='sufficient'")
         if self.couplings.spread is None:
@@ -200,7 +96,7 @@ class Fit:
         """
         if not 0 < rate < 1:
             raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
-        spread = self._spread
+        spread = self.uncertainty
         assert self.couplings is not None
         self._refuse_free("graph")
         return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
@@ -224,62 +120,10 @@ class Fit:
         >>> found.status.converged
         True
         """
-        self._refuse_free("update")
-        memory = self._memory
-        self._check_recording(recording)
-        last_input = memory.last_input.copy()
-        for name, point in self.points.items():
-            if point.same_row:  # what acts on the first new row stands in it
-                last_input[self.plant.input_slice(name)] = recording[name].u[0] - point.input_level
-        memory = replace(memory, last_input=last_input)
-        messages, report = self._update_messages(recording, privacy)
-        size = sum(encoded_size(message) for message in messages)
-        found, spread, later = update(memory, share(messages))
-        assert self.couplings is not None
-        traffic = Traffic(self.traffic.rounds + 1, self.traffic.bytes_up + size, self.traffic.bytes_down)
-        status = Status(
-            found.converged, found.evaluations, float(np.sqrt(found.decrement)),
-            f"updated with {recording.rows} rows in {found.evaluations} passes over them; {later.rows} rows in all",
-        )  # fmt: skip
-        couplings = replace(self.couplings, found=found, spread=spread, memory=later)
-        plant = self.plant.replace(A=found.A, B=found.B)
-        digest = recording.digest if privacy is None else public_digest(recording)
-        joined = hashlib.sha256((self.provenance.data_digest + digest).encode()).hexdigest()
-        provenance = replace(self.provenance, data_digest=joined)
-        return replace(
-            self, plant=plant, traffic=traffic, status=status, couplings=couplings, provenance=provenance,
-            privacy=report,
-        )  # fmt: skip
+        from counterflow.runtime.updating import updated
 
-    def _update_messages(
-        self, recording: Recording, privacy: Privacy | None
-    ) -> tuple[list[Sufficient], PrivacyReport | None]:
-        """What the units send of new rows, and what it has cost."""
-        if privacy is None:
-            if self.privacy is not None:
-                raise PrivacyError(
-                    "update: this fit is private; new rows would leave the units without noise. Pass privacy=..., too"
-                )
-            return self._messages(recording), None
-        if not isinstance(privacy, Privacy) or privacy.accounting != "rigorous":
-            raise OptionError(
-                f"update: privacy must be a counterflow.Privacy with rigorous accounting, got {privacy!r}"
-            )
-        states = {name: self.parts[name].model.states for name in self.plant.names}
-        label = f"update {public_digest(recording)[:12]}"
-        with spend_sufficient(privacy, states, recording.rows, label) as spending:
-            made = {
-                name: self.parts[name].private(recording[name].y, recording[name].u, privacy)
-                for name in self.plant.names
-            }
-            for name in self.plant.names:
-                record_sufficient(spending, made[name][0])
-            report = report_sufficient(spending, {name: release for name, (_, release) in made.items()})
-        if self.privacy is None:
-            report = replace(report, excluded=(EARLIER_ROWS, *report.excluded))
-        else:
-            report = report.after(self.privacy)
-        return [message for message, _ in made.values()], report
+        self._refuse_free("update")
+        return updated(self, recording, privacy)
 
     def _refuse_free(self, what: str) -> None:
         if self.couplings is not None and self.couplings.form == "free":
@@ -287,13 +131,6 @@ class Fit:
                 f"{what}: states of the free form belong to no unit, so it has no couplings between units; ask for "
                 "effects, or fit with form='partitioned'"
             )
-
-    @property
-    def _memory(self) -> Memory:
-        couplings = self.couplings
-        if couplings is None:
-            raise OptionError(f"method {self.method!r} keeps no likelihood to update; fit with method='sufficient'")
-        return couplings.memory or remember(couplings.shared, couplings.found, self._spread)
 
     def predictor(self) -> Predictor:
         """One-step predictor at the server, standing after the last row of the fitted recording.
@@ -470,7 +307,7 @@ class Fit:
         >>> worlds["turbine"].mean.shape
         (50, 8)
         """
-        server = self._about(recording)
+        server = self.about(recording)
         return {
             n: part.counterfactual(server, recording[n].y, do, start, stop, level, watch)
             for n, part in self.parts.items()
@@ -488,7 +325,7 @@ class Fit:
 
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
         """
-        server = self._about(recording)
+        server = self.about(recording)
         return {n: questions.forecast(server, part, horizon, plan, level, watch) for n, part in self.parts.items()}
 
     def attribute(
@@ -505,7 +342,7 @@ class Fit:
         state at the start of the window, and the rest.
         """
         part = self._part(unit)
-        return part.attribute(self._about(recording), recording[unit].y, start, stop, watch)
+        return part.attribute(self.about(recording), recording[unit].y, start, stop, watch)
 
     def restore(
         self,
@@ -547,11 +384,11 @@ class Fit:
     def _part(self, name: str) -> UnitPart:
         return self.parts[self.plant.unit(name).name]
 
-    def _about(self, recording: Recording) -> Server:
+    def about(self, recording: Recording) -> Server:
         """The server, with what the units send it of a recording."""
-        self._check_recording(recording)
+        self.check_recording(recording)
         if self.privacy is None:
-            return self.server.about(self._messages(recording))
+            return self.server.about(self.messages(recording))
         same = all(part.rows_digest == unit_digest(recording, name) for name, part in self.parts.items())
         if not same or self.couplings is None or self.couplings.memory is not None:
             raise PrivacyError(
@@ -561,10 +398,11 @@ class Fit:
             )
         return self.server
 
-    def _messages(self, recording: Recording) -> list[Sufficient]:
+    def messages(self, recording: Recording) -> list[Sufficient]:
+        """What the units send of a recording, as it is."""
         return [self.parts[n].sufficient(recording[n].y, recording[n].u) for n in self.plant.names]
 
-    def _check_recording(self, recording: object) -> None:
+    def check_recording(self, recording: object) -> None:
         """A recording of the same units, with the same channels in the same order, and the same time step."""
         if not isinstance(recording, Recording):
             raise DataError(f"a counterflow.Recording is needed, got {type(recording).__name__}")
@@ -605,50 +443,6 @@ class Fit:
         The units send the server their refined states and inputs (or sufficient messages, if the fit rests on them),
         and get back their own predicted states.
         """
-        self._check_recording(recording)
-        data = {n: self.parts[n].client_data(recording[n].y, recording[n].u) for n in self.names}
-        served = self._served(recording, data)
-        errors: dict[str, dict[str, FloatArray]] = {"proprietary": {}, "server": {}}
-        for name in self.names:
-            part, d = self.parts[name], data[name]
-            C = part.model.C
-            errors["proprietary"][name] = _square(d.measured - d.predicted @ C.T)
-            errors["server"][name] = _square(d.measured - served[:, self.plant.state_slice(name)] @ C.T)
-            if part.theta is not None and part.phi is not None:
-                states = client.AugmentedModel(part.working_model, d).states(part.theta, part.phi)
-                errors.setdefault("augmented", {})[name] = _square(d.measured - states @ C.T)
-        if oracle is not None:
-            errors["oracle"] = _oracle_errors(oracle, recording)
-        return Validation(errors)
+        from counterflow.runtime.validation import validate
 
-    def _served(self, recording: Recording, data: Mapping[str, client.ClientData]) -> FloatArray:
-        """The server's one-step predictions of all states, rows 1..T."""
-        if self.couplings is not None or self.method == "oracle":
-            shared = self._about(recording).shared
-            assert shared is not None
-            return np.asarray(shared.filter(self.plant.A, self.plant.B, self.plant.Q).predicted[1:])
-        if self.privacy is not None:
-            self._about(recording)  # refuses
-        refined = np.hstack([data[n].refined for n in self.plant.names])
-        u = np.hstack([recording[n].u[:-1] for n in self.plant.names])
-        return np.asarray(refined @ self.plant.A.T + u @ self.plant.B.T)
-
-
-def _oracle_errors(plant: Plant, recording: Recording) -> dict[str, FloatArray]:
-    if set(plant.names) != set(recording.names):
-        raise DataError(f"validate: the oracle has units {list(plant.names)}, the recording {list(recording.names)}")
-    y = np.hstack([recording[n].y for n in plant.names])
-    u = np.hstack([recording[n].u for n in plant.names])
-    found = kalman_filter(y, u, plant.A, plant.B, plant.C, plant.Q, plant.R)
-    residual = (y - found.predicted @ plant.C.T)[1:]
-    return {n: _square(residual[:, plant.output_slice(n)]) for n in plant.names}
-
-
-def _mean(series: FloatArray) -> float:
-    """Over the rows that were measured; NaN if there are none."""
-    known = series[np.isfinite(series)]
-    return float(known.mean()) if known.size else float("nan")
-
-
-def _square(residual: FloatArray) -> FloatArray:
-    return np.asarray(np.einsum("td,td->t", residual, residual))
+        return validate(self, recording, oracle)

@@ -12,7 +12,6 @@ A directory is written beside its place and renamed, so a reader never sees half
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import shutil
@@ -29,15 +28,15 @@ from numpy.typing import NDArray
 
 from counterflow import client
 from counterflow.errors import OptionError, StorageError
-from counterflow.plant import Channel, LocalModel, OperatingPoint, Plant, Unit
+from counterflow.plant import OperatingPoint, Plant, Unit
 from counterflow.plant.units import check_name
 from counterflow.runtime import storage_couplings, storage_privacy
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.outcome import Provenance, Status
 from counterflow.runtime.questions import Server
-from counterflow.runtime.result import Fit, Provenance, Status
+from counterflow.runtime.result import Fit
 from counterflow.runtime.sealed_file import (
-    Demand,
     SealedFile,
     blaming,
     check_keys,
@@ -49,6 +48,7 @@ from counterflow.runtime.sealed_file import (
     texts,
     typed,
 )
+from counterflow.runtime.storage_unit import SERIES, TITLE, VERSION, stored_part, unit_bytes, unit_of
 from counterflow.runtime.unit_part import UnitPart
 
 if TYPE_CHECKING:
@@ -61,12 +61,8 @@ SERVER_FILE = "server.safetensors"
 UNITS_FOLDER = "units"
 _SUFFIX = ".safetensors"
 _SERVER = "counterflow fit, server part"
-_UNIT = "counterflow fit, unit part"
 _VERSION = 1
 _SERVER_SERIES = ("server_loss", "residual_loss", "disentanglement", "gradient")
-_UNIT_SERIES = ("client_loss", "proprietary_loss")
-_LETTERS = ("A", "B", "C", "Q", "R")
-_INFINITIES = (-math.inf, math.inf)
 
 
 # ---- save
@@ -99,7 +95,7 @@ def save(fit: Fit, directory: str | Path) -> None:
     link = digest_of(server)
     files = {SERVER_FILE: server}
     for name in fit.names:
-        files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = _unit_bytes(fit, name, link)
+        files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = unit_bytes(fit, name, link)
     with _writing(target):
         _refuse_foreign(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,46 +152,6 @@ def _server_bytes(fit: Fit) -> bytes:
         },
     }
     return seal(_SERVER, described, arrays, _VERSION, "the server's part", storage_couplings.MISSING)
-
-
-def _unit_bytes(fit: Fit, name: str, link: str) -> bytes:
-    part, plant = fit.parts[name], fit.plant
-    arrays = {f"model/{letter}": getattr(part.model, letter) for letter in _LETTERS}
-    for letter in ("C", "Q", "R"):  # of the estimated plant, where the fit has changed what the unit knew
-        block = plant.block(letter, name)
-        if not np.array_equal(block, getattr(part.model, letter)):
-            arrays[f"estimated/{letter}"] = block
-    level = None if part.point is None else part.point.input_level
-    optional = {"theta": part.theta, "phi": part.phi, "output_level": part.output_level, "input_level": level}
-    if part.C_doubt is not None:
-        optional |= {"doubt/variance": part.C_doubt[0], "doubt/scatter": part.C_doubt[1]}
-    arrays.update({key: value for key, value in optional.items() if value is not None})
-    arrays.update({f"history/{series}": getattr(fit.history, series)[name] for series in _UNIT_SERIES})
-    estimator, kind = part.estimator, f"custom: {type(part.estimator).__qualname__}"
-    if type(estimator) is client.KalmanEstimator:
-        kind = "kalman"
-        if estimator.model != part.working_model:
-            kind = "kalman, own model"
-            arrays.update({f"estimator/{letter}": getattr(estimator.model, letter) for letter in _LETTERS})
-    unit = plant.unit(name)
-    described = {
-        "server": link,
-        "name": unit.name,
-        "states": unit.states,
-        "inputs": [_describe(channel) for channel in unit.inputs],
-        "outputs": [_describe(channel) for channel in unit.outputs],
-        "uses_inputs": part.uses_inputs,
-        "same_row": part.point is not None and part.point.same_row,
-        "estimator": kind,
-        "privacy": storage_privacy.describe_unit(fit.privacy, name, part.rows_digest),
-    }
-    return seal(_UNIT, described, arrays, _VERSION, f"unit {name!r}")
-
-
-def _describe(channel: Channel) -> dict[str, Any]:
-    limits = channel.limits
-    ends = None if limits is None else [None if end in _INFINITIES else end for end in limits]  # JSON has no infinity
-    return {"name": channel.name, "unit": channel.unit, "limits": ends}
 
 
 @contextmanager
@@ -293,17 +249,17 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
             raise OptionError(f"load: an estimator is given for {name!r}, but the units are {list(names)}")
     parts: dict[str, UnitPart] = {}
     blocks: dict[str, list[FloatArray]] = {letter: [] for letter in ("C", "Q", "R")}
-    losses: dict[str, dict[str, FloatArray]] = {series: {} for series in _UNIT_SERIES}
+    losses: dict[str, dict[str, FloatArray]] = {series: {} for series in SERIES}
     spent: dict[str, Any] = {}
     rounds = len(server.arrays["history/server_loss"]) if "history/server_loss" in server.arrays else 0
     for name in names:
-        stored = read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", _UNIT, _VERSION)
+        stored = read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", TITLE, VERSION)
         with blaming(stored.path):
             unit = _stored_unit(stored, name, counts[name], str(server.described["digest"]))
-            part, estimated = _stored_part(stored, unit, given)
+            part, estimated = stored_part(stored, unit, given)
             for letter, block in estimated.items():
                 blocks[letter].append(block)
-            for series in _UNIT_SERIES:
+            for series in SERIES:
                 losses[series][name] = stored.take(f"history/{series}", (rounds,))
             stored.finish()
             spent[name] = stored.described["privacy"]
@@ -363,10 +319,10 @@ def _points(stored: SealedFile, counts: Mapping[str, Counts]) -> dict[str, Opera
 
 def load_unit(file: str | Path, estimator: client.Estimator | None = None) -> UnitPart:
     """One unit's part of a saved fit; with ``load_server``'s it can ask, and knows nothing of the other units."""
-    stored = read(Path(file), _UNIT, _VERSION)
+    stored = read(Path(file), TITLE, VERSION)
     with blaming(stored.path):
-        unit = _unit_of(stored)
-        return _stored_part(stored, unit, {} if estimator is None else {unit.name: estimator})[0]
+        unit = unit_of(stored)
+        return stored_part(stored, unit, {} if estimator is None else {unit.name: estimator})[0]
 
 
 def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts], tuple[int, int]]:
@@ -389,20 +345,8 @@ def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts
     return tuple(counts), counts, sizes
 
 
-def _unit_of(stored: SealedFile) -> Unit:
-    described = stored.described
-    expected = ("format", "version", "server", "name", "states", "inputs", "outputs", "uses_inputs", "estimator")
-    check_keys(described, (*expected, "same_row", "privacy", "digest"))
-    return Unit(
-        stored.text("name"),
-        states=count(described, "states", 1),
-        inputs=[_channel(entry) for entry in typed(described, "inputs", list)],
-        outputs=[_channel(entry) for entry in typed(described, "outputs", list)],
-    )
-
-
 def _stored_unit(stored: SealedFile, name: str, counts: Counts, link: str) -> Unit:
-    unit = _unit_of(stored)
+    unit = unit_of(stored)
     if unit.name != name:
         raise ValueError(f"it belongs to unit {unit.name!r}")
     if stored.text("server") != link:
@@ -410,56 +354,6 @@ def _stored_unit(stored: SealedFile, name: str, counts: Counts, link: str) -> Un
     if (unit.states, unit.input_names) != counts:
         raise ValueError(f"its states and inputs are not those that {SERVER_FILE} has for it")
     return unit
-
-
-def _stored_part(
-    stored: SealedFile, unit: Unit, given: Mapping[str, client.Estimator]
-) -> tuple[UnitPart, dict[str, FloatArray]]:
-    P, U, D = unit.states, unit.n_inputs, unit.n_outputs
-    shapes = {"A": (P, P), "B": (P, U), "C": (D, P), "Q": (P, P), "R": (D, D)}
-    uses_inputs = typed(stored.described, "uses_inputs", bool)
-    model = LocalModel(**{letter: stored.take(f"model/{letter}", shape) for letter, shape in shapes.items()})
-    theta = stored.take("theta", (P, D)) if "theta" in stored.arrays else None
-    phi = stored.take("phi", (P,)) if "phi" in stored.arrays else None
-    estimated = {
-        letter: stored.take(f"estimated/{letter}", shapes[letter])
-        if f"estimated/{letter}" in stored.arrays
-        else getattr(model, letter)
-        for letter in ("C", "Q", "R")
-    }
-    part = UnitPart(unit, model, client.KalmanEstimator(model), uses_inputs, theta, phi)
-    kind = stored.text("estimator")
-    estimator: client.Estimator
-    if kind == "kalman, own model":
-        seen = shapes | {"B": (P, U if uses_inputs else 0)}
-        estimator = client.KalmanEstimator(
-            LocalModel(**{letter: stored.take(f"estimator/{letter}", shape) for letter, shape in seen.items()})
-        )
-    elif kind == "kalman":
-        estimator = client.KalmanEstimator(part.working_model)
-    elif kind.startswith("custom: "):
-        if unit.name not in given:
-            raise Demand(
-                f"unit {unit.name!r} was fitted with an estimator of its own ({kind[8:]!r}), which is not stored: "
-                f"pass estimators={{{unit.name!r}: ...}} to load."
-            )
-        estimator = given[unit.name]
-    else:
-        raise ValueError(f"estimator {kind!r} is not known")
-    estimator = given.get(unit.name, estimator)
-    if not isinstance(estimator, client.Estimator):
-        raise OptionError(f"load: the estimator of unit {unit.name!r} must have a method estimate(y, u)")
-    output_level = stored.take("output_level", (D,)) if "output_level" in stored.arrays else None
-    point = None
-    if "input_level" in stored.arrays:
-        point = OperatingPoint(stored.take("input_level", (U,)), typed(stored.described, "same_row", bool))
-    doubt = None
-    if "doubt/variance" in stored.arrays:
-        doubt = (stored.take("doubt/variance", (D,)), stored.take("doubt/scatter", (P, P)))
-    link = stored.text("server")
-    rows_digest = storage_privacy.rows_digest(stored.described["privacy"])
-    part = UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point, link, rows_digest, doubt)
-    return part, estimated
 
 
 def _stored_fit(
@@ -549,14 +443,3 @@ def _block_diagonal(blocks: list[FloatArray]) -> FloatArray:
     from scipy.linalg import block_diag
 
     return np.asarray(block_diag(*blocks), np.float64)
-
-
-def _channel(entry: Any) -> Channel:
-    check_keys(entry, ("name", "unit", "limits"))
-    ends = entry["limits"]
-    if ends is None:
-        return Channel(entry["name"], entry["unit"])
-    if type(ends) is not list or len(ends) != 2:
-        raise ValueError("'limits' should be null or two ends")
-    low, high = (infinity if end is None else end for end, infinity in zip(ends, _INFINITIES, strict=True))
-    return Channel(entry["name"], entry["unit"], (low, high))

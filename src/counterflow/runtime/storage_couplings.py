@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.errors import StorageError
-from counterflow.runtime.result import Couplings
+from counterflow.runtime.outcome import Couplings
 from counterflow.runtime.sealed_file import SealedFile, check_keys, count, number, texts, typed
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import Doubt

@@ -18,9 +18,10 @@ from counterflow.runtime.history import Recorder
 from counterflow.runtime.likelihood import likelihood_fit
 from counterflow.runtime.logs import log_fit
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS
+from counterflow.runtime.outcome import Provenance, Status, Task
 from counterflow.runtime.privacy import public_digest, refuse_method
 from counterflow.runtime.published import published_fit
-from counterflow.runtime.result import Fit, Provenance, Status, Task
+from counterflow.runtime.result import Fit
 from counterflow.runtime.threads import one_blas_thread
 from counterflow.runtime.unit_part import unit_parts
 

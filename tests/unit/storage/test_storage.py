@@ -19,8 +19,9 @@ from counterflow.privacy import Cost, Entry
 from counterflow.runtime import sealed_file, storage
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.outcome import Couplings, Provenance, Status
 from counterflow.runtime.privacy import PrivacyReport, UnitPrivacy
-from counterflow.runtime.result import Couplings, Fit, Provenance, Status
+from counterflow.runtime.result import Fit
 from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.estimation import Estimated
 from counterflow.server.identifiability import Doubt

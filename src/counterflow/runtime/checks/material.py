@@ -49,7 +49,7 @@ class Material:
     @classmethod
     def of(cls, fit: Fit, recording: Recording | None) -> Material | None:
         """Of the rows that the fit rests on, or of a recording; None if there is neither."""
-        shared = fit.server.shared if recording is None else fit._about(recording).shared
+        shared = fit.server.shared if recording is None else fit.about(recording).shared
         if shared is None:
             return None
         s, C, R, columns = _squeezed(shared)
