@@ -28,10 +28,10 @@ from counterflow.runtime.privacy import (
 from counterflow.runtime.result import Fit
 from counterflow.runtime.unit_part import UnitPart, unit_parts
 from counterflow.server.estimation import Estimated
-from counterflow.server.faint import faint_couplings
 from counterflow.server.identifiability import diagnose
 from counterflow.server.information import affordable
 from counterflow.server.parameters import Estimate
+from counterflow.server.prior import faint_couplings, weak_prior
 from counterflow.server.uncertainty import uncertainty
 
 QUICK_CHECK = 2_000_000  # numbers that the server holds, up to which checks take a second or two and are made at once
@@ -50,7 +50,8 @@ def likelihood_fit(task: Task) -> Fit:
     parts = unit_parts(recording, task.local, task.estimators, uses_inputs=True)
     with spinner(task.progress) as told:
         if method == "sufficient":
-            config = server.SufficientConfig(names, estimate, chosen.tol, chosen.evaluations)
+            private = task.privacy is not None
+            config = server.SufficientConfig(names, estimate, chosen.tol, chosen.evaluations, prior=private)
             clients = {
                 n: client.SufficientClient(n, task.local[n], recording[n].y, recording[n].u, task.privacy)
                 for n in names
@@ -80,7 +81,8 @@ def likelihood_fit(task: Task) -> Fit:
         wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
         caveats = tuple(str(doubt) for doubt in doubts) + _caveats(task, found)
         good = found.converged or found.decrement <= NEARLY**2
-        spread = uncertainty(shared, found).with_doubts(doubts) if wanted and good else None
+        prior = None if privacy is None else weak_prior(shared, estimate)
+        spread = uncertainty(shared, found, prior).with_doubts(doubts) if wanted and good else None
         if privacy is not None and wanted:
             caveats += tuple(str(faint) for faint in faint_couplings(shared, found))
     couplings = Couplings(found, shared, spread, doubts)

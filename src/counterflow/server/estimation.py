@@ -52,6 +52,20 @@ class Estimated:
     R: FloatArray | None = field(default=None, repr=False)  # noise of the messages, where that was estimated too
 
 
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """½ (x - centre)ᵀ precision (x - centre) in the packed couplings x: what earlier data said, or is assumed."""
+
+    centre: FloatArray  # (n,)
+    precision: FloatArray  # (n, n)
+
+    def __call__(self, x: FloatArray) -> tuple[float, FloatArray]:
+        """Value and gradient."""
+        gap = x - self.centre
+        slope = self.precision @ gap
+        return 0.5 * float(gap @ slope), slope
+
+
 def maximum_likelihood(
     record: SharedRecord,
     estimate: Estimate = "couplings",
@@ -62,7 +76,7 @@ def maximum_likelihood(
     flat: float = 0.0,
     floors: tuple[FloatArray, FloatArray] | None = None,
     near: bool = False,
-    penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None = None,
+    penalty: Quadratic | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Estimated:
     """Estimate couplings from a shared record.
@@ -80,8 +94,7 @@ def maximum_likelihood(
     floors : least process noise and least noise of the messages, where "system" is estimated; those of the record must
         be larger.
     near : the start is near the maximum, so that steps by the information pay from the first pass on.
-    penalty : added to the negative log-likelihood, with its gradient, as a function of the packed [A B]; used to carry
-        what earlier data said.
+    penalty : added to the negative log-likelihood: what earlier data said, or a prior.
     progress : called with the pass and the log-likelihood.
     """
     if estimate not in (*ESTIMATES, "system"):
@@ -89,9 +102,12 @@ def maximum_likelihood(
     root = _noise_root(record, None if floors is None else floors[0])
     parameters = Parameters(record, estimate, root, floors)
     limit = STABLE if estimate == "system" else _stability_limit(record)
-    A, B = start if start is not None else least_squares_start(record, estimate, limit)
     local = np.hstack([record.A_local, record.B_local])
-    vector = np.concatenate([parameters.pack(np.hstack([A, B])), np.zeros(parameters.noise_size())])
+    A, B = start if start is not None else least_squares_start(record, estimate, limit)
+    packed = parameters.pack(np.hstack([A, B]))
+    if start is None and penalty is not None and penalty(packed)[0] > len(packed):
+        packed = parameters.pack(local)  # noise has sent the start further out than can be believed
+    vector = np.concatenate([packed, np.zeros(parameters.noise_size())])
     return _climb(record, parameters, local, vector, limit, tolerance, evaluations, flat, near, penalty, progress)
 
 
@@ -105,7 +121,7 @@ def _climb(
     evaluations: int,
     flat: float,
     near: bool,
-    penalty: Callable[[FloatArray], tuple[float, FloatArray]] | None,
+    penalty: Quadratic | None,
     progress: Callable[[int, float], None] | None,
 ) -> Estimated:
     P, size = record.A_local.shape[0], parameters.coupling_size()
@@ -143,11 +159,11 @@ def _climb(
     trace = [at.log_likelihood]
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
-    fisher, renewal = None, _first_look(record) if penalty is None else math.inf
+    fisher, renewal = None, _first_look(record)
     renewal = 1 if near and renewal < math.inf else renewal
     while True:
         if count >= renewal:
-            fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector), [], count + RENEWAL
+            fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector, penalty), [], count + RENEWAL
         metric = fisher or _metric(parameters, at, vector)
         decrement = float(gradient @ metric(gradient))
         if decrement < 0.5 * best_decrement:
@@ -231,7 +247,7 @@ def _first_look(record: SharedRecord) -> float:
 
 
 def _fisher_metric(
-    record: SharedRecord, parameters: Parameters, at: Evaluation, vector: FloatArray
+    record: SharedRecord, parameters: Parameters, at: Evaluation, vector: FloatArray, penalty: Quadratic | None
 ) -> Callable[[FloatArray], FloatArray] | None:
     """The inverse of the information: with it the steps are Fisher scoring."""
     directions = parameters.noise_directions(vector)
@@ -240,7 +256,10 @@ def _fisher_metric(
     except CounterflowError:  # no settled filter here
         return None
     # a noise that has all but vanished tells little of its size, and must not be sent far by that
-    noises = np.arange(parameters.coupling_size(), len(information))
+    size = parameters.coupling_size()
+    if penalty is not None:
+        information[:size, :size] += penalty.precision
+    noises = np.arange(size, len(information))
     information[noises, noises] += DAMPING
     if parameters.estimate == "system":  # nor may a direction in which hardly anything but the basis of states changes
         information[np.diag_indices_from(information)] *= 1 + RIDGE

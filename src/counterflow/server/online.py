@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from counterflow.errors import DataError, UnidentifiedError
 from counterflow.filtering import steady_state
-from counterflow.server.estimation import Estimated, maximum_likelihood
+from counterflow.server.estimation import Estimated, Quadratic, maximum_likelihood
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Estimate, Parameters
 from counterflow.server.uncertainty import Uncertainty, uncertainty
@@ -68,11 +68,7 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     estimate: Estimate = "couplings" if parameters.estimate == "couplings" else "blocks"
     moving = Parameters(joined, estimate, np.eye(P))
 
-    def past(x: FloatArray) -> tuple[float, FloatArray]:
-        gap = x - centre
-        pulled = memory.information @ gap
-        return 0.5 * float(gap @ pulled), pulled
-
+    past = Quadratic(centre, memory.information)
     next_found = maximum_likelihood(joined, estimate, start=(found.A, found.B), penalty=past)
     # of all rows, to second order: what the past loses by moving away from its own maximum is the quadratic
     total = memory.found.log_likelihood - past(moving.pack(np.hstack([next_found.A, next_found.B])))[0]

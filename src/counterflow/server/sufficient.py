@@ -19,6 +19,7 @@ from counterflow.server.estimation import Estimated, maximum_likelihood
 from counterflow.server.layout import refuse_other_rows
 from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Estimate
+from counterflow.server.prior import weak_prior
 
 FloatArray = NDArray[np.float64]
 
@@ -31,6 +32,7 @@ class SufficientConfig:
     estimate: Estimate = "couplings"
     tolerance: float = 1e-5
     evaluations: int = 200
+    prior: bool = False  # whether to lean on the weak prior, as records drowned in noise need
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def step(state: SufficientServer, message: Message) -> tuple[SufficientServer, t
     shared = share([state.messages[name] for name in state.config.units])
     found = maximum_likelihood(
         shared, state.config.estimate, tolerance=state.config.tolerance, evaluations=state.config.evaluations,
-        progress=state.progress,
+        penalty=weak_prior(shared, state.config.estimate) if state.config.prior else None, progress=state.progress,
     )  # fmt: skip
     state = replace(state, shared=shared, found=found, round=1, finished=True)
     return state, tuple(Finished(name, 1, found.converged) for name in state.config.units)

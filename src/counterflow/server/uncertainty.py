@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.server.estimation import Estimated
+from counterflow.server.estimation import Estimated, Quadratic
 from counterflow.server.identifiability import Doubt, masks
 from counterflow.server.information import differenced_information, settled_information
 from counterflow.server.likelihood import SharedRecord
@@ -58,7 +58,7 @@ class Uncertainty:
         return out
 
 
-def uncertainty(record: SharedRecord, found: Estimated) -> Uncertainty:
+def uncertainty(record: SharedRecord, found: Estimated, prior: Quadratic | None = None) -> Uncertainty:
     """Covariance of the couplings at the estimate, the process noise being estimated too if it was."""
     parameters = found.parameters
     assert parameters is not None
@@ -68,6 +68,9 @@ def uncertainty(record: SharedRecord, found: Estimated) -> Uncertainty:
         information = settled_information(record, parameters, found.A, found.B, found.Q, found.R)
     else:
         information = differenced_information(record, parameters, found.A, found.B, found.Q)
+    if prior is not None:
+        size = parameters.coupling_size()
+        information[:size, :size] += prior.precision
     # a whole system with hidden states has directions in which nothing but the basis of its states changes; no answer
     # depends on them, so that they may be left where they are
     inverse = _inverse(information, refuse=parameters.estimate != "system")
