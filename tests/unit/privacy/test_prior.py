@@ -113,14 +113,14 @@ def test_where_data_speak_the_prior_has_no_weight() -> None:
 
 
 def test_where_noise_drowns_all_the_estimate_stays_within_reason_and_says_so() -> None:
-    """Fog in which the maximum of the likelihood alone is far out in at least one of a few records."""
+    """Fog in which the maximum of the likelihood alone is further from the truth than no answer at all."""
     away, kept = [], []
-    for seed in range(2):
-        record = record_of(recording=PLANT.simulate(500, rng=20 + seed), fog=100.0)
+    for seed in (21, 22):
+        record = record_of(recording=PLANT.simulate(500, rng=seed), fog=100.0)
         for penalty, out in ((None, away), (weak_prior(record, "couplings"), kept)):
             found = maximum_likelihood(record, "couplings", penalty=penalty, evaluations=25)
             out.append(np.linalg.norm(found.B - PLANT.B) / np.linalg.norm(PLANT.B))
-    assert max(kept) < 2.0 < max(away)
+    assert max(kept) < 1.0 < min(away)
     pairs = {(f.effect, f.cause) for f in faint_couplings(record, found)}
     assert pairs == {("boiler", "turbine"), ("turbine", "boiler")}
     assert "noise drowns this coupling" in str(faint_couplings(record, found)[0])
