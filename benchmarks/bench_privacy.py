@@ -29,12 +29,12 @@ from counterflow.plant import excitation
 
 DELTA, ROUNDS = 1e-6, 10
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
-SEEDS, STEPS = range(12), 10_000
-LENGTHS, LENGTH_SEEDS = (1_000, 4_000, 16_000, 64_000), range(8)
-CLIPS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5)  # of the length that 99.9 % of the rows stay below
-CLIP_SEEDS = range(8)
-COVERAGE = ((3.0, 16_000), (10.0, 4_000), (10.0, 16_000))
-COVERAGE_RUNS = 100
+SEEDS, STEPS = range(10), 10_000
+LENGTHS, LENGTH_SEEDS = (1_000, 4_000, 16_000, 64_000), range(6)
+CLIPS = (0.1, 0.2, 0.4, 0.7, 1.0, 2.0)  # of the length that 99.9 % of the rows stay below
+CLIP_SEEDS = range(6)
+COVERAGE = ((10.0, 4_000), (3.0, 16_000))
+COVERAGE_RUNS = 80
 NUMBERS = Path(__file__).parent / "results" / "privacy.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "theory" / "figures" / "privacy.png"
 
