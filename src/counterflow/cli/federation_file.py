@@ -146,22 +146,24 @@ def read_federation(path: str | Path) -> Federation:
 
 
 def _privacy(page: Page) -> Privacy | None:
-    """The table [privacy], in the words of ``counterflow.Privacy``; None if it is empty or not there."""
+    """The table [privacy], in the words of ``counterflow.Privacy``; None if it is not there."""
     at = ("privacy",)
-    table = page.table(at, [entry.name for entry in fields(Privacy)], optional=True)
-    if not table:
+    if "privacy" not in page.contents:
         return None
+    table = page.table(at, [entry.name for entry in fields(Privacy)])
     for key in ("epsilon", "delta"):
         if key not in table:
-            page.refuse(at, f"{key!r} is missing; give both epsilon and delta")
+            page.refuse(at, f"{key!r} is missing; give both epsilon and delta, or leave the table out")
     given = dict(table)
     if "ledger" in given:
         given["ledger"] = page.path.parent / page.text((*at, "ledger"), given["ledger"])
     if isinstance(given.get("models"), list):
         given["models"] = tuple(given["models"])
-    for key in given:
-        with page.blaming((*at, key)):  # each by itself first, so that the error points at its line
-            Privacy(**({"epsilon": 1.0, "delta": 0.5} | ({key: given[key]} if key != "models" else {})))
+    base = {"epsilon": 1.0, "delta": 0.5}
+    for key in given:  # each by itself first, so that the error points at its line
+        with page.blaming((*at, key)):
+            Privacy(**(base | {key: given[key]}))
+        base |= {key: given[key]} if key in base else {}
     with page.blaming(at):
         return Privacy(**given)
 

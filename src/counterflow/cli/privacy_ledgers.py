@@ -11,7 +11,7 @@ from counterflow.cli import output, wording
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.plant.units import check_name, first_repeated
-from counterflow.privacy.accounting import Cost, check_budget, total_epsilon
+from counterflow.privacy.accounting import ANY_ROWS, Cost, check_budget, total_epsilon
 from counterflow.privacy.ledger import SUFFIX, Entry, Ledger, ledger_path
 
 
@@ -33,6 +33,11 @@ def open_new(
         paths = [place]
     else:
         paths = [ledger_path(place, name) for name in units]
+    for path in paths:
+        if path.exists():
+            raise StorageError(
+                f"{str(path)!r} exists: what a unit has spent is never overwritten. Choose another place."
+            )
     output.check_new(paths, force=False)
     made = []
     for name, path in zip(units, paths, strict=True):
@@ -99,6 +104,7 @@ def _told(path: Path) -> dict[str, Any]:
             "created": ledger.created,
             "spent": ledger.spent,
             "left": ledger.left,
+            "room": ledger.room,
             "count": len(entries),
             "releases": [{**entry.to_json(), "alone": costs[entry.cost], "secure": entry.secure} for entry in entries],
             "notes": _notes(ledger.unit, entries),
@@ -121,7 +127,7 @@ def _show(told: dict[str, Any]) -> None:
     spent, budget = told["spent"], told["epsilon"]
     output.show_text(
         f"{told['unit']}: epsilon {wording.number(spent)} of {wording.exact(budget)} is spent at delta "
-        f"{wording.exact(told['delta'])}, {wording.number(told['left'])} is left.",
+        f"{wording.exact(told['delta'])}; one more release of up to {wording.number(told['room'])} fits in.",
         style="bold" if told["left"] > 1e-9 * budget else "red",
     )
     protects = "one measurement" if told["window"] == 1 else f"any {told['window']} consecutive measurements"
@@ -138,7 +144,7 @@ def _show(told: dict[str, Any]) -> None:
             [
                 release["time"].removesuffix("+00:00").replace("T", " "),
                 f"{release['what']} {way}",
-                f"{release['rows'][0]} to {release['rows'][1] - 1}",
+                "any" if tuple(release["rows"]) == ANY_ROWS else f"{release['rows'][0]} to {release['rows'][1] - 1}",
                 release["fit"],
                 wording.number(release["alone"]),
                 wording.number(release["spent"]),

@@ -14,6 +14,7 @@ of the budget.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 
@@ -42,12 +43,13 @@ class Coordinates:
 
 @dataclass(frozen=True, eq=False)
 class PrivateRelease:
-    """What a private message was made with; ``clipped`` is known to the unit only."""
+    """What a private message was made with."""
 
     sigma: float  # standard deviation of the noise in coordinates W s
     clip: float  # radius in those coordinates
     found_clip: bool  # whether the radius was found from the record, at a share of the budget
-    clipped: float  # share of rows that were outside
+    clipped: float  # share of rows that were outside; nobody else may know
+    may_clip: float | None  # share that the search for the radius may have left outside, as anybody can compute
 
 
 def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Coordinates:
@@ -67,11 +69,12 @@ def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Coord
     A, B, numbers = model.A, model.B, len(observation)
     if np.abs(np.linalg.eigvals(A)).max(initial=0.0) > 1 - 1e-9 or not numbers:
         return plain(len(u), numbers)
-    rest = np.linalg.solve(np.eye(len(A)) - A, B @ u.mean(axis=0))
-    moved = np.vstack([rest, linear_recurrence(A, u[:-1] @ B.T, rest)])
-    away = moved - rest
-    spread = solve_discrete_lyapunov(A, model.Q) + FURTHER**2 * away.T @ away / len(away)
-    covariance = observation @ spread @ observation.T + np.eye(numbers)
+    with np.errstate(all="ignore"):  # inputs beyond all measure foresee nothing either
+        rest = np.linalg.solve(np.eye(len(A)) - A, B @ u.mean(axis=0))
+        moved = np.vstack([rest, linear_recurrence(A, u[:-1] @ B.T, rest)])
+        away = moved - rest
+        spread = solve_discrete_lyapunov(A, model.Q) + FURTHER**2 * away.T @ away / len(away)
+        covariance = observation @ spread @ observation.T + np.eye(numbers)
     if not (np.isfinite(covariance).all() and np.isfinite(moved).all()):
         return plain(len(u), numbers)
     W = np.linalg.inv(np.linalg.cholesky((covariance + covariance.T) / 2))
@@ -83,7 +86,7 @@ def plain(rows: int, numbers: int) -> Coordinates:
     return Coordinates(np.zeros((rows, numbers)), np.eye(numbers))
 
 
-def private_radius(rows: FloatArray, mu: float, privacy: Privacy, unit: str) -> float:
+def private_radius(rows: FloatArray, mu: float, privacy: Privacy, *names: str) -> float:
     """A radius that few of ``rows`` (n, r) exceed: bisection by counts with Gaussian noise of total ``mu``.
 
     Replacing w rows moves a count by at most w. A count is taken for zero up to three standard deviations of its noise:
@@ -97,7 +100,7 @@ def private_radius(rows: FloatArray, mu: float, privacy: Privacy, unit: str) -> 
     for step in range(STEPS):
         middle = (low + high) // 2
         beyond = np.array([float((length > edges[middle]).sum())])
-        count = gaussian_release(beyond, sigma, privacy.source, unit, "rows beyond", str(step))
+        count = gaussian_release(beyond, sigma, privacy.source, *names, "rows beyond", str(step))
         if count[0] <= OUTSIDE * len(rows) + 3 * sigma:
             high = middle
         else:
@@ -127,14 +130,18 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
     centre = at.centre[message.rows]
     with np.errstate(all="ignore"):
         moved = (message.values - centre) @ at.W.T
+    # a seeded source gives each release its own noise: by whose it is, of which rows and with which inputs
+    names = unit, str(privacy.start), hashlib.sha256(message.inputs.tobytes()).hexdigest()
+    may_clip = None
     if privacy.clip is not None:
         radius = privacy.clip
     else:
-        radius = private_radius(moved, math.sqrt(SHARE) * mu, privacy, unit)
+        radius = private_radius(moved, math.sqrt(SHARE) * mu, privacy, *names)
+        may_clip = min(1.0, OUTSIDE + 3 * math.sqrt(STEPS / SHARE) * privacy.window / mu / max(rows, 1))
         mu *= math.sqrt(1 - SHARE)
     inside, share = clipped_rows(moved, radius)
     sigma = 2 * radius * math.sqrt(privacy.window) / mu
-    noised = gaussian_release(inside, sigma, privacy.source, unit, "sufficient message")
+    noised = gaussian_release(inside, sigma, privacy.source, *names, "sufficient message")
     back = np.linalg.inv(at.W)
     variance = sigma**2 + grid_of(sigma) ** 2 / 12
     root = np.linalg.cholesky(np.eye(numbers) + variance * back @ back.T)
@@ -144,7 +151,7 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
         values=np.ascontiguousarray(values).reshape(rows, numbers),
         observation=np.ascontiguousarray(np.linalg.solve(root, observation)),
     )
-    return sent, PrivateRelease(sigma, radius, not given, share)
+    return sent, PrivateRelease(sigma, radius, not given, share, may_clip)
 
 
 def most_numbers(rows: int, states: int) -> int:

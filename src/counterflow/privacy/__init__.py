@@ -1,6 +1,7 @@
 """Differential privacy: mechanisms, accounting, the durable budget ledger, the leakage meter."""
 
 from counterflow.privacy.accounting import (
+    ANY_ROWS,
     Cost,
     classical_multiplier,
     gaussian_delta,
@@ -13,6 +14,7 @@ from counterflow.privacy.noise import Source, gaussian_release, grid_of
 from counterflow.privacy.settings import Privacy
 
 __all__ = [
+    "ANY_ROWS",
     "Cost",
     "Entry",
     "Ledger",

@@ -32,11 +32,19 @@ def check_budget(epsilon: object, delta: object, where: str = "privacy") -> tupl
         ("delta", delta, f"a number between {LEAST_DELTA:g} and 1", LEAST_DELTA, 1.0),
     ):
         number = not isinstance(value, bool) and isinstance(value, (int, float))
-        if not number or not low <= value < high:  # type: ignore[operator]
-            raise OptionError(f"{where}: {name} must be {wanted}, got {value!r}")
+        if not number or not low <= value < high or value > 1e300:  # type: ignore[operator]
+            raise OptionError(f"{where}: {name} must be {wanted}, got {_shown(value)}")
     assert isinstance(epsilon, (int, float))
     assert isinstance(delta, (int, float))
     return float(epsilon), float(delta)
+
+
+def _shown(value: object) -> str:
+    """A value as a message names it, however long it is."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # a whole number of thousands of digits
+        return "a huge number"
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -98,6 +106,9 @@ def classical_multiplier(epsilon: float, delta: float) -> float:
     """
     epsilon, delta = check_budget(epsilon, delta)
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+ANY_ROWS = (0, 2**53 - 1)  # of a release of which nobody said which rows it was: it overlaps every other
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy import ledger_file
-from counterflow.privacy.accounting import LARGEST_MU, Cost, check_budget, total_epsilon, worst_window
+from counterflow.privacy.accounting import (
+    LARGEST_MU,
+    Cost,
+    check_budget,
+    gaussian_epsilon,
+    gaussian_mu,
+    total_epsilon,
+    worst_window,
+)
 from counterflow.privacy.noise import Source
 
 if TYPE_CHECKING:
@@ -107,6 +115,16 @@ class _Balance:
             if worst_window(merged, window) > LARGEST_MU**2:
                 return math.inf
             raise  # so much noise that its cost cannot be told
+
+    def room(self, epsilon: float, delta: float, window: int) -> float:
+        """See ``Ledger.room``."""
+        left = epsilon - float(self.epsilon), delta - float(self.delta)
+        try:
+            most = gaussian_mu(*left) ** 2
+            spent = worst_window([Cost(*span, row_loss=float(loss)) for span, loss in self.losses.items()], window)
+            return gaussian_epsilon(math.sqrt(max(most - spent, 0.0)), delta)
+        except OptionError:  # nothing to speak of is left
+            return 0.0
 
 
 class Ledger:
@@ -265,6 +283,16 @@ class Ledger:
     def left(self) -> float:
         """ε that is not spent."""
         return max(self.epsilon - self.spent, 0.0)
+
+    @property
+    def room(self) -> float:
+        """The largest ε, at the ledger's δ, of one more Gaussian release of any rows that could still be spent.
+
+        More than ``left``, because such releases add up more slowly than their ε.
+        """
+        with self._reading():
+            self._read_new()
+            return self._balance.room(self.epsilon, self.delta, self.window)
 
     def entries(self) -> tuple[Entry, ...]:
         """Every release, in order."""

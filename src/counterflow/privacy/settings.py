@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from counterflow.errors import OptionError
-from counterflow.privacy.accounting import LEAST_DELTA, check_budget, gaussian_mu
+from counterflow.privacy.accounting import ANY_ROWS, LEAST_DELTA, Cost, check_budget, gaussian_mu
 from counterflow.privacy.noise import BITS_SHORT, Source
 
 LARGEST_EPSILON = 100.0
@@ -37,7 +37,7 @@ class Privacy:
     models : "excluded" (the default: the guarantee does not cover what models or preprocessing reveal of the rows
         they were fitted on), or (epsilon, delta) that fitting them on these rows has cost already; it is counted.
     start : which row of the unit's own timeline row 0 of the recording is. Releases of rows that do not overlap do not
-        add up; with the default, 0, all releases are taken to be of the same rows.
+        add up. None: it is not known, so that this release overlaps every other.
     seed : None: noise from the operating system. A number makes the noise repeatable, for tests and simulations; it
         then protects nothing, and the report says so.
 
@@ -54,7 +54,7 @@ class Privacy:
     accounting: str = "rigorous"
     ledger: str | Path | None = None
     models: str | tuple[float, float] = "excluded"
-    start: int = 0
+    start: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -68,15 +68,21 @@ class Privacy:
             )
         if self.clip is not None:
             number = not isinstance(self.clip, bool) and isinstance(self.clip, (int, float))
-            if not number or not 0 < self.clip < 1e150:
-                raise OptionError(f"Privacy: clip must be a finite number above 0, or None, got {self.clip!r}")
+            if not number or not 1e-100 <= self.clip <= 1e100:
+                raise OptionError(
+                    f"Privacy: clip must be a number from 1e-100 to 1e100, or None, got {self.clip!r:.80}"
+                )
             object.__setattr__(self, "clip", float(self.clip))
         for name, least in (("window", 1), ("start", 0)):
             value = getattr(self, name)
+            if name == "start" and value is None:
+                continue
             if type(value) is not int or not least <= value < 2**40:
-                raise OptionError(f"Privacy: {name} must be a whole number of at least {least}, got {value!r}")
-        if self.accounting not in ACCOUNTING:
+                raise OptionError(f"Privacy: {name} must be a whole number from {least} to 2^40 - 1, got {value!r:.80}")
+        if not isinstance(self.accounting, str) or self.accounting not in ACCOUNTING:
             raise OptionError(f"Privacy: accounting must be 'rigorous' or 'published', got {self.accounting!r}")
+        if not isinstance(self.models, (str, tuple)):
+            raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r:.80}")
         if self.ledger is not None and not isinstance(self.ledger, (str, Path)):
             raise OptionError(f"Privacy: ledger must be a directory, got {type(self.ledger).__name__}")
         if self.accounting == "published" and self.models != "excluded":
@@ -119,6 +125,14 @@ class Privacy:
                 "noise source itself is not that exact; raise delta or lower epsilon"
             )
         return 1 / gaussian_mu(epsilon, delta)
+
+    def cost(self, rows: int, numbers: int) -> Cost:
+        """Of one release of so many rows and numbers."""
+        return Cost(*self.span(rows), row_loss=self.row_loss(numbers))
+
+    def span(self, rows: int) -> tuple[int, int]:
+        """The rows of the unit's timeline that a recording of so many rows is; all there could be, if nobody knows."""
+        return ANY_ROWS if self.start is None else (self.start, self.start + rows)
 
     def row_loss(self, numbers: int) -> float:
         """μ² that one release costs each of its rows; ``window`` of them together reach what was asked for."""

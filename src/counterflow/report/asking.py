@@ -164,7 +164,7 @@ def compose(
         remedies=_of(told, Remedy),
         refusals=tuple(entry for entry in told if isinstance(entry, Refusal)),
         graph=graph,
-        checks=check(fit, recording).checks,
+        checks=check(fit, recording if fit.privacy is None else None).checks,
         facts=facts(fit, recording, graph),
         privacy=fit.privacy,
     )

@@ -426,12 +426,10 @@ def _privacy(report: Report) -> str:
     rows = []
     for name, unit in told.units.items():
         spent = "not kept" if unit.budget is None or unit.spent is None else f"{unit.spent:.3g} of {unit.budget[0]:.3g}"
-        clipped = "–" if unit.clipped is None else f"{100 * unit.clipped:.2g} %"
         cells = [
             ("ε of this fit", f"{unit.epsilon:.3g}"),
             ("clip", f"{unit.clip:.3g}"),
             ("noise", f"{unit.sigma:.3g}"),
-            ("rows clipped", clipped),
             ("ε of its budget", spent),
         ]
         tds = "".join(f'<td data-label="{escape(label)}">{escape(text)}</td>' for label, text in cells)

@@ -20,6 +20,7 @@ from counterflow.runtime.outcome import Couplings, Status, Task
 from counterflow.runtime.privacy import (
     PrivacyReport,
     Spending,
+    private_caveats,
     record_sufficient,
     report_sufficient,
     spend_sufficient,
@@ -85,6 +86,8 @@ def likelihood_fit(task: Task) -> Fit:
         spread = uncertainty(shared, found, prior).with_doubts(doubts) if wanted and good else None
         if privacy is not None and wanted:
             caveats += tuple(str(faint) for faint in faint_couplings(shared, found))
+        if privacy is not None:
+            caveats += private_caveats(privacy, _releases(asked))
     couplings = Couplings(found, shared, spread, doubts)
     if privacy is not None:
         parts = {n: replace(part, rows_digest=unit_digest(recording, n)) for n, part in parts.items()}
@@ -104,10 +107,9 @@ def paying(task: Task) -> Iterator[Spending | None]:
     if task.privacy is None:
         yield None
         return
-    states = {name: task.local[name].states for name in task.recording.names}
-    with spend_sufficient(
-        task.privacy, states, task.recording.rows, f"fit {task.provenance.data_digest[:12]}"
-    ) as spending:
+    models = {name: task.local[name] for name in task.recording.names}
+    label = f"fit {task.provenance.data_digest[:12]}"
+    with spend_sufficient(task.privacy, models, task.recording.rows, label) as spending:
         yield spending
 
 

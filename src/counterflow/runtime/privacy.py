@@ -9,14 +9,17 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from counterflow import client
 from counterflow.errors import OptionError, PrivacyError
-from counterflow.plant import Recording
-from counterflow.privacy import Cost, Entry, Ledger, Privacy, ledger_path, total_epsilon
+from counterflow.plant import LocalModel, Recording
+from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, ledger_path, total_epsilon
 from counterflow.protocol import Message, Sufficient
 
-SUFFICIENT = "analytic Gaussian mechanism on clipped sufficient messages, one release"
-MODELS = "local models, as declared"
+SUFFICIENT = "analytic Gaussian mechanism on clipped sufficient messages"
+MODELS = "local models"  # and a digest of them, by which they are counted once
+CLIPPED = 0.05  # share of rows beyond which what clipping may have done is worth a word
 UNPROTECTED = (
     "inputs and which rows are missing: they are sent as they are",
     "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
@@ -33,7 +36,8 @@ class UnitPrivacy:
     """What the fit has cost one unit, and what it was made with.
 
     ``epsilon``: of this fit, at the fit's delta. ``clip``, ``sigma``: radius and standard deviation of the noise, in
-    the coordinates in which rows are clipped. ``clipped``: share of rows that were shortened, known to the unit only.
+    the coordinates in which rows are clipped. ``clipped``: share of rows that were shortened; it tells of measurements,
+    and is for the unit's eyes only.
     ``spent``, ``budget``: of the unit's ledger, after this fit; ``entries``: what this fit wrote there.
     """
 
@@ -122,7 +126,6 @@ class PrivacyReport:
                     "epsilon": unit.epsilon,
                     "clip": unit.clip,
                     "noise": unit.sigma,
-                    "clipped": unit.clipped,
                     "spent": unit.spent,
                     "budget": None if unit.budget is None else list(unit.budget),
                     "releases": [asdict(entry) for entry in unit.entries],
@@ -138,8 +141,6 @@ class PrivacyReport:
         lines = ["privacy: " + "\n  ".join(self.sentences())]
         for name, unit in self.units.items():
             text = f"  {name}: epsilon {unit.epsilon:.4g}, clip {unit.clip:.4g}, noise {unit.sigma:.4g}"
-            if unit.clipped is not None:
-                text += f"; {100 * unit.clipped:.2g} % of its rows were clipped (known to the unit only)"
             if unit.budget is not None and unit.spent is not None:
                 text += (
                     f"; budget: {unit.spent:.4g} of epsilon {unit.budget[0]:.4g} at delta {unit.budget[1]:.3g} spent"
@@ -162,24 +163,31 @@ class Spending:
     fit: str
     mechanism: str
     ledgers: Mapping[str, Ledger]
+    models: Mapping[str, str] = field(default_factory=dict)  # digests of the units' local models
     written: dict[str, list[Entry]] = field(default_factory=dict)
 
     @classmethod
     def start(
-        cls, privacy: Privacy, units: Sequence[str], fit: str, mechanism: str, costs: Mapping[str, Sequence[Cost]]
+        cls,
+        privacy: Privacy,
+        units: Sequence[str],
+        fit: str,
+        mechanism: str,
+        costs: Mapping[str, Sequence[Cost]],
+        models: Mapping[str, str] | None = None,
     ) -> Spending:
         """Open every unit's ledger and see that it can pay for ``costs``, all that the fit will release."""
         ledgers: dict[str, Ledger] = {}
         try:
             for name in units:
                 ledgers[name] = _ledger(privacy, name, costs[name])
-            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers))
+            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers), models or {})
             declared = {name: spending._models_cost(name, costs[name]) for name in units}
             for name in units:
                 ledgers[name].require([*declared[name], *costs[name]], fit)
             for name in units:
                 for cost in declared[name]:
-                    spending.record(name, cost, MODELS)
+                    spending.record(name, cost, spending._models_name(name))
         except BaseException:
             for ledger in ledgers.values():
                 ledger.close()
@@ -191,10 +199,13 @@ class Spending:
         epsilon, delta = self.privacy.model_cost
         if not (epsilon or delta):
             return []
-        known = [e.cost for e in self.ledgers[unit].entries() if e.what == MODELS]
+        known = [e.cost for e in self.ledgers[unit].entries() if e.what == self._models_name(unit)]
         if any(c.epsilon == epsilon and c.delta == delta for c in known):
             return []
         return [Cost(min(c.start for c in costs), max(c.stop for c in costs), epsilon=epsilon, delta=delta)]
+
+    def _models_name(self, unit: str) -> str:
+        return f"{MODELS} {self.models[unit][:12]}, as declared"
 
     def record(self, unit: str, cost: Cost, what: str) -> None:
         """Write a release down; PrivacyError, and nothing may leave, if the budget refuses."""
@@ -206,7 +217,11 @@ class Spending:
     def spent(self, unit: str) -> UnitPrivacy:
         """What the fit has cost a unit; clip and noise are for the method to fill in."""
         ledger, entries = self.ledgers[unit], tuple(self.written.get(unit, ()))
-        epsilon = total_epsilon([e.cost for e in entries], self.privacy.delta, self.privacy.window)
+        costs = [e.cost for e in entries]
+        claimed = self.privacy.model_cost
+        if any(claimed) and not any(c.epsilon or c.delta for c in costs):  # the ledger knew of the models already
+            costs.append(Cost(*ANY_ROWS, epsilon=claimed[0], delta=claimed[1]))
+        epsilon = total_epsilon(costs, self.privacy.delta, self.privacy.window)
         budget = None if ledger.path is None else (ledger.epsilon, ledger.delta)
         return UnitPrivacy(epsilon, math.nan, math.nan, None, entries, ledger.spent, budget)
 
@@ -221,14 +236,20 @@ class Spending:
         self.close()
 
 
-def spend_sufficient(privacy: Privacy, states: Mapping[str, int], rows: int, fit: str) -> Spending:
+def spend_sufficient(privacy: Privacy, models: Mapping[str, LocalModel], rows: int, fit: str) -> Spending:
     """Ledgers for one sufficient message of each unit."""
-    costs = {name: [_message_cost(privacy, rows, count)] for name, count in states.items()}
-    return Spending.start(privacy, tuple(states), fit, SUFFICIENT, costs)
+    costs = {name: [_message_cost(privacy, rows, model.states)] for name, model in models.items()}
+    digests = {name: _model_digest(model) for name, model in models.items()}
+    return Spending.start(privacy, tuple(models), fit, SUFFICIENT, costs, digests)
+
+
+def _model_digest(model: LocalModel) -> str:
+    arrays = (np.ascontiguousarray(getattr(model, letter)) for letter in "ABCQR")
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
 def _message_cost(privacy: Privacy, rows: int, states: int) -> Cost:
-    return Cost(privacy.start, privacy.start + rows, row_loss=privacy.row_loss(client.most_numbers(rows, states)))
+    return privacy.cost(rows, client.most_numbers(rows, states))
 
 
 def record_sufficient(spending: Spending, message: Message) -> None:
@@ -259,6 +280,20 @@ def report_sufficient(spending: Spending, releases: Mapping[str, client.PrivateR
         units=MappingProxyType(units),
         excluded=(*((MODELS_EXCLUDED,) if privacy.models == "excluded" else ()), *UNPROTECTED),
     )
+
+
+def private_caveats(report: PrivacyReport, releases: Mapping[str, client.PrivateRelease]) -> tuple[str, ...]:
+    """What answers of a private fit should carry along; nothing of it tells of a measurement."""
+    out = []
+    if not report.secure:
+        out.append(f"the privacy noise came from a {report.source}: a simulation, which protects nothing")
+    for name, made in releases.items():
+        if made.may_clip is not None and made.may_clip > CLIPPED:
+            out.append(
+                f"unit {name!r}: the budget is so small for so few rows that up to {100 * made.may_clip:.0f} % of them "
+                "may have been clipped, which biases estimates; more rows, a larger epsilon or a clip of your own help"
+            )
+    return tuple(out)
 
 
 def unit_digest(recording: Recording, unit: str) -> str:

@@ -150,7 +150,7 @@ def _private_fit(
         noise = MessageNoise(responses, bound, multiplier, privacy.source)
         clients[name] = replace(_client_state(part, data, config, chosen), noise=noise)
     config = replace(config, noise=GradientNoise(multiplier, privacy.source))
-    cost = Cost(privacy.start, privacy.start + recording.rows, epsilon=2 * shares[0], delta=2 * shares[1])
+    cost = Cost(*privacy.span(recording.rows), epsilon=2 * shares[0], delta=2 * shares[1])
     sigmas: dict[str, list[float]] = {name: [] for name in names}
     label = f"fit {task.provenance.data_digest[:12]}"
     with Spending.start(privacy, names, label, MECHANISM, {n: [cost] * rounds for n in names}) as spending:

@@ -15,7 +15,6 @@ from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, 
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.privacy import Privacy
-from counterflow.protocol import Sufficient
 from counterflow.runtime import questions
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
@@ -25,7 +24,7 @@ from counterflow.runtime.privacy import (
     unit_digest,
 )
 from counterflow.runtime.questions import Server
-from counterflow.runtime.unit_part import UnitPart
+from counterflow.runtime.unit_part import UnitPart, sufficient_messages
 from counterflow.server.influence import InfluenceGraph, influence_graph
 from counterflow.server.online import Predictor
 from counterflow.server.uncertainty import Uncertainty
@@ -388,19 +387,20 @@ class Fit:
         """The server, with what the units send it of a recording."""
         self.check_recording(recording)
         if self.privacy is None:
-            return self.server.about(self.messages(recording))
+            return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))
         same = all(part.rows_digest == unit_digest(recording, name) for name, part in self.parts.items())
-        if not same or self.couplings is None or self.couplings.memory is not None:
+        if self.couplings is not None and self.couplings.memory is not None:
+            raise PrivacyError(
+                "this fit is private and has been updated: the server keeps no rows of it to ask about, and new "
+                "messages would leave without noise. Ask for effects; questions about a period need a private fit of it"
+            )
+        if not same or self.couplings is None:
             raise PrivacyError(
                 "this fit is private, and a question about these rows would send messages of them without noise. Ask "
                 "about the rows that a private fit by method 'sufficient' rests on, which the server has already, or "
                 "fit these with privacy=..."
             )
         return self.server
-
-    def messages(self, recording: Recording) -> list[Sufficient]:
-        """What the units send of a recording, as it is."""
-        return [self.parts[n].sufficient(recording[n].y, recording[n].u) for n in self.plant.names]
 
     def check_recording(self, recording: object) -> None:
         """A recording of the same units, with the same channels in the same order, and the same time step."""

@@ -135,6 +135,11 @@ class UnitPart:
         return replace(self, theta=_frozen(theta), phi=_frozen(phi))
 
 
+def sufficient_messages(parts: Mapping[str, UnitPart], names: Sequence[str], recording: Recording) -> list[Sufficient]:
+    """What units send of a recording, without noise."""
+    return [parts[name].sufficient(recording[name].y, recording[name].u) for name in names]
+
+
 def unit_parts(
     recording: Recording,
     local: Mapping[str, LocalModel],

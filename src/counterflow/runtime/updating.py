@@ -21,7 +21,9 @@ from counterflow.runtime.privacy import (
     report_sufficient,
     spend_sufficient,
 )
+from counterflow.runtime.unit_part import sufficient_messages
 from counterflow.server.online import Memory, remember, update
+from counterflow.server.prior import DROWNS
 from counterflow.server.sufficient import share
 
 if TYPE_CHECKING:
@@ -49,8 +51,10 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     )  # fmt: skip
     digest = recording.digest if privacy is None else public_digest(recording)
     joined = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
+    caveats = tuple(text for text in fit.caveats if DROWNS not in text)  # they were of the rows before
     return replace(
         fit,
+        caveats=caveats,
         plant=fit.plant.replace(A=found.A, B=found.B),
         traffic=traffic,
         status=status,
@@ -69,17 +73,17 @@ def _memory(fit: Fit) -> Memory:
 
 def _messages(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[list[Sufficient], PrivacyReport | None]:
     """What the units send of new rows, and what it has cost."""
+    names = fit.plant.names
     if privacy is None:
         if fit.privacy is not None:
             raise PrivacyError(
                 "update: this fit is private; new rows would leave the units without noise. Pass privacy=..., too"
             )
-        return fit.messages(recording), None
+        return sufficient_messages(fit.parts, names, recording), None
     if not isinstance(privacy, Privacy) or privacy.accounting != "rigorous":
         raise OptionError(f"update: privacy must be a counterflow.Privacy with rigorous accounting, got {privacy!r}")
-    names = fit.plant.names
-    states = {name: fit.parts[name].model.states for name in names}
-    with spend_sufficient(privacy, states, recording.rows, f"update {public_digest(recording)[:12]}") as spending:
+    models = {name: fit.parts[name].model for name in names}
+    with spend_sufficient(privacy, models, recording.rows, f"update {public_digest(recording)[:12]}") as spending:
         made = {name: fit.parts[name].private(recording[name].y, recording[name].u, privacy) for name in names}
         for message, _ in made.values():
             record_sufficient(spending, message)

@@ -28,6 +28,7 @@ FloatArray = NDArray[np.float64]
 STRENGTH = 2.0  # of a coupling, as expected beforehand
 DROWNED = 0.7  # strength of the doubt about a coupling beyond which it is said to be left open
 SETTLED = 0.1
+DROWNS = "noise drowns this coupling"
 
 
 def weak_prior(record: SharedRecord, estimate: Estimate) -> Quadratic | None:
@@ -53,7 +54,7 @@ class Faint:
     def __str__(self) -> str:
         about = int(float(f"{self.rows:.1g}"))
         return (
-            f"{self.cause} -> {self.effect}: noise drowns this coupling; what is said of it is mostly that it is no "
+            f"{self.cause} -> {self.effect}: {DROWNS}; what is said of it is mostly that it is no "
             f"stronger than the unit's own inputs. About {about:,} rows with the same noise would settle it"
         )
 
@@ -90,8 +91,12 @@ def _strengths(record: SharedRecord, parameters: Parameters) -> Iterator[tuple[i
     A, B = record.A_local, record.B_local
     if np.abs(np.linalg.eigvals(A)).max(initial=0.0) > 1 - 1e-9:
         return
-    inputs = record.u.T @ record.u / len(record.u)
-    moved = np.asarray(solve_discrete_lyapunov(A, record.Q_local + B @ inputs @ B.T))
+    with np.errstate(all="ignore"):
+        inputs = record.u.T @ record.u / len(record.u)
+        drive = record.Q_local + B @ inputs @ B.T
+    if not np.isfinite(drive).all():  # inputs beyond all measure: the likelihood will say so
+        return
+    moved = np.asarray(solve_discrete_lyapunov(A, drive))
     rows, columns = positions(parameters)
     P = len(A)
     for m, own in enumerate(record.state_slices):

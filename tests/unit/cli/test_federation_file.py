@@ -97,7 +97,7 @@ def test_a_written_file_reads_back(folder: Path) -> None:
 
 def test_channels_may_be_named_anew_in_measure_and_limits(folder: Path) -> None:
     text = HEAD + BOILER + 'inputs = [{name = "valve", unit = "mm", limits = [-1, inf]}]\n' + WATER
-    (folder / "f.toml").write_text(text + "[privacy]\n[options]\ntol = 1e-3\n")
+    (folder / "f.toml").write_text(text + "[options]\ntol = 1e-3\n")
     found = read_federation(folder / "f.toml")
     assert found.recording["boiler"].unit.inputs == (cf.Channel("valve", "mm", (-1, float("inf"))),)
     assert found.recording["boiler"].unit.outputs == UNITS[0].outputs
@@ -195,11 +195,12 @@ FEDERATION_MISTAKES = [
     (HEAD + "[options]\ntol = 'x'\n", "4: options.tol: option 'tol' must be a finite number"),
     (HEAD + "estimate='all'\n[options]\nestimate = 'all'\n", "5: options.estimate: stands in [federation], too"),
     (HEAD + BOILER + WATER + "[privacy]\nepsilon = 1\n", "11: privacy: 'delta' is missing; give both"),
+    (HEAD + BOILER + WATER + "[privacy]\n", "11: privacy: 'epsilon' is missing; give both epsilon and delta, or leave"),
     (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nepsilom = 1\n", "6: privacy.epsilom: this key is not known; did"),
     (HEAD + "[privacy]\nepsilon = -1\ndelta = 1e-6\n", "4: privacy.epsilon: Privacy: epsilon must be"),
     (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nwindow = 0\n", "6: privacy.window: Privacy: window must be"),
     (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nledger = 3\n", "6: privacy.ledger: must be text in quotes"),
-    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nmodels = [2, 0]\n", "3: privacy: Privacy: models have cost"),
+    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nmodels = [2, 0]\n", "6: privacy.models: Privacy: models have cost"),
     (HEAD + "[units.x]\nmodell = 'a'\n", "4: units.x.modell: this key is not known; did you mean 'model'?"),
     (HEAD + "[units.x]\nmodel = 'gone.safetensors'\n", "4: units.x.model: there is no file 'gone.safetensors'"),
     (HEAD + "[units.x]\nmodel = 'models'\n", "4: units.x.model: there is no file 'models'"),

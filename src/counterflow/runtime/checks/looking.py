@@ -39,7 +39,8 @@ def check(
     Parameters
     ----------
     recording : rows to look at, best such as the fit has not seen; None: those that it rests on, as the server knows
-        them. Published methods keep none, so that without a recording most verdicts are "unknown".
+        them. Published methods keep none, so that without a recording most verdicts are "unknown". Of a private fit
+        the server's own rows are looked at in any case: verdicts travel with answers, and may not tell of measurements.
     horizon : rows of the free runs.
     local : models of units alone for the free runs, as in `free_run`.
 
@@ -56,6 +57,9 @@ def check(
     pass: boiler 0.27 (error / persistence)
     pass: turbine 0.14 (error / persistence)
     """
+    if fit.privacy is not None and recording is not None:
+        fit.about(recording)  # refuses any but the fitted rows
+        recording = None
     material = Material.of(fit, recording)
     found = [_convergence(fit), _stability(fit, material)]
     if material is None:
