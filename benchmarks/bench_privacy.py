@@ -242,23 +242,19 @@ def draw(found: dict[str, Any]) -> None:
             left.plot(EPSILONS, np.median(each, axis=1), "o-", color=colour, label=label, markersize=4)
             none = np.median(column(found["epsilon"]["None"][method]))
             left.axhline(none, color=colour, linewidth=1, linestyle=":")
-            left.annotate(
-                "without privacy", (EPSILONS[0], none), (0, 3), textcoords="offset points", color=colour, fontsize=7
-            )
+            if method == "sufficient":
+                left.annotate(
+                    "without privacy", (EPSILONS[0], none), (0, 3), textcoords="offset points", color=colour, fontsize=7
+                )
             steps = [int(k) for k in found["length"]]
             each = np.array([column(found["length"][str(s)][method]) for s in steps])
             middle.fill_between(steps, *np.quantile(each, [0.1, 0.9], axis=1), color=colour, alpha=0.15, linewidth=0)
             middle.plot(steps, np.median(each, axis=1), "o-", color=colour, markersize=4)
         left.axhline(1.0, color=MUTED, linewidth=0.8)
         left.annotate(
-            "answering nothing",
-            (EPSILONS[-1], 1.0),
-            (0, 3),
-            textcoords="offset points",
-            ha="right",
-            color=MUTED,
-            fontsize=7,
-        )
+            "answering nothing; published: with and without privacy", (EPSILONS[-1], 1.0), (0, 5),
+            textcoords="offset points", ha="right", color=MUTED, fontsize=7,
+        )  # fmt: skip
         steps = np.array([int(k) for k in found["length"]], float)
         first = np.median(column(found["length"][str(int(steps[0]))]["sufficient"]))
         middle.plot(steps, first * np.sqrt(steps[0] / steps), color=MUTED, linewidth=0.8, linestyle="--")
@@ -300,8 +296,9 @@ def draw(found: dict[str, Any]) -> None:
             axis.set_title(title, loc="left", color=INK, fontsize=10)
             axis.set_xlabel(x)
         left.set_ylabel("relative error of the couplings B_mn")
-        left.legend(frameon=False, fontsize=7.5, loc="center right")
-        right.legend(frameon=False, fontsize=7)
+        left.legend(frameon=False, fontsize=7.5, loc="lower left", bbox_to_anchor=(0.0, 0.12))
+        right.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        right.set_ylim(top=3.0)
         figure.savefig(PICTURE, dpi=170)
         plt.close(figure)
 

@@ -6,8 +6,8 @@ unit's states, over the variance that the unit's own model foresees of them,
     strength of A_mn = tr(Σ_m⁻¹ A_mn Σ_n A_mnᵀ),    of B_mn = tr(Σ_m⁻¹ B_mn E[uuᵀ] B_mnᵀ).
 
 Where noise drowns the record, the likelihood is flat and its maximum anywhere: a hundred times the truth is as good as
-zero. The weak prior says no more than that strengths are around two, so that another unit moves a unit about as far as
-its own inputs and noise do. A record that has anything to say overrules it.
+zero. The weak prior says no more than that strengths are around eight, so that another unit moves a unit not many times
+as far as its own inputs and noise do. A record that has anything to say overrules it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from counterflow.server.parameters import Estimate, Parameters
 from counterflow.server.uncertainty import uncertainty
 
 FloatArray = NDArray[np.float64]
-STRENGTH = 2.0  # of a coupling, as expected beforehand
+STRENGTH = 8.0  # of a coupling, as expected beforehand; strong ones must not be pulled in by much
 DROWNED = 0.7  # strength of the doubt about a coupling beyond which it is said to be left open
 SETTLED = 0.1
 DROWNS = "noise drowns this coupling"
@@ -54,8 +54,8 @@ class Faint:
     def __str__(self) -> str:
         about = int(float(f"{self.rows:.1g}"))
         return (
-            f"{self.cause} -> {self.effect}: {DROWNS}; what is said of it is mostly that it is no "
-            f"stronger than the unit's own inputs. About {about:,} rows with the same noise would settle it"
+            f"{self.cause} -> {self.effect}: {DROWNS}; what is said of it is mostly that it is not "
+            f"many times as strong as the unit's own inputs. About {about:,} rows with the same noise would settle it"
         )
 
 
