@@ -80,7 +80,7 @@ def likelihood_fit(task: Task) -> Fit:
         doubts = diagnose(shared, estimate, {unit.name: unit.input_names for unit in recording.units})
         assert found.parameters is not None
         wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
-        caveats = tuple(str(doubt) for doubt in doubts) + _caveats(task, found)
+        caveats = tuple(str(doubt) for doubt in doubts) + estimate_caveats(found) + _unit_caveats(task)
         good = found.converged or found.decrement <= NEARLY**2
         prior = None if privacy is None else weak_prior(shared, estimate)
         spread = uncertainty(shared, found, prior).with_doubts(doubts) if wanted and good else None
@@ -117,16 +117,21 @@ def _releases(asked: Mapping[str, client.State]) -> dict[str, client.PrivateRele
     return {n: s.release for n, s in asked.items() if isinstance(s, client.SufficientClient) and s.release is not None}
 
 
-def _caveats(task: Task, found: Estimated) -> tuple[str, ...]:
-    """What a reader of any answer of this fit should know."""
-    out = []
+def estimate_caveats(found: Estimated) -> tuple[str, ...]:
+    """What a reader of any answer should know of how the estimate came out."""
     if found.at_bound:
-        out.append(
+        return (
             "the estimate rests on the stability bound: the data ask for a system that is not stable. Answers are not "
-            "to be trusted; check the local models, or look for a drift or an integrator that is missing in them"
+            "to be trusted; check the local models, or look for a drift or an integrator that is missing in them",
         )
-    elif not found.converged and found.decrement > NEARLY**2:
-        out.append("the fit has not converged, so its answers have no interval and may be far off")
+    if not found.converged and found.decrement > NEARLY**2:
+        return ("the fit has not converged, so its answers have no interval and may be far off",)
+    return ()
+
+
+def _unit_caveats(task: Task) -> tuple[str, ...]:
+    """What a reader should know of what the units have sent."""
+    out = []
     for name in task.recording.names:
         y, model = task.recording[name].y, task.local[name]
         if task.method == "sufficient":

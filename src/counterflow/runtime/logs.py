@@ -59,7 +59,7 @@ def log_fit(
         assert isinstance(done, server.LogServer)
         assert done.system is not None
         shared, found, notes = done.system.record, done.system.found, done.system.notes
-        parts = {name: _part(units[name]) for name in names}
+        parts = {name: part_of(units[name]) for name in names}
         doubts = diagnose(shared, "blocks", {unit.name: unit.input_names for unit in recording.units})
         assert found.parameters is not None
         wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
@@ -84,7 +84,8 @@ def log_fit(
     return fitted.checked(recording.slice(recording.rows - CHECKED) if recording.rows > 2 * CHECKED else None)
 
 
-def _part(state: client.State) -> UnitPart:
+def part_of(state: client.State) -> UnitPart:
+    """What stays at a unit whose log has been identified."""
     assert isinstance(state, client.LogClient)
     assert state.model is not None
     assert state.reading is not None

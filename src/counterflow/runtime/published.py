@@ -50,10 +50,10 @@ NOT_COVERED = (
 def published_fit(task: Task) -> Fit:
     """Train by penalty, augmented Lagrangian, hybrid schedule, or FedGC."""
     recording, method, names = task.recording, task.method, task.recording.names
-    chosen = TrainingOptions.parse(method, task.options if task.privacy is None else _private_options(task))
+    chosen = TrainingOptions.parse(method, private_options(method, task.options, task.privacy))
     _refuse_missing(recording, method)
     parts = unit_parts(recording, task.local, task.estimators, uses_inputs=method != "fedgc")
-    config = _server_config(method, chosen, names, task.provenance.seed)
+    config = server_config(method, chosen, names, task.provenance.seed)
     if task.privacy is not None:
         return _private_fit(task, task.privacy, chosen, parts, config)
     data = {n: parts[n].client_data(recording[n].y, recording[n].u) for n in names}
@@ -67,7 +67,7 @@ def published_fit(task: Task) -> Fit:
     coordinator = server.ServerState(
         config, ones=data[names[0]].ones if small else None, steps=steps if small else None
     )
-    clients = {n: _client_state(parts[n], data[n], config, chosen) for n in names}
+    clients = {n: client_state(parts[n], data[n], config, chosen) for n in names}
     done, _, traffic, history, parts = _train(task, coordinator, clients, parts)
     status = Status.of_training(done, chosen)
     return Fit(method, assemble(done, parts, recording.dt), parts, history, traffic, status, task.provenance)
@@ -104,13 +104,17 @@ def _train(
     return done, trained, traffic, history, {n: parts[n].trained(s.theta, s.phi) for n, s in trained.items()}
 
 
-def _private_options(task: Task) -> dict[str, Any]:
-    """Options with the defaults of a private training: few rounds, because each of them costs a share of the budget."""
-    given = dict(task.options)
-    assert task.privacy is not None
-    if task.privacy.window > 1:
+def private_options(method: str, options: Mapping[str, Any], privacy: Privacy | None) -> dict[str, Any]:
+    """Options with the defaults of a private training: few rounds, because each of them costs a share of the budget.
+
+    As they are, if the training is not private.
+    """
+    given = dict(options)
+    if privacy is None:
+        return given
+    if privacy.window > 1:
         raise OptionError(
-            f"fit: the published analysis knows one measurement only, not window={task.privacy.window}; leave it out, "
+            f"fit: the published analysis knows one measurement only, not window={privacy.window}; leave it out, "
             "or use method='sufficient'"
         )
     for name, why in (
@@ -128,8 +132,26 @@ def _private_options(task: Task) -> dict[str, Any]:
     given.setdefault("solver", "gradient")
     given.setdefault("warm_rounds", PRIVATE_ROUNDS // 2)
     if given.get("rounds") is None:
-        given["rounds"] = PRIVATE_ROUNDS // 2 if task.method == "hybrid" else PRIVATE_ROUNDS
+        given["rounds"] = PRIVATE_ROUNDS // 2 if method == "hybrid" else PRIVATE_ROUNDS
     return given
+
+
+def shares_of(privacy: Privacy, config: server.ServerConfig) -> tuple[float, float]:
+    """ε and δ of one message, and of one gradient, in a training of so many rounds."""
+    rounds = sum(phase.rounds for phase in config.phases)
+    return privacy.epsilon / (2 * rounds), privacy.delta / (2 * rounds)
+
+
+def private_client_state(
+    part: UnitPart, y: FloatArray, u: FloatArray, privacy: Privacy, config: server.ServerConfig, chosen: TrainingOptions
+) -> tuple[client.ClientState, float]:
+    """A unit's state machine with the paper's noise, and the share of its rows y (T+1, D_m) that R_max has cut."""
+    bound = signal_bound(part.unit, part.model, u, privacy.clip, part.uses_inputs)
+    inside, cut = clipped_rows(y, bound)
+    data = part.client_data(inside, clipped_rows(u, bound)[0])
+    responses = estimator_responses(part.unit.name, part.estimator, part.working_model, len(y))
+    noise = MessageNoise(responses, bound, classical_multiplier(*shares_of(privacy, config)), privacy.source)
+    return replace(client_state(part, data, config, chosen), noise=noise), cut
 
 
 def _private_fit(
@@ -138,18 +160,12 @@ def _private_fit(
     """The same training with the paper's noise on both channels of every round, and its accounting."""
     recording, names = task.recording, task.recording.names
     rounds = sum(phase.rounds for phase in config.phases)
-    shares = privacy.epsilon / (2 * rounds), privacy.delta / (2 * rounds)  # of one message, and of one gradient
-    multiplier = classical_multiplier(*shares)
+    shares = shares_of(privacy, config)
     clients, cut = {}, {}
     for name in names:
-        part, rows = parts[name], recording[name]
-        bound = signal_bound(part.unit, part.model, rows.u, privacy.clip, part.uses_inputs)
-        y, cut[name] = clipped_rows(rows.y, bound)
-        data = part.client_data(y, clipped_rows(rows.u, bound)[0])
-        responses = estimator_responses(name, part.estimator, part.working_model, recording.rows)
-        noise = MessageNoise(responses, bound, multiplier, privacy.source)
-        clients[name] = replace(_client_state(part, data, config, chosen), noise=noise)
-    config = replace(config, noise=GradientNoise(multiplier, privacy.source))
+        y, u = recording[name].y, recording[name].u
+        clients[name], cut[name] = private_client_state(parts[name], y, u, privacy, config, chosen)
+    config = replace(config, noise=GradientNoise(classical_multiplier(*shares), privacy.source))
     cost = Cost(*privacy.span(recording.rows), epsilon=2 * shares[0], delta=2 * shares[1])
     sigmas: dict[str, list[float]] = {name: [] for name in names}
     label = f"fit {task.provenance.data_digest[:12]}"
@@ -267,7 +283,7 @@ def _refuse_missing(recording: Recording, method: str) -> None:
             )
 
 
-def _server_config(method: str, chosen: TrainingOptions, names: tuple[str, ...], seed: int) -> server.ServerConfig:
+def server_config(method: str, chosen: TrainingOptions, names: tuple[str, ...], seed: int) -> server.ServerConfig:
     conjugate = chosen.solver == "conjugate"
     rounds = chosen.rounds if chosen.rounds is not None else (50 if conjugate else 2000)
     penalty = server.Phase("penalty", rounds, chosen.weights(names), conjugate)
@@ -296,7 +312,7 @@ def _initial_scale(chosen: TrainingOptions) -> float:
     return 0.0 if chosen.solver == "conjugate" else 0.1
 
 
-def _client_state(
+def client_state(
     part: UnitPart, data: client.ClientData, config: server.ServerConfig, chosen: TrainingOptions
 ) -> client.ClientState:
     model = client.AugmentedModel(part.working_model, data)

@@ -1,0 +1,287 @@
+"""One job at the coordinator, on the disk: it can be killed at any moment and goes on where it was.
+
+What a unit sends stands in the journal, together with all that the server has to say to it, before it is acknowledged.
+A round is computed when every unit has spoken, never from a part of them: ``server.step`` sees to that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterflow import server
+from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
+from counterflow.federation.job import Job
+from counterflow.federation.journal import Journal
+from counterflow.federation.machines import CoordinatorResult, coordinator_machine
+from counterflow.federation.policy import SENT_BY_UNITS
+from counterflow.federation.turns import (
+    FAILED,
+    OPENING,
+    TAKEN,
+    TURN,
+    Outgoing,
+    checked_sequence,
+    pack,
+    unpack,
+)
+from counterflow.protocol import Message, decode, encode
+from counterflow.protocol.codec import SIZE_LIMIT
+from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.threads import one_blas_thread
+
+JOURNAL = "coordinator.journal"
+
+
+class CoordinatorSession:
+    """One job at the coordinator; made by ``open``, for the first time as after a crash.
+
+    An engine delivers what ``outgoing`` holds, hands every reply to ``receive``, and then says with ``acknowledge``
+    which messages the plant has taken in. Everything may be repeated at any time.
+    """
+
+    def __init__(self, journal: Journal, job: Job, largest_bytes: int) -> None:
+        """Not for users: see ``open``."""
+        self._journal, self.job, self._largest = journal, job, largest_bytes
+        self._state: server.State = coordinator_machine(job)
+        self._received: dict[str, list[str]] = {unit: [] for unit in job.units}  # SHA-256 of each message
+        self._pending: dict[str, list[Outgoing]] = {unit: [] for unit in job.units}
+        self._sent = dict.fromkeys(job.units, 0)
+        self._records: list[server.RoundRecord] = []
+        self._bytes_up = self._bytes_down = 0
+        self._failure: str | None = None
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, folder: str | Path, job: Job, *, largest_bytes: int = SIZE_LIMIT) -> CoordinatorSession:
+        """Open the job in ``folder``, which is this job's alone, and go on where it was.
+
+        Raises
+        ------
+        StorageError
+            The folder is in use, damaged, or that of another job.
+        """
+        journal = Journal(Path(folder) / JOURNAL)
+        try:
+            session = cls(journal, job, largest_bytes)
+            with one_blas_thread(), np.errstate(all="ignore"):
+                session._replay()
+        except BaseException:
+            journal.close()
+            raise
+        return session
+
+    # ---- the conversation
+
+    def outgoing(self) -> list[Outgoing]:
+        """All that no plant has acknowledged yet, in order; the same bytes after a restart."""
+        with self._lock:
+            return [message for pending in self._pending.values() for message in pending]
+
+    def receive(self, unit: str, sequence: int, data: bytes) -> None:
+        """Take in message number ``sequence`` of the unit that has authenticated itself as ``unit``.
+
+        When this returns, the message is on the disk. The same again is ignored; another one in its place, one that
+        comes before its turn, and one that speaks for another unit are refused.
+
+        Raises
+        ------
+        ProtocolError
+            The message is refused; nothing has changed.
+        CounterflowError
+            Of any other kind: the job has failed, see ``failure``.
+        """
+        with self._lock:
+            self._check_unit(unit)
+            known, place = self._received[unit], f"server: {self.job.label}, unit {unit!r}"
+            if not isinstance(data, bytes):
+                raise ProtocolError(f"{place}: a message is bytes, got {type(data).__name__}")
+            digest = hashlib.sha256(data).hexdigest()
+            if checked_sequence(sequence, place) < len(known):
+                if known[sequence] != digest:
+                    raise ProtocolError(f"{place}: message {sequence} came before with other content; it is not taken")
+                return
+            if sequence > len(known):
+                raise ProtocolError(f"{place}: got message {sequence}, message {len(known)} is due")
+            if self._failure is not None:
+                raise ProtocolError(f"{place}: the job has failed: {self._failure}")
+            message = self._decoded(unit, data)
+            state, replies = self._step(message)
+            sent = self._numbered(replies)
+            table: dict[str, Any] = {"unit": unit, "sequence": sequence, "to": [reply.unit for reply in sent]}
+            self._journal.append(TURN, pack(table, [data, *(reply.data for reply in sent)]))
+            self._take(state, unit, data, sent)
+
+    def acknowledge(self, unit: str, sequence: int) -> None:
+        """``unit`` has taken in all messages up to number ``sequence``, and its replies to them have been received."""
+        with self._lock:
+            self._check_unit(unit)
+            place = f"server: {self.job.label}, unit {unit!r}"
+            if checked_sequence(sequence, place) >= self._sent[unit]:
+                raise ProtocolError(f"{place}: message {sequence} is acknowledged, which was never sent")
+            if any(message.sequence <= sequence for message in self._pending[unit]):
+                self._journal.append(TAKEN, pack({"unit": unit, "sequence": sequence}))
+                self._drop(unit, sequence)
+
+    # ---- where it stands
+
+    @property
+    def finished(self) -> bool:
+        """Whether the estimate is there."""
+        return self._state.finished
+
+    @property
+    def failure(self) -> str | None:
+        """Why the job has failed; None if it has not."""
+        return self._failure
+
+    @property
+    def round(self) -> int:
+        """Rounds that have been computed."""
+        return self._state.round
+
+    def waiting(self) -> tuple[str, ...]:
+        """Units that must speak before anything more is computed; a deadline for them is the engine's affair."""
+        state = self._state
+        if state.finished or self._failure is not None:
+            return ()
+        if isinstance(state, server.ServerState):
+            there = {name for name, message in state.inbox.items() if message.round == state.round} | state.settled
+        else:
+            there = set(state.messages)
+        return tuple(unit for unit in self.job.units if unit not in there)
+
+    def result(self) -> CoordinatorResult:
+        """What has been found, for ``server_part`` and ``status_part``."""
+        if self._failure is not None:
+            raise DataError(f"{self.job.label} has failed: {self._failure}")
+        if not self.finished:
+            raise ProtocolError(f"{self.job.label} is not finished: it waits for {', '.join(self.waiting())}")
+        traffic = Traffic(self._state.round, self._bytes_up, self._bytes_down)
+        return CoordinatorResult(self.job, self._state, tuple(self._records), traffic)
+
+    def close(self) -> None:
+        """Let go of the folder. Nothing is lost without it."""
+        self._journal.close()
+
+    def __enter__(self) -> CoordinatorSession:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _check_unit(self, unit: object) -> None:
+        if not isinstance(unit, str) or unit not in self._received:
+            raise ProtocolError(f"server: no unit {unit!r:.100} takes part in {self.job.label}")
+
+    def _decoded(self, unit: str, data: bytes) -> Message:
+        message = decode(data, self._largest)
+        if message.unit != unit:
+            raise ProtocolError(
+                f"server: {self.job.label}: unit {unit!r} speaks as {message.unit[:100]!r}; a plant speaks for itself "
+                "only"
+            )
+        if type(message).__name__ not in SENT_BY_UNITS[self.job.method]:
+            raise ProtocolError(f"server: {self.job.label}: a unit does not send {type(message).__name__}, got it of "
+                                f"{unit!r}")  # fmt: skip
+        return message
+
+    def _step(self, message: Message) -> tuple[server.State, tuple[Message, ...]]:
+        try:
+            with one_blas_thread(), np.errstate(all="ignore"):
+                return server.step(self._state, message)
+        except ProtocolError:
+            raise
+        except CounterflowError as error:
+            self._fail(str(error))
+            raise
+        except np.linalg.LinAlgError as error:
+            text = f"the numbers are beyond double precision ({error}); look for absurd values in the units' logs"
+            self._fail(text)
+            raise DataError(f"{self.job.label}: {text}") from error
+
+    def _fail(self, text: str) -> None:
+        self._journal.append(FAILED, pack({"reason": text[:2000]}))
+        self._failure = text[:2000]
+
+    def _numbered(self, replies: tuple[Message, ...]) -> list[Outgoing]:
+        out, following = [], dict(self._sent)
+        for reply in replies:
+            out.append(Outgoing(reply.unit, following[reply.unit], encode(reply)))
+            following[reply.unit] += 1
+        return out
+
+    def _take(self, state: server.State, unit: str | None, data: bytes, sent: list[Outgoing]) -> None:
+        self._state = state
+        if unit is not None:
+            self._received[unit].append(hashlib.sha256(data).hexdigest())
+        self._bytes_up += len(data)
+        for message in sent:
+            self._pending[message.unit].append(message)
+            self._sent[message.unit] += 1
+            self._bytes_down += len(message.data)
+        record = state.record
+        if record is not None and (not self._records or record.round > self._records[-1].round):
+            self._records.append(record)
+
+    def _drop(self, unit: str, sequence: int) -> None:
+        self._pending[unit] = [message for message in self._pending[unit] if message.sequence > sequence]
+
+    @property
+    def _named(self) -> str:
+        return f"the journal {str(self._journal.path)!r}"
+
+    def _replay(self) -> None:
+        records = self._journal.records()
+        opening = next(records, None)
+        state, begun = server.begin(self._state)
+        sent = self._numbered(begun)
+        if opening is None:
+            table: dict[str, Any] = {"job": self.job.to_text(), "to": [message.unit for message in sent]}
+            self._journal.append(OPENING, pack(table, [message.data for message in sent]))
+            self._take(state, None, b"", sent)
+            return
+        table, pieces = unpack(opening.payload, self._named)
+        if opening.kind != OPENING or table.get("job") != self.job.to_text():
+            raise StorageError(f"{self._named} is not that of {self.job.label} as it is now: give its folder.")
+        self._take(state, None, b"", self._kept(table["to"], pieces))
+        for record in records:
+            table, pieces = unpack(record.payload, self._named)
+            if record.kind == TURN:
+                self._replay_turn(table, pieces)
+            elif record.kind == TAKEN:
+                self._drop(table["unit"], table["sequence"])
+            elif record.kind == FAILED:
+                self._failure = table["reason"]
+            else:
+                raise StorageError(f"{self._named} holds a record that no session has written: start the job again.")
+
+    def _replay_turn(self, table: dict[str, Any], pieces: list[bytes]) -> None:
+        data, *replies = pieces
+        try:
+            state, again = server.step(self._state, self._decoded(table["unit"], data))
+        except (CounterflowError, np.linalg.LinAlgError) as error:
+            raise self._changed(str(error)) from error
+        if [reply.unit for reply in again] != table["to"]:
+            raise self._changed("other replies")
+        self._take(state, table["unit"], data, self._kept(table["to"], replies))
+
+    def _kept(self, to: list[str], replies: list[bytes]) -> list[Outgoing]:
+        """Replies as they were handed out: noise in them is not drawn again."""
+        out, following = [], dict(self._sent)
+        for unit, data in zip(to, replies, strict=True):
+            out.append(Outgoing(unit, following[unit], data))
+            following[unit] += 1
+        return out
+
+    def _changed(self, how: str) -> StorageError:
+        return StorageError(
+            f"{self.job.label} cannot go on, because the software that computes it has changed since it began ({how}): "
+            "use the version that began it, or start a new job."
+        )

@@ -1,0 +1,286 @@
+"""The guard of a plant: nothing leaves it and nothing enters it unchecked, and all that leaves is written down.
+
+Every outgoing message is checked as bytes, against the protocol, against what the plant knows of itself, against its
+policy and its durable budget, in that order. Only when the release stands in the ledger and in the audit log, both on
+the disk, is it approved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from counterflow import client
+from counterflow.client.private import SHARE
+from counterflow.client.published import MessageRelease
+from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
+from counterflow.federation.audit import Audit
+from counterflow.federation.description import Description
+from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.machines import round_cost, rounds_of
+from counterflow.federation.policy import SENT_BY_SERVERS, SENT_BY_UNITS, Policy
+from counterflow.privacy import Entry, classical_multiplier
+from counterflow.protocol import Message, PerturbedStates, Sufficient, decode, encode
+from counterflow.protocol.codec import SIZE_LIMIT
+from counterflow.runtime.privacy import Spending, record_sufficient, spend_sufficient
+from counterflow.runtime.published import MECHANISM
+
+MOST_REFUSALS = 1000  # that are written down for one job: a hostile coordinator must not fill the disk
+COORDINATOR = "coordinator"
+Release = client.PrivateRelease | MessageRelease
+
+
+class Guard:
+    """Stands between a plant and the federation, for one job.
+
+    Parameters
+    ----------
+    job : as the coordinator has sent it.
+    description : what this plant knows of itself.
+    policy : what it lets out.
+    audit : where all that leaves is written down.
+    ledger : folder of its durable budget; None: that of the policy.
+
+    Raises
+    ------
+    PrivacyError, ProtocolError
+        The job is not one that this plant takes part in. The refusal is audited.
+    """
+
+    def __init__(
+        self, job: Job, description: Description, policy: Policy, audit: Audit, ledger: str | Path | None = None
+    ) -> None:
+        self.job, self.description, self.policy, self.audit = job, description, policy, audit
+        self.ledger = policy.ledger if ledger is None else Path(ledger)
+        self._refusals = 0
+        try:
+            self._check_job()
+        except CounterflowError as error:
+            self._refuse("job", job.to_text().encode(), error)
+        self._rounds = None if job.method in ("sufficient", QUESTIONS) else rounds_of(job)
+        self._sent = SENT_BY_UNITS[job.method]
+        if policy.kinds is not None:
+            self._sent &= policy.kinds
+
+    @property
+    def unit(self) -> str:
+        return self.description.unit
+
+    # ---- messages
+
+    def incoming(self, data: bytes) -> Message:
+        """The message of the coordinator, if it is one that a server may send to this plant in this job."""
+        self._digest(data)
+        try:
+            message = self._decoded(data, SIZE_LIMIT)
+            if type(message).__name__ not in SENT_BY_SERVERS[self.job.method]:
+                raise ProtocolError(
+                    f"unit {self.unit!r}: a server does not send {type(message).__name__} in {self.job.label} "
+                    f"(method {self.job.method!r}); end the job, and ask the coordinator what that was"
+                )
+            self._check_shapes(message)
+        except CounterflowError as error:
+            self._refuse("incoming", data, error)
+        return message
+
+    def outgoing(self, data: bytes, release: Release | None = None, to: str = COORDINATOR) -> bytes:
+        """These bytes, approved: charged to the ledger if they are private, and audited. Otherwise an error.
+
+        ``release``: how a private message was made. The very same bytes are approved once and charged once.
+        """
+        digest = self._digest(data)
+        if self.audit.approved(self.job.id, digest) is not None:
+            return data
+        try:
+            message = self._checked(data, release)
+            entry = self._charge(message) if self.job.privacy is not None else None
+        except CounterflowError as error:
+            self._refuse("outgoing", data, error)
+        self.audit.write(
+            "approved",
+            job=self.job.id,
+            unit=self.unit,
+            to=to,
+            kind=type(message).__name__,
+            bytes=len(data),
+            sha256=digest,
+            ledger_entry=None if entry is None else entry.id,
+        )
+        return data
+
+    def approved(self, data: bytes) -> bool:
+        """Whether these very bytes have been approved to leave under this job."""
+        return self.audit.approved(self.job.id, self._digest(data)) is not None
+
+    def refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
+        """Write down that something else has refused a message, and raise that."""
+        self._refuse(direction, data, error)
+
+    # ---- checks
+
+    def _check_job(self) -> None:
+        job, policy, own = self.job, self.policy, self.description
+        if policy.unit != own.unit:
+            raise ProtocolError(f"unit {own.unit!r}: its policy is that of unit {policy.unit!r}: give the right file")
+        if own.unit not in job.units:
+            raise ProtocolError(f"unit {own.unit!r} takes no part in {job.label}: its units are {', '.join(job.units)}")
+        if job.input_names(own.unit) != own.inputs:
+            raise ProtocolError(
+                f"unit {own.unit!r}: {job.label} says that its inputs are {', '.join(job.input_names(own.unit))}; they "
+                f"are {', '.join(own.inputs)}: the coordinator must name them alike and in this order"
+            )
+        if job.method not in policy.methods:
+            raise PrivacyError(
+                f"unit {own.unit!r}: {job.label} has method {job.method!r}; the policy allows "
+                f"{', '.join(policy.methods) or 'none'} (leave.methods)"
+            )
+        if job.method == QUESTIONS:
+            if not policy.answers:
+                raise PrivacyError(f"unit {own.unit!r}: its policy allows no questions (answers.allowed)")
+            return
+        if own.rows > policy.largest_rows:
+            raise PrivacyError(
+                f"unit {own.unit!r}: its log has {own.rows} rows, the policy lets out {policy.largest_rows} at most "
+                "(leave.largest_rows): bring a shorter stretch, or change the policy"
+            )
+        self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        unit, policy, privacy = self.unit, self.policy, self.job.privacy
+        if privacy is None:
+            if policy.demanded:
+                raise PrivacyError(
+                    f"unit {unit!r}: {self.job.label} asks for messages without noise; the policy demands privacy "
+                    "(privacy.demanded): start a job with privacy, or change the policy"
+                )
+            return
+        if self.ledger is None:
+            raise PrivacyError(
+                f"unit {unit!r}: {self.job.label} is private, and the policy names no ledger (privacy.ledger): make "
+                "one with counterflow privacy open, and name its folder"
+            )
+        if not policy.demanded:
+            return
+        for name in ("epsilon", "delta"):
+            asked, most = getattr(privacy, name), getattr(policy, name)
+            if asked > most:
+                raise PrivacyError(
+                    f"unit {unit!r}: {self.job.label} asks for {name}={asked:g}, the policy allows {most:g} "
+                    f"(privacy.{name})"
+                )
+        if privacy.window < policy.window:
+            raise PrivacyError(
+                f"unit {unit!r}: {self.job.label} protects {privacy.window} consecutive measurements, the policy "
+                f"demands {policy.window} (privacy.window)"
+            )
+        if privacy.accounting != "rigorous" and not policy.published:
+            raise PrivacyError(
+                f"unit {unit!r}: {self.job.label} has the paper's accounting, which has gaps; the policy demands a "
+                "rigorous one (privacy.published)"
+            )
+        if privacy.seed is not None and not policy.simulation:
+            raise PrivacyError(
+                f"unit {unit!r}: the noise of {self.job.label} comes from a seed and protects nothing; the policy "
+                "demands noise of the operating system (privacy.simulation)"
+            )
+
+    def _digest(self, data: bytes) -> str:
+        if not isinstance(data, bytes):
+            raise ProtocolError(f"unit {self.unit!r}: a message is bytes, got {type(data).__name__}")
+        return hashlib.sha256(data).hexdigest()
+
+    def _decoded(self, data: bytes, limit: int) -> Message:
+        message = decode(data, limit)
+        if encode(message) != data:  # there must be no other way to write it, in which something could hide
+            raise ProtocolError(
+                f"unit {self.unit!r}: {type(message).__name__} is not written as this version writes it; upgrade the "
+                "older side"
+            )
+        return message
+
+    def _check_shapes(self, message: Message) -> None:
+        self.description.check(message, self._rounds, uses_inputs=self.job.method != "fedgc")
+
+    def _checked(self, data: bytes, release: Release | None) -> Message:
+        """An outgoing message that agrees with protocol, description and policy."""
+        message = self._decoded(data, self.policy.largest_bytes)
+        kind = type(message).__name__
+        if kind not in self._sent:
+            raise ProtocolError(
+                f"unit {self.unit!r}: {kind} may not leave under {self.job.label} (method {self.job.method!r}): by "
+                f"method and policy, {', '.join(sorted(self._sent)) or 'nothing'} may (leave.kinds)"
+            )
+        if self.job.method == "sufficient" and isinstance(message, Sufficient) == self.job.from_logs:
+            raise ProtocolError(f"unit {self.unit!r}: {kind} does not go with a job whose units have "
+                                f"{'no models' if self.job.from_logs else 'models'}")  # fmt: skip
+        self._check_shapes(message)
+        private = isinstance(message, PerturbedStates)
+        if self.job.privacy is not None:
+            self._check_release(message, release)
+        elif private:
+            raise ProtocolError(f"unit {self.unit!r}: {kind} belongs to a private job, {self.job.label} is none")
+        return message
+
+    def _check_release(self, message: Message, release: Release | None) -> None:
+        """Whether a message was made private as the job asks for."""
+        privacy = self.job.privacy
+        assert privacy is not None
+        if isinstance(message, Sufficient) and isinstance(release, client.PrivateRelease):
+            numbers = client.most_numbers(self.description.rows, message.observation.shape[1])
+            mu = math.sqrt(1 - SHARE if release.found_clip else 1.0) / privacy.multiplier(numbers)
+            needed = 2 * release.clip * math.sqrt(privacy.window) / mu
+            clip = privacy.clip is None or privacy.clip == release.clip
+            good = clip and release.found_clip == (privacy.clip is None)
+        elif isinstance(message, PerturbedStates) and isinstance(release, MessageRelease):
+            rounds = rounds_of(self.job)
+            needed = release.sensitivity * classical_multiplier(
+                privacy.epsilon / (2 * rounds), privacy.delta / (2 * rounds)
+            )
+            good = message.noise == release.sigma and message.clip == release.clip
+        else:
+            raise PrivacyError(
+                f"unit {self.unit!r}: {self.job.label} is private, and {type(message).__name__} was not made private; "
+                "nothing was released"
+            )
+        if not good or not release.sigma >= needed * (1 - 1e-9):
+            raise PrivacyError(
+                f"unit {self.unit!r}: {type(message).__name__} has noise of {release.sigma:.6g}, {self.job.label} "
+                f"needs {needed:.6g}; nothing was released"
+            )
+
+    def _charge(self, message: Message) -> Entry:
+        """Write a private release into the unit's ledger; it costs whether or not it then leaves."""
+        assert self.job.privacy is not None
+        privacy, label = replace(self.job.privacy, ledger=self.ledger), f"job {self.job.id}"
+        if isinstance(message, Sufficient):
+            model = self.description.model
+            if model is None:
+                raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
+            with spend_sufficient(privacy, {self.unit: model}, self.description.rows, label) as spending:
+                record_sufficient(spending, message)
+                return spending.written[self.unit][-1]
+        assert isinstance(message, PerturbedStates)
+        cost = round_cost(self.job, self.description.rows)
+        # before the first round, see that all of them can be paid for
+        ahead = rounds_of(self.job) if message.round == 0 else 1
+        with Spending.start(privacy, (self.unit,), label, MECHANISM, {self.unit: [cost] * ahead}) as spending:
+            spending.record(self.unit, cost, f"round {message.round}: message and gradient")
+            return spending.written[self.unit][-1]
+
+    def _refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
+        self._refusals += 1
+        if self._refusals <= MOST_REFUSALS:
+            last = " (no further refusals of this job are written down)" if self._refusals == MOST_REFUSALS else ""
+            self.audit.write(
+                "refused",
+                job=self.job.id,
+                unit=self.description.unit,
+                direction=direction,
+                bytes=len(data),
+                sha256=self._digest(data),
+                reason=f"{error}"[:2000] + last,
+            )
+        raise error

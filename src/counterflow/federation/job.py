@@ -1,0 +1,263 @@
+"""What is to be done: one job of a federation, the same text at the coordinator and at every plant."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from counterflow.errors import CounterflowError, OptionError
+from counterflow.plant import Channel, Unit
+from counterflow.privacy import Privacy
+from counterflow.runtime.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
+from counterflow.runtime.privacy import refuse_method
+
+FORMAT = 1
+QUESTIONS = "questions"
+METHODS = ("sufficient", *PUBLISHED_METHODS, QUESTIONS)
+LARGEST_TEXT = 1 << 20
+MOST_UNITS = 1000
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed")
+_KEYS = ("format", "id", "method", "units", "options", "seed", "privacy", "from_logs", "dt", "created")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One job.
+
+    Parameters
+    ----------
+    id : 1 to 64 letters, digits, dots, dashes or underscores; unique in the federation, because files are called so.
+    method : "sufficient", a published method, or "questions" (what-ifs, after a fit).
+    inputs : {unit: its input channels in order}; the order of the units is that of the estimate.
+    options : of the method, as in ``counterflow.fit``; numbers, text, true or false, or {unit: number}.
+    seed : as in ``counterflow.fit``.
+    privacy : what is asked of every unit; where a unit keeps its ledger is its own affair.
+    from_logs : units have no models, the server identifies the system ("sufficient" only).
+    dt : seconds between rows.
+    created : UTC, ISO 8601. Nothing depends on it: clocks may differ.
+
+    Examples
+    --------
+    >>> job = Job("demo-1", "sufficient", {"boiler": ["fuel"], "turbine": []}, options={"tol": 1e-6})
+    >>> Job.from_text(job.to_text()).to_text() == job.to_text(), job.units
+    (True, ('boiler', 'turbine'))
+    """
+
+    id: str
+    method: str
+    inputs: Mapping[str, tuple[Channel, ...]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    privacy: Privacy | None = None
+    from_logs: bool = False
+    dt: float = 1.0
+    created: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
+            raise OptionError(
+                f"job: id must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with a letter or "
+                f"digit, got {self.id!r:.80}"
+            )
+        if self.method not in METHODS:
+            raise OptionError(f"{self.label}: method must be one of {', '.join(METHODS)}, got {self.method!r:.80}")
+        if not isinstance(self.inputs, Mapping) or not 1 <= len(self.inputs) <= MOST_UNITS:
+            raise OptionError(f"{self.label}: inputs must be {{unit: its channels}} of 1 to {MOST_UNITS} units")
+        units = [_unit(self.label, name, channels) for name, channels in self.inputs.items()]
+        object.__setattr__(self, "inputs", MappingProxyType({unit.name: unit.inputs for unit in units}))
+        if type(self.seed) is not int or not 0 <= self.seed < 2**53:
+            raise OptionError(f"{self.label}: seed must be a whole number of at least 0, got {self.seed!r:.80}")
+        good = isinstance(self.dt, (int, float)) and not isinstance(self.dt, bool) and 0 < self.dt < math.inf
+        if not good:
+            raise OptionError(f"{self.label}: dt must be a finite number above 0, got {self.dt!r:.80}")
+        object.__setattr__(self, "dt", float(self.dt))
+        if not isinstance(self.from_logs, bool):
+            raise OptionError(f"{self.label}: from_logs must be true or false, got {self.from_logs!r:.80}")
+        if not self.created:
+            object.__setattr__(self, "created", datetime.now(UTC).isoformat(timespec="seconds"))
+        if not _is_time(self.created):
+            raise OptionError(f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r}")
+        self._check_options()
+        self._check_privacy()
+
+    @property
+    def label(self) -> str:
+        return f"job {self.id!r}"
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the units that take part, in order."""
+        return tuple(self.inputs)
+
+    def input_names(self, unit: str) -> tuple[str, ...]:
+        """What a unit calls its inputs, in order."""
+        return tuple(channel.name for channel in self.inputs[unit])
+
+    def _check_options(self) -> None:
+        if not isinstance(self.options, Mapping):
+            raise OptionError(f"{self.label}: options must be a table, got {type(self.options).__name__}")
+        for name, value in self.options.items():
+            _plain(f"{self.label}: option {name!r:.80}", value)
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        if self.method == QUESTIONS:
+            if self.options or self.privacy is not None or self.from_logs:
+                raise OptionError(f"{self.label}: questions have no options, no privacy and no from_logs")
+        elif self.method == "sufficient":
+            LikelihoodOptions.parse(self.method, self.options)
+            for name in () if self.from_logs else LikelihoodOptions.LOGS:
+                if name in self.options:
+                    raise OptionError(f"{self.label}: option {name!r} is for fits from logs: set from_logs")
+        else:
+            TrainingOptions.parse(self.method, self.options).weights(self.units)
+            if self.options.get("compress"):
+                raise OptionError(f"{self.label}: option 'compress' pools the units' data, so it is for one process")
+        if self.from_logs and self.method != "sufficient":
+            raise OptionError(f"{self.label}: from_logs goes with method 'sufficient', got {self.method!r}")
+
+    def _check_privacy(self) -> None:
+        if self.privacy is None:
+            return
+        if not isinstance(self.privacy, Privacy):
+            raise OptionError(f"{self.label}: privacy must be a Privacy, got {type(self.privacy).__name__}")
+        if self.privacy.ledger is not None:
+            raise OptionError(f"{self.label}: where a ledger lies is each unit's own affair; leave 'ledger' out")
+        if self.from_logs:
+            raise OptionError(f"{self.label}: no bound is known on what a message from a log without a model reveals")
+        refuse_method(self.method, self.privacy)
+
+    # ---- as text
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, in plain types."""
+        privacy: dict[str, Any] | None = None
+        if self.privacy is not None:
+            privacy = {name: getattr(self.privacy, name) for name in _PRIVACY}
+            if isinstance(privacy["models"], tuple):
+                privacy["models"] = list(privacy["models"])
+        return {
+            "format": FORMAT,
+            "id": self.id,
+            "method": self.method,
+            "units": [
+                {"name": name, "inputs": [_channel_json(channel) for channel in channels]}
+                for name, channels in self.inputs.items()
+            ],
+            "options": dict(self.options),
+            "seed": self.seed,
+            "privacy": privacy,
+            "from_logs": self.from_logs,
+            "dt": self.dt,
+            "created": self.created,
+        }
+
+    def to_text(self) -> str:
+        """JSON that is the same for the same job."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Job:
+        """A job from JSON, trusting nothing: unknown keys, other types and other formats are refused."""
+        if len(text) > LARGEST_TEXT:
+            raise OptionError(f"job: a text of {len(text)} is over the limit of {LARGEST_TEXT}")
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise OptionError("job: this is not JSON") from None
+        return cls.from_json(found)
+
+    @classmethod
+    def from_json(cls, found: object) -> Job:
+        """The same from plain types."""
+        table = _table("job", found, _KEYS)
+        if table["format"] != FORMAT:
+            raise OptionError(f"job: format {table['format']!r:.20}, here it is {FORMAT}: upgrade the older side")
+        inputs: dict[str, Any] = {}
+        if not isinstance(table["units"], list):
+            raise OptionError("job: units must be a list")
+        for entry in table["units"][: MOST_UNITS + 1]:
+            unit = _table("job: a unit", entry, ("name", "inputs"))
+            if not isinstance(unit["name"], str) or unit["name"] in inputs or not isinstance(unit["inputs"], list):
+                raise OptionError(f"job: unit {unit['name']!r:.80} is named twice, or is no unit")
+            inputs[unit["name"]] = [_channel(entry) for entry in unit["inputs"]]
+        privacy = None
+        if table["privacy"] is not None:
+            settings = _table("job: privacy", table["privacy"], _PRIVACY)
+            if isinstance(settings["models"], list):
+                settings["models"] = tuple(settings["models"])
+            privacy = Privacy(**settings)
+        if not isinstance(table["created"], str) or not table["created"]:
+            raise OptionError(f"job: created must be a time, got {table['created']!r:.80}")
+        plain = {name: table[name] for name in ("id", "method", "options", "seed", "from_logs", "dt", "created")}
+        return cls(inputs=inputs, privacy=privacy, **plain)
+
+
+def described(name: str, states: int, channels: Sequence[Channel]) -> Unit:
+    """A unit as far as others know it: its inputs. The one output stands for those that nobody else is told of."""
+    taken = {channel.name for channel in channels}
+    return Unit(name, states, channels, [next(f"y{k}" for k in range(len(taken) + 1) if f"y{k}" not in taken)])
+
+
+def _unit(label: str, name: object, channels: object) -> Unit:
+    try:
+        known = Unit("unit", 1, channels, ["(none)"]).inputs  # type: ignore[arg-type]
+        return described(name, 1, known)  # type: ignore[arg-type]
+    except CounterflowError as error:
+        raise OptionError(f"{label}: {error}") from error
+    except TypeError:
+        raise OptionError(f"{label}: unit {name!r:.80} needs a list of input channels") from None
+
+
+def _table(label: str, found: object, keys: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise OptionError(f"{label} must be a table, got {type(found).__name__}")
+    if set(found) != set(keys):
+        odd = sorted(map(str, set(found) ^ set(keys)))
+        raise OptionError(f"{label} has the keys {', '.join(keys)}; unknown or missing: {', '.join(odd)[:200]}")
+    return dict(found)
+
+
+def _plain(label: str, value: object) -> None:
+    """Text, numbers, truth values, or {name: of these}."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) and not isinstance(one, Mapping) for name, one in value.items()):
+            raise OptionError(f"{label} must be {{unit: number}}, got {value!r:.80}")
+        for name, one in value.items():
+            _plain(f"{label}, {name!r:.80}", one)
+        return
+    good = value is None or type(value) in (bool, int, float, str)
+    if not good or (isinstance(value, float) and not math.isfinite(value)):
+        raise OptionError(f"{label} must be a number, text, true or false, got {value!r:.80}")
+
+
+def _channel_json(channel: Channel) -> dict[str, Any]:
+    limits = None if channel.limits is None else [end if math.isfinite(end) else None for end in channel.limits]
+    return {"name": channel.name, "unit": channel.unit, "limits": limits}
+
+
+def _channel(found: object) -> Channel:
+    table = _table("job: a channel", found, ("name", "unit", "limits"))
+    limits = table["limits"]
+    if limits is not None:
+        numbers = isinstance(limits, list) and len(limits) == 2
+        if not numbers or not all(end is None or type(end) in (int, float) for end in limits):
+            raise OptionError(f"job: limits of channel {table['name']!r:.80} must be two numbers, got {limits!r:.80}")
+        low, high = limits
+        limits = (-math.inf if low is None else low, math.inf if high is None else high)
+    try:
+        return Channel(table["name"], table["unit"], limits)
+    except CounterflowError as error:
+        raise OptionError(f"job: {error}") from error
+
+
+def _is_time(value: object) -> bool:
+    try:
+        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False

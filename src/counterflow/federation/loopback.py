@@ -1,0 +1,153 @@
+"""Sessions in one process: carries bytes between them, and can lose any of them between any two steps.
+
+An engine between machines does what this one does: deliver what is outgoing, hand replies over, acknowledge. For tests
+and rehearsals; the reference engine is ``counterflow.runtime.in_process``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from counterflow.errors import ProtocolError
+from counterflow.federation.audit import Audit
+from counterflow.federation.description import Description
+from counterflow.federation.guard import Guard
+from counterflow.federation.job import Job
+from counterflow.federation.machines import (
+    CoordinatorResult,
+    UnitData,
+    learned_part,
+    server_part,
+    unit_machine,
+)
+from counterflow.federation.policy import Policy
+from counterflow.federation.sessions import CoordinatorSession, PlantSession
+from counterflow.plant import LocalModel, Recording
+from counterflow.runtime.questions import Server
+from counterflow.runtime.unit_part import UnitPart
+
+Moment = Literal["before delivery", "after reply", "after receipt", "after acknowledgement"]
+Hook = Callable[["Federation", Moment, str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class SessionsFit:
+    """What came of a job: the server's part, and each unit's own."""
+
+    server: Server
+    parts: Mapping[str, UnitPart]
+    result: CoordinatorResult
+
+
+class Federation:
+    """A coordinator and its plants, each with a folder of its own below ``folder``."""
+
+    def __init__(
+        self, folder: str | Path, job: Job, units: Mapping[str, UnitData], policies: Mapping[str, Policy]
+    ) -> None:
+        self.folder, self.job, self.units, self.policies = Path(folder), job, dict(units), dict(policies)
+        self._coordinator: CoordinatorSession | None = None
+        self._plants: dict[str, tuple[PlantSession, Audit]] = {}
+
+    @property
+    def coordinator(self) -> CoordinatorSession:
+        """The coordinator's session, opened if it is not."""
+        if self._coordinator is None:
+            self._coordinator = CoordinatorSession.open(self.folder / "coordinator" / self.job.id, self.job)
+        return self._coordinator
+
+    def plant(self, unit: str) -> PlantSession:
+        """A plant's session, opened if it is not."""
+        if unit not in self._plants:
+            own, home = self.units[unit], self.folder / unit
+            audit = Audit(home / "audit.jsonl")
+            try:
+                guard = Guard(self.job, Description.of(own), self.policies[unit], audit)
+                session = PlantSession.open(
+                    home / self.job.id, unit, self.job, lambda: unit_machine(self.job, own), guard
+                )
+            except BaseException:
+                audit.close()
+                raise
+            self._plants[unit] = session, audit
+        return self._plants[unit][0]
+
+    def lose(self, who: str | None) -> None:
+        """Forget all that a plant (None: the coordinator) has in memory, as a kill does."""
+        if who is None:
+            if self._coordinator is not None:
+                self._coordinator.close()
+            self._coordinator = None
+        elif who in self._plants:
+            session, audit = self._plants.pop(who)
+            session.close()
+            audit.close()
+
+    def run(self, hook: Hook | None = None) -> SessionsFit:
+        """Carry bytes until everything is acknowledged."""
+
+        def moment(name: Moment, unit: str) -> None:
+            if hook is not None:
+                hook(self, name, unit)
+
+        while pending := self.coordinator.outgoing():
+            for message in pending:
+                moment("before delivery", message.unit)
+                replies = self.plant(message.unit).receive(message.sequence, message.data)
+                moment("after reply", message.unit)
+                for reply in replies:
+                    self.coordinator.receive(reply.unit, reply.sequence, reply.data)
+                    moment("after receipt", message.unit)
+                self.coordinator.acknowledge(message.unit, message.sequence)
+                moment("after acknowledgement", message.unit)
+        if not self.coordinator.finished:
+            raise ProtocolError(f"{self.job.label} has stopped; it waits for {', '.join(self.coordinator.waiting())}")
+        result = self.coordinator.result()
+        parts = {unit: learned_part(self.job, own, self.plant(unit).state) for unit, own in self.units.items()}
+        return SessionsFit(server_part(result), parts, result)
+
+    def close(self) -> None:
+        """Let go of all folders."""
+        for who in (None, *self.units):
+            self.lose(who)
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def fit_over_sessions(
+    folder: str | Path,
+    job: Job,
+    recording: Recording,
+    models: Mapping[str, LocalModel] | None,
+    policies: Mapping[str, Policy],
+    hook: Hook | None = None,
+) -> SessionsFit:
+    """Run a job from a recording over sessions in ``folder``; ``hook`` is called at every moment and may lose any one.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> recording = plant.simulate(300, rng=2)
+    >>> job = Job("demo", "sufficient", {unit.name: unit.inputs for unit in recording.units})
+    >>> policies = {name: Policy(name, demanded=False) for name in job.units}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = fit_over_sessions(folder, job, recording, plant.locals(), policies)
+    >>> bool(np.allclose(found.server.B, cf.fit(recording, plant.locals()).plant.B, rtol=1e-12))
+    True
+    """
+    units = {
+        name: UnitData(
+            recording[name].unit, recording[name].y, recording[name].u, None if models is None else models[name]
+        )
+        for name in job.units
+    }
+    with Federation(folder, job, units, policies) as federation:
+        return federation.run(hook)

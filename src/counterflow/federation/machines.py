@@ -1,0 +1,232 @@
+"""From a job to the two state machines, exactly as ``counterflow.fit`` sets them up in one process; and back.
+
+A unit's machine is made of its own log, model and estimator, the server's of the job alone. When a job is over, the
+server's part of the fit and each unit's part are made of their own machine only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow import client, server
+from counterflow.errors import ModelError, OptionError
+from counterflow.federation.job import QUESTIONS, Job, described
+from counterflow.plant import LocalModel, OperatingPoint, Unit
+from counterflow.privacy import Cost, classical_multiplier
+from counterflow.runtime import likelihood, logs, published
+from counterflow.runtime.in_process import Traffic
+from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
+from counterflow.runtime.outcome import Couplings, Status
+from counterflow.runtime.questions import Server
+from counterflow.runtime.unit_part import UnitPart
+from counterflow.server.identifiability import diagnose
+from counterflow.server.information import affordable
+from counterflow.server.prior import faint_couplings, weak_prior
+from counterflow.server.published import GradientNoise, ServerConfig
+from counterflow.server.uncertainty import uncertainty
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitData:
+    """What a unit brings to a job; it stays at the unit.
+
+    ``y`` (T+1, D), ``u`` (T+1, U); ``model`` None: it has a log only. ``estimator`` None: a Kalman filter.
+    """
+
+    unit: Unit
+    y: FloatArray
+    u: FloatArray
+    model: LocalModel | None = None
+    estimator: client.Estimator | None = None
+
+
+@dataclass(frozen=True)
+class CoordinatorResult:
+    """What the coordinator holds when a job is over; ``records`` are the rounds of a published training."""
+
+    job: Job
+    state: server.State
+    records: tuple[server.RoundRecord, ...]
+    traffic: Traffic
+
+
+# ---- setting up
+
+
+def coordinator_machine(job: Job) -> server.State:
+    """The server's state machine at its beginning.
+
+    Examples
+    --------
+    >>> coordinator_machine(Job("demo", "sufficient", {"boiler": ["fuel"], "turbine": []})).finished
+    False
+    """
+    if job.method == QUESTIONS:
+        raise OptionError(f"{job.label}: questions are answered one by one, there is nothing to train")
+    if job.from_logs:
+        chosen = log_options(job)
+        order = chosen.order if chosen.form == "free" else chosen.for_logs("order", job.units) or None
+        same_row = chosen.for_logs("same_row", job.units) or None
+        asked = server.JointOptions(order, same_row, chosen.form, chosen.tol, chosen.evaluations)
+        return server.LogServer(server.LogConfig(job.units, asked))
+    if job.method == "sufficient":
+        chosen = LikelihoodOptions.parse(job.method, job.options)
+        config = server.SufficientConfig(
+            job.units, cast(Any, chosen.estimate), chosen.tol, chosen.evaluations, prior=job.privacy is not None
+        )
+        return server.SufficientServer(config)
+    config_of_rounds = training_config(job)
+    if job.privacy is not None:
+        noise = GradientNoise(classical_multiplier(*_shares(job)), job.privacy.source)
+        config_of_rounds = replace(config_of_rounds, noise=noise)
+    return server.ServerState(config_of_rounds)
+
+
+def unit_machine(job: Job, own: UnitData) -> client.State:
+    """A unit's state machine at its beginning."""
+    name = own.unit.name
+    if name not in job.units:
+        raise OptionError(f"{job.label}: unit {name!r} takes no part in it; its units are {', '.join(job.units)}")
+    if job.method == QUESTIONS:
+        raise OptionError(f"{job.label}: questions are asked one by one, there is nothing to train")
+    if job.from_logs:
+        chosen = log_options(job)
+        ranks = chosen.for_logs("rank", job.units)
+        orders = chosen.for_logs("order", job.units) if chosen.form == "partitioned" else {}
+        return client.LogClient(own.unit, own.y, own.u, ranks.get(name), orders.get(name))
+    part = unit_part(job, own)
+    if job.method == "sufficient":
+        return client.SufficientClient(name, part.model, own.y, own.u, job.privacy)
+    missing = np.isnan(own.y).any(axis=1)
+    if missing.any():
+        raise OptionError(
+            f"unit {name!r}: {int(missing.sum())} of {missing.size} rows have missing measurements; method "
+            f"{job.method!r} cannot skip a row. Bring an unbroken stretch, or use method 'sufficient'"
+        )
+    chosen_training, config = training_options(job), training_config(job)
+    if job.privacy is not None:
+        return published.private_client_state(part, own.y, own.u, job.privacy, config, chosen_training)[0]
+    return published.client_state(part, part.client_data(own.y, own.u), config, chosen_training)
+
+
+def unit_part(job: Job, own: UnitData) -> UnitPart:
+    """What stays at a unit, before it has learned anything."""
+    if own.model is None:
+        raise ModelError(
+            f"unit {own.unit.name!r}: {job.label} needs its local model, and it has brought none; give the model, or "
+            "start a job with from_logs"
+        )
+    uses_inputs = job.method != "fedgc"
+    used = own.model if uses_inputs else replace(own.model, B=own.model.B[:, :0])
+    estimator = client.KalmanEstimator(used) if own.estimator is None else own.estimator
+    return UnitPart(replace(own.unit, states=own.model.states), own.model, estimator, uses_inputs)
+
+
+def log_options(job: Job) -> LikelihoodOptions:
+    return LikelihoodOptions.parse("sufficient", {"tol": 1e-3, "evaluations": 100, **job.options})
+
+
+def training_options(job: Job) -> TrainingOptions:
+    return TrainingOptions.parse(job.method, published.private_options(job.method, job.options, job.privacy))
+
+
+def training_config(job: Job) -> ServerConfig:
+    return published.server_config(job.method, training_options(job), job.units, job.seed)
+
+
+def rounds_of(job: Job) -> int:
+    """How many rounds a published training has at most."""
+    return sum(phase.rounds for phase in training_config(job).phases)
+
+
+def round_cost(job: Job, rows: int) -> Cost:
+    """What one round of a private published training is accounted for with: its message and the gradient for it."""
+    assert job.privacy is not None
+    epsilon, delta = _shares(job)
+    return Cost(*job.privacy.span(rows), epsilon=2 * epsilon, delta=2 * delta)
+
+
+def _shares(job: Job) -> tuple[float, float]:
+    """ε and δ of one message, and of one gradient."""
+    assert job.privacy is not None
+    return published.shares_of(job.privacy, training_config(job))
+
+
+# ---- when it is over
+
+
+def learned_part(job: Job, own: UnitData, state: client.State) -> UnitPart:
+    """A unit's part of the fit."""
+    if isinstance(state, client.LogClient):
+        return logs.part_of(state)
+    part = unit_part(job, own)
+    return part.trained(state.theta, state.phi) if isinstance(state, client.ClientState) else part
+
+
+def server_part(result: CoordinatorResult) -> Server:
+    """The server's part of the fit, which answers questions; nothing of a unit is needed for it."""
+    job, state = result.job, result.state
+    if isinstance(state, server.ServerState):
+        evidence = state.evidence
+        assert evidence is not None
+        A, B = evidence.A_local + state.A_cross, evidence.B_local + state.B_cross
+        if job.method == "fedgc":  # B ≡ 0
+            B = np.zeros((len(A), sum(map(len, job.inputs.values()))))
+        # process noise is not sent; no question that this method answers needs it
+        return Server(job.method, _units(job, evidence.states), A, B, np.zeros_like(A), None, None)
+    empty: tuple[str, ...] = ()
+    if isinstance(state, server.SufficientServer):
+        assert state.shared is not None
+        assert state.found is not None
+        shared, found, form = state.shared, state.found, "partitioned"
+        chosen, near, points = LikelihoodOptions.parse(job.method, job.options), likelihood.NEARLY, {}
+        estimate, notes = cast(Any, chosen.estimate), empty
+    else:
+        assert state.system is not None
+        system = state.system
+        shared, found, notes, near, estimate = system.record, system.found, system.notes, logs.NEAR, "blocks"
+        chosen = log_options(job)
+        form = chosen.form
+        points = {
+            name: OperatingPoint(system.input_level[own], system.same_row[m])
+            for m, (name, own) in enumerate(zip(shared.names, shared.input_slices, strict=True))
+        }
+    doubts = diagnose(shared, estimate, {name: job.input_names(name) for name in job.units})
+    assert found.parameters is not None
+    wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
+    good = found.converged or found.decrement <= near**2
+    spread = None
+    if form == "free" and isinstance(state, server.LogServer):
+        spread = system.spread
+    elif wanted:
+        prior = None if job.privacy is None else weak_prior(shared, estimate)
+        spread = uncertainty(shared, found, prior) if good else None
+    spread = None if spread is None or not good else spread.with_doubts(doubts)
+    caveats = tuple(str(doubt) for doubt in doubts) + tuple(notes)
+    caveats += likelihood.estimate_caveats(found)
+    if job.privacy is not None and wanted:
+        caveats += tuple(str(faint) for faint in faint_couplings(shared, found))
+    couplings = Couplings(found, shared, spread, doubts, form=form)
+    return Server(job.method, _units(job, shared.states), found.A, found.B, found.Q, couplings, shared, caveats, points)
+
+
+def status_part(result: CoordinatorResult) -> Status:
+    """How the job ended."""
+    job, state = result.job, result.state
+    if isinstance(state, server.ServerState):
+        return Status.of_training(state, training_options(job))
+    if isinstance(state, server.SufficientServer):
+        assert state.found is not None
+        return likelihood.status_of(state.found, LikelihoodOptions.parse(job.method, job.options))
+    assert state.system is not None
+    return likelihood.status_of(state.system.found, log_options(job))
+
+
+def _units(job: Job, states: tuple[int, ...]) -> tuple[Unit, ...]:
+    return tuple(described(name, count, job.inputs[name]) for name, count in zip(job.units, states, strict=True))

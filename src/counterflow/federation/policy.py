@@ -1,0 +1,289 @@
+"""What a plant lets out, and who may ask about its inputs: a TOML file that the plant owns.
+
+::
+
+    unit = "boiler"
+
+    [leave]
+    methods = ["sufficient"]        # jobs that this plant takes part in
+    kinds = ["Sufficient"]          # messages that may leave; left out: those of the methods
+    largest_rows = 1_000_000
+    largest_bytes = 268_435_456
+
+    [privacy]
+    demanded = true                 # nothing leaves without noise
+    epsilon = 1.0                   # of one job, at most
+    delta = 1e-6
+    window = 1                      # consecutive measurements that must be protected as one, at least
+    ledger = "budgets"              # folder of the durable budget, relative to this file
+    published = false               # whether the paper's accounting, which has gaps, will do
+    simulation = false              # whether noise from a seed, which protects nothing, will do
+
+    [ask]                           # who may ask about which of my inputs; nobody else
+    turbine = ["valve", "pump"]
+    condenser = ["*"]
+
+    [answers]
+    allowed = true                  # whether this plant may put questions itself
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from counterflow.errors import OptionError, StorageError
+from counterflow.federation.job import METHODS, QUESTIONS
+from counterflow.protocol.codec import SIZE_LIMIT
+
+LARGEST_FILE = 1 << 20
+ALL = "*"
+# what a unit sends and what a server sends, by method; a private published training has messages of its own
+SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "sufficient": frozenset({"Sufficient", "Reduced"}),
+        QUESTIONS: frozenset({"Change", "Ask"}),
+    }
+    | dict.fromkeys(
+        ("penalty", "lagrangian", "hybrid", "fedgc"),
+        frozenset({"Introduction", "AugmentedStates", "Settled", "PerturbedStates"}),
+    )
+)
+SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"sufficient": frozenset({"Request", "Identified", "Finished"}), QUESTIONS: frozenset({"Answer"})}
+    | dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), frozenset({"Plan", "StateGradients", "Finished"}))
+)
+_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
+_KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
+_TABLES: Mapping[str, tuple[str, ...]] = {
+    "leave": ("methods", "kinds", "largest_rows", "largest_bytes"),
+    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation"),
+    "answers": ("allowed",),
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a plant lets out, and who may ask about its inputs; see the module for the file. Defaults are strict."""
+
+    unit: str
+    methods: tuple[str, ...] = ("sufficient",)
+    kinds: frozenset[str] | None = None
+    largest_rows: int = 10_000_000
+    largest_bytes: int = SIZE_LIMIT
+    demanded: bool = True
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    window: int = 1
+    ledger: Path | None = None
+    published: bool = False
+    simulation: bool = False
+    ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    answers: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ask", MappingProxyType({name: tuple(chosen) for name, chosen in self.ask.items()}))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Policy:
+        """A policy from its file; whatever is wrong is told with file and line."""
+        place = Path(path)
+        try:
+            if place.stat().st_size > LARGEST_FILE:
+                raise StorageError(f"{place}: it has more than {LARGEST_FILE} bytes; give a policy in TOML.")
+            data = place.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{place}: cannot be read: {error.strerror or error}. Check the path.") from error
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise StorageError(f"{place}: it is not UTF-8; give a policy in TOML.") from error
+        return cls.from_text(text, place)
+
+    @classmethod
+    def from_text(cls, text: str, place: Path = Path("policy.toml")) -> Policy:
+        """The same from its text; a ledger's folder is relative to that of ``place``.
+
+        Examples
+        --------
+        >>> policy = Policy.from_text('unit = "boiler"\\n[ask]\\nturbine = ["valve"]\\n')
+        >>> policy.may_ask("turbine", "boiler", ["valve"]), policy.demanded
+        (None, True)
+        >>> print(policy.may_ask("turbine", "boiler", ["valve", "fuel"]))
+        unit 'boiler' does not let 'turbine' ask about its input 'fuel': ... may ask about 'valve'
+        """
+        return _Reader(text, place).policy()
+
+    def may_ask(self, asker: str, cause: str, channels: Iterable[str]) -> str | None:
+        """None, or why ``asker`` may not ask about these inputs of ``cause``, which is this policy's unit."""
+        if cause != self.unit:
+            return f"unit {cause!r} is not told of by the policy of unit {self.unit!r}"
+        if asker == cause:
+            return None
+        allowed = self.ask.get(asker, ())
+        if ALL in allowed:
+            return None
+        for channel in channels:
+            if channel not in allowed:
+                may = f"may ask about {', '.join(map(repr, allowed))}" if allowed else "may ask about none of them"
+                return (
+                    f"unit {cause!r} does not let {asker!r} ask about its input {channel!r}: by its policy, {asker!r} "
+                    f"{may}"
+                )
+        return None if allowed else f"unit {cause!r} does not let {asker!r} ask about its inputs"
+
+    def asking(self) -> dict[str, Any]:
+        """What the coordinator has to know of it, in plain types; the rest is the plant's own affair."""
+        return {"unit": self.unit, "ask": {k: list(v) for k, v in self.ask.items()}, "answers": self.answers}
+
+    @classmethod
+    def from_asking(cls, found: object) -> Policy:
+        """A policy of which only the asking part is known; nothing may leave by it."""
+        if not isinstance(found, dict) or set(found) != {"unit", "ask", "answers"}:
+            raise OptionError("policy: needs 'unit', 'ask' and 'answers', and nothing else")
+        unit, ask, answers = found["unit"], found["ask"], found["answers"]
+        good = isinstance(unit, str) and isinstance(ask, dict) and isinstance(answers, bool)
+        if not good or not all(_is_names(k) and _is_list(v) for k, v in ask.items()):
+            raise OptionError(
+                f"policy of unit {unit!r:.80}: 'ask' must be {{unit: [channels]}}, 'answers' a truth value"
+            )
+        return cls(unit, methods=(), ask=ask, answers=answers)
+
+    def to_text(self) -> str:
+        """As the file of a plant; a ledger is written as it is."""
+        import json
+
+        def listed(names: Iterable[str]) -> str:
+            return "[" + ", ".join(json.dumps(name, ensure_ascii=False) for name in names) + "]"
+
+        lines = [
+            f"unit = {json.dumps(self.unit, ensure_ascii=False)}",
+            "",
+            "[leave]",
+            f"methods = {listed(self.methods)}",
+        ]
+        if self.kinds is not None:
+            lines.append(f"kinds = {listed(sorted(self.kinds))}")
+        lines += [f"largest_rows = {self.largest_rows}", f"largest_bytes = {self.largest_bytes}", "", "[privacy]"]
+        lines += [f"demanded = {str(self.demanded).lower()}", f"epsilon = {self.epsilon!r}", f"delta = {self.delta!r}"]
+        lines += [f"window = {self.window}"]
+        if self.ledger is not None:
+            lines.append(f"ledger = {json.dumps(str(self.ledger), ensure_ascii=False)}")
+        lines += [f"published = {str(self.published).lower()}", f"simulation = {str(self.simulation).lower()}"]
+        lines += ["", "[ask]"]
+        lines += [f"{json.dumps(name, ensure_ascii=False)} = {listed(chosen)}" for name, chosen in self.ask.items()]
+        return "\n".join([*lines, "", "[answers]", f"allowed = {str(self.answers).lower()}", ""])
+
+
+class _Reader:
+    """Strict reading: every key is known, every value of its type; errors name the line."""
+
+    def __init__(self, text: str, place: Path) -> None:
+        self.place, self.lines = place, _lines(text)
+        try:
+            self.contents = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise OptionError(f"{place}: not TOML: {error}.") from error
+
+    def policy(self) -> Policy:
+        contents = self.contents
+        self._known((), contents, ("unit", "ask", *_TABLES))
+        tables = {name: self._table(name) for name in (*_TABLES, "ask")}
+        for name, keys in _TABLES.items():
+            self._known((name,), tables[name], keys)
+        values: dict[str, Any] = {"unit": self._text(("unit",), contents.get("unit"))}
+        leave, privacy = tables["leave"], tables["privacy"]
+        if "methods" in leave:
+            values["methods"] = self._names(("leave", "methods"), leave["methods"], METHODS)
+        if "kinds" in leave:
+            known = sorted(frozenset().union(*SENT_BY_UNITS.values()))
+            values["kinds"] = frozenset(self._names(("leave", "kinds"), leave["kinds"], known))
+        for table, key, most in (
+            ("leave", "largest_rows", 1 << 40), ("leave", "largest_bytes", SIZE_LIMIT), ("privacy", "window", 1 << 40),
+        ):  # fmt: skip
+            if key in tables[table]:
+                values[key] = self._count((table, key), tables[table][key], most)
+        for key in ("demanded", "published", "simulation"):
+            if key in privacy:
+                values[key] = self._truth(("privacy", key), privacy[key])
+        for key in ("epsilon", "delta"):
+            if key in privacy:
+                values[key] = self._number(("privacy", key), privacy[key])
+        if "ledger" in privacy:
+            values["ledger"] = self.place.parent / self._text(("privacy", "ledger"), privacy["ledger"])
+        if "allowed" in tables["answers"]:
+            values["answers"] = self._truth(("answers", "allowed"), tables["answers"]["allowed"])
+        values["ask"] = {name: self._names(("ask", name), chosen, None) for name, chosen in tables["ask"].items()}
+        return Policy(**values)
+
+    def _refuse(self, at: tuple[str, ...], text: str) -> NoReturn:
+        line = next((self.lines[at[:k]] for k in range(len(at), 0, -1) if at[:k] in self.lines), 1)
+        raise OptionError(f"{self.place}:{line}: {'.'.join(at)}: {text}.")
+
+    def _known(self, at: tuple[str, ...], table: Mapping[str, Any], keys: Iterable[str]) -> None:
+        for key in table:
+            if key not in keys:
+                self._refuse((*at, key), f"there is no such key; there are {', '.join(keys)}")
+
+    def _table(self, name: str) -> dict[str, Any]:
+        found = self.contents.get(name, {})
+        if not isinstance(found, dict):
+            self._refuse((name,), f"must be a table: write [{name}]")
+        return found
+
+    def _text(self, at: tuple[str, ...], value: object) -> str:
+        if not isinstance(value, str) or not value or not value.isprintable():
+            self._refuse(at, f"must be text, got {value!r:.40}")
+        return value
+
+    def _truth(self, at: tuple[str, ...], value: object) -> bool:
+        if not isinstance(value, bool):
+            self._refuse(at, f"must be true or false, got {value!r:.40}")
+        return value
+
+    def _count(self, at: tuple[str, ...], value: object, most: int) -> int:
+        if type(value) is not int or not 1 <= value <= most:
+            self._refuse(at, f"must be a whole number from 1 to {most}, got {value!r:.40}")
+        return value
+
+    def _number(self, at: tuple[str, ...], value: object) -> float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf or (at[-1] == "delta" and value >= 1):  # type: ignore[operator]
+            self._refuse(at, f"must be a finite number above 0{', below 1' * (at[-1] == 'delta')}, got {value!r:.40}")
+        return float(value)  # type: ignore[arg-type]
+
+    def _names(self, at: tuple[str, ...], value: object, known: Iterable[str] | None) -> tuple[str, ...]:
+        if not _is_list(value):
+            self._refuse(at, f"must be a list of names, got {value!r:.40}")
+        assert isinstance(value, list)
+        for name in value:
+            if known is not None and name not in known:
+                self._refuse(at, f"{name!r:.40} is unknown; there are {', '.join(known)}")
+        return tuple(value)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 100
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(_is_names, value))
+
+
+def _lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line of every table and key of a flat TOML text."""
+    out: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            table = (header[1],)
+            out.setdefault(table, number)
+        elif key := _KEY.match(line):
+            out.setdefault((*table, key[1].strip("\"'")), number)
+    return out

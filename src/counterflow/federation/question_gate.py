@@ -1,0 +1,126 @@
+"""Who may ask what: at the coordinator, every plant's policy is asked before a question is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from counterflow import counterfactual
+from counterflow.counterfactual import Knowledge
+from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
+from counterflow.federation.audit import Audit
+from counterflow.federation.policy import Policy
+from counterflow.protocol import Answer, Ask, Change
+
+MOST_CHANGES = 1000
+MOST_REFUSALS = 1000  # that are written down for one asker
+
+
+class QuestionGate:
+    """Enforces the policies of all plants on questions.
+
+    Parameters
+    ----------
+    policies : of every unit; a unit without one is asked about by nobody, and asks nothing.
+    inputs : {unit: names of its input channels in order}.
+    audit : where refusals and answers are written down; None: nowhere.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> boiler = Policy.from_text('unit = "boiler"\\n[ask]\\nturbine = ["valve"]\\n')
+    >>> inputs = {"boiler": ["fuel", "valve"], "turbine": []}
+    >>> gate = QuestionGate({"boiler": boiler, "turbine": Policy("turbine")}, inputs)
+    >>> valve = Change("turbine", "boiler", False, 0, "", np.array([[0.0, 1.0]]))
+    >>> gate.refusal("turbine", [valve], Ask("turbine", "effect", 0, 1)) is None
+    True
+    >>> fuel = Change("turbine", "boiler", False, 0, "", np.array([[1.0, 0.0]]))
+    >>> print(gate.refusal("turbine", [fuel], Ask("turbine", "effect", 0, 1)))
+    unit 'boiler' does not let 'turbine' ask about its input 'fuel': by its policy, 'turbine' may ask about 'valve'
+    """
+
+    def __init__(
+        self, policies: Mapping[str, Policy], inputs: Mapping[str, Sequence[str]], audit: Audit | None = None
+    ) -> None:
+        for unit, policy in policies.items():
+            if policy.unit != unit:
+                raise PrivacyError(f"unit {unit!r}: its policy is that of unit {policy.unit!r}: give the right one")
+        self._policies, self._audit = dict(policies), audit
+        self._inputs = {unit: tuple(names) for unit, names in inputs.items()}
+        self._refused: dict[str, int] = {}
+
+    def answer(self, knowledge: Knowledge, asker: str, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        """Answer a question of the unit that has authenticated itself as ``asker``, if the policies allow it.
+
+        "reach" is answered for the units of which the asker may ask about every input; other questions as a whole.
+
+        Raises
+        ------
+        PrivacyError, ProtocolError
+            It is refused; the refusal is audited.
+        """
+        self.check(asker, changes, ask)
+        parts = counterfactual.answer(knowledge, changes, ask)
+        if ask.kind == "reach":
+            parts = tuple(part for part in parts if self._all_of(asker, part.share) is None)
+        if self._audit is not None:
+            causes = sorted({change.cause for change in changes})
+            self._audit.write("answered", unit=asker, kind=ask.kind, causes=causes, steps=ask.steps)
+        return parts
+
+    def check(self, asker: str, changes: Sequence[Change], ask: Ask) -> None:
+        """Refuse what the policies forbid."""
+        try:
+            self._check_speaker(asker, changes, ask)
+            refusal = self.refusal(asker, changes, ask)
+            if refusal is not None:
+                raise PrivacyError(f"{refusal}. Ask about other inputs, or ask that unit's owner to change its policy")
+        except CounterflowError as error:
+            self._refuse(asker, ask, error)
+
+    def refusal(self, asker: str, changes: Sequence[Change], ask: Ask) -> str | None:
+        """Why the policies forbid a question; None if they do not."""
+        own = self._policies.get(asker)
+        if own is None or not own.answers:
+            return f"unit {asker!r} may put no questions by its own policy (answers.allowed)"
+        for change in changes:
+            names = self._inputs.get(change.cause, ())
+            if len(names) != change.values.shape[1]:
+                return f"unit {change.cause!r} has {len(names)} inputs, the change has {change.values.shape[1]}"
+            moved = change.columns
+            if not change.absolute:  # adding nothing asks nothing
+                moved = [column for column in moved if change.values[:, column].any()]
+            refused = self._refused_channels(asker, change.cause, [names[column] for column in moved])
+            if refused is not None:
+                return refused
+        if ask.kind == "attribute":  # tells what every input of every unit has done
+            return next(filter(None, (self._all_of(asker, unit) for unit in self._inputs)), None)
+        return None
+
+    def _all_of(self, asker: str, unit: str) -> str | None:
+        return self._refused_channels(asker, unit, list(self._inputs.get(unit, ())))
+
+    def _refused_channels(self, asker: str, cause: str, channels: list[str]) -> str | None:
+        if asker == cause or (not channels and cause in self._inputs):
+            return None
+        policy = self._policies.get(cause)
+        if policy is None:
+            return f"unit {cause!r} has no policy here, so nobody may ask about its inputs"
+        return policy.may_ask(asker, cause, channels)
+
+    def _check_speaker(self, asker: str, changes: Sequence[Change], ask: Ask) -> None:
+        if asker not in self._inputs:
+            raise ProtocolError(f"server: no unit {asker!r:.100} takes part")
+        if len(changes) > MOST_CHANGES:
+            raise ProtocolError(f"server: unit {asker!r} asks about {len(changes)} changes, {MOST_CHANGES} at most")
+        for message in (*changes, ask):
+            if message.unit != asker:
+                raise ProtocolError(f"server: unit {asker!r} asks as {message.unit!r:.100}; it asks for itself only")
+
+    def _refuse(self, asker: str, ask: Ask, error: CounterflowError) -> NoReturn:
+        count = self._refused[asker] = self._refused.get(asker, 0) + 1
+        if self._audit is not None and count <= MOST_REFUSALS:
+            self._audit.write(
+                "refused", unit=asker[:100], direction="question", kind=ask.kind, reason=f"{error}"[:2000]
+            )
+        raise error

@@ -1,0 +1,499 @@
+"""The same estimates over durable sessions as in one process, undisturbed and killed anywhere; none lost or wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.client import SufficientClient, sufficient_message
+from counterflow.client.private import foreseen
+from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
+from counterflow.federation import Job, Policy, fit_over_sessions, server_part, status_part, verify
+from counterflow.federation.durable import AddedFile
+from counterflow.federation.loopback import Federation, Hook, SessionsFit
+from counterflow.federation.machines import UnitData
+from counterflow.privacy import Ledger, ledger_path
+from counterflow.protocol import Request, StateGradients, Sufficient, decode, encode
+
+PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
+RECORDING = PLANT.simulate(60, rng=2)
+MODELS = PLANT.locals()
+INPUTS = {unit.name: unit.inputs for unit in RECORDING.units}
+RIGOROUS = cf.Privacy(8.0, 1e-5, seed=3)
+PUBLISHED = cf.Privacy(50.0, 1e-3, accounting="published", seed=3)
+CASES: dict[str, tuple[str, dict[str, Any], cf.Privacy | None]] = {
+    "sufficient": ("sufficient", {"uncertainty": False, "evaluations": 3}, None),
+    "sufficient private": ("sufficient", {"uncertainty": False, "evaluations": 4}, RIGOROUS),
+    "penalty conjugate": ("penalty", {"xi": 1.0}, None),
+    "penalty gradient": ("penalty", {"xi": 1.0, "solver": "gradient", "rounds": 4}, None),
+    "lagrangian": ("lagrangian", {"rounds": 4}, None),
+    "hybrid": ("hybrid", {"rounds": 2, "warm_rounds": 2, "solver": "gradient"}, None),
+    "fedgc": ("fedgc", {"rounds": 3, "solver": "gradient"}, None),
+    "penalty private": ("penalty", {"xi": 0.1, "rounds": 3}, PUBLISHED),
+}
+SEED = 7
+KILLS = 60 if os.environ.get("COUNTERFLOW_THOROUGH") else 3
+LONG = ("lagrangian", {"rounds": 5 * KILLS}, None)  # enough rounds to be killed in
+THOROUGH = bool(os.environ.get("COUNTERFLOW_THOROUGH"))  # every write and moment of every case, more kills: minutes
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies loses nothing that it has written; only power cuts need what takes most of the time here."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing may catch it."""
+
+
+def job_of(case: str) -> Job:
+    method, options, privacy = CASES.get(case, LONG)
+    name = f"job-{case.replace(' ', '-')}"
+    return Job(name, method, INPUTS, options=options, seed=SEED, privacy=privacy, created="2026-01-01T00:00:00+00:00")
+
+
+def policies_of(folder: Path, demanded: bool) -> dict[str, Policy]:
+    return {
+        name: Policy(
+            name, methods=tuple({case[0] for case in CASES.values()}), demanded=demanded, epsilon=100.0, delta=1e-2,
+            ledger=folder / "budgets" / name, published=True, simulation=True,
+        )
+        for name in INPUTS
+    }  # fmt: skip
+
+
+def open_ledgers(folder: Path) -> None:
+    for name in INPUTS:
+        path = ledger_path(folder / "budgets" / name, name)
+        if not path.exists():
+            Ledger.create(path, name, 200.0, 1e-2).close()
+
+
+def entries(folder: Path) -> dict[str, int]:
+    out = {}
+    for name in INPUTS:
+        with Ledger.open(ledger_path(folder / "budgets" / name, name)) as ledger:
+            out[name] = len(ledger.entries())
+    return out
+
+
+def run(folder: Path, job: Job, hook: Hook | None = None) -> SessionsFit:
+    if job.privacy is not None:
+        open_ledgers(folder)
+    return fit_over_sessions(folder, job, RECORDING, MODELS, policies_of(folder, job.privacy is not None), hook)
+
+
+def federation(folder: Path, job: Job) -> Federation:
+    if job.privacy is not None:
+        open_ledgers(folder)
+    units = {n: UnitData(RECORDING[n].unit, RECORDING[n].y, RECORDING[n].u, MODELS[n]) for n in job.units}
+    return Federation(folder, job, units, policies_of(folder, job.privacy is not None))
+
+
+def in_process(case: str) -> cf.Fit:
+    method, options, privacy = CASES.get(case, LONG)
+    more = {} if method == "sufficient" or privacy is not None else {"compress": False}
+    return cf.fit(
+        RECORDING, MODELS, method, seed=SEED, privacy=privacy, over_the_wire=True, **options, **more
+    )  # fmt: skip
+
+
+def noise_of(sent: Sufficient, name: str, sigma: float) -> float:
+    """Noise of the coordinates W s that the message's own C' tells of, relative to ``sigma``."""
+    plain = sufficient_message(name, MODELS[name], RECORDING[name].y, RECORDING[name].u)
+    W = foreseen(MODELS[name], plain.observation, plain.inputs).W
+    root = plain.observation @ np.linalg.inv(sent.observation)  # L with LLᵀ = I + σ² W⁻¹W⁻ᵀ
+    added = W @ (root @ root.T - np.eye(len(W))) @ W.T
+    return float(np.sqrt(added[0, 0])) / sigma
+
+
+REFERENCES: dict[str, cf.Fit] = {}
+
+
+def reference(case: str) -> cf.Fit:
+    if case not in REFERENCES:
+        REFERENCES[case] = in_process(case)
+    return REFERENCES[case]
+
+
+def agree(found: SessionsFit, case: str) -> None:
+    wanted = reference(case)
+    for letter in ("A", "B"):
+        np.testing.assert_allclose(
+            getattr(found.server, letter), getattr(wanted.plant, letter), rtol=EXACT, atol=EXACT, err_msg=letter
+        )
+    for name, part in wanted.parts.items():
+        for letter in ("theta", "phi"):
+            mine, theirs = getattr(found.parts[name], letter), getattr(part, letter)
+            assert (mine is None) == (theirs is None)
+            if theirs is not None:
+                np.testing.assert_allclose(mine, theirs, rtol=EXACT, atol=EXACT, err_msg=letter)
+    traffic = found.result.traffic
+    assert (traffic.rounds, traffic.bytes_up, traffic.bytes_down) == (
+        wanted.traffic.rounds, wanted.traffic.bytes_up, wanted.traffic.bytes_down,
+    )  # fmt: skip
+    assert [r.server_loss for r in found.result.records] == pytest.approx(list(wanted.history.server_loss), rel=EXACT)
+
+
+# ---- undisturbed
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_estimates_are_those_of_one_process(case: str, tmp_path: Path) -> None:
+    job = job_of(case)
+    found = run(tmp_path, job)
+    agree(found, case)
+    if job.privacy is None:
+        assert status_part(found.result) == reference(case).status
+    for name in INPUTS:
+        assert verify(tmp_path / name / "audit.jsonl").broken is None
+
+
+def test_logs_without_models_give_the_same_system_and_parts(tmp_path: Path) -> None:
+    recording = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=4).simulate(400, rng=5)
+    options = {"evaluations": 5, "order": 2, "rank": 2, "same_row": False, "uncertainty": False}
+    wanted = cf.fit(recording, None, over_the_wire=True, **options)
+    job = Job("logs", "sufficient", {u.name: u.inputs for u in recording.units}, options=options, from_logs=True)
+    policies = {name: Policy(name, demanded=False) for name in job.units}
+    found = fit_over_sessions(tmp_path, job, recording, None, policies, lose_plants)
+    np.testing.assert_allclose(found.server.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
+    for name in job.units:
+        np.testing.assert_allclose(found.parts[name].model.C, wanted.parts[name].model.C, rtol=EXACT, atol=EXACT)
+        np.testing.assert_allclose(
+            found.parts[name].model_inputs(recording[name].u), wanted.parts[name].model_inputs(recording[name].u)
+        )
+        assert found.server.points[name].same_row == wanted.server.points[name].same_row
+
+
+def test_every_question_has_the_answer_of_one_process(tmp_path: Path) -> None:
+    job = Job("questions-after", "sufficient", INPUTS, seed=SEED)
+    found, wanted = run(tmp_path, job), cf.fit(RECORDING, MODELS, seed=SEED)
+    mine, theirs, y = found.parts["turbine"], wanted.parts["turbine"], RECORDING["turbine"].y
+    first = wanted.plant.unit("boiler").input_names[0]
+
+    def asked(part: cf.runtime.UnitPart, server: Any) -> list[np.ndarray]:
+        effect = part.effect(server, "boiler", {first: 1.0}, 5)
+        past = part.counterfactual(server, y, {"boiler": {first: 0.0}}, 10, 20)
+        shares = part.attribute(server, y, 10, 20)
+        return [effect.mean, effect.lower, effect.upper, past.mean, past.lower, *shares.shares.values()]
+
+    for one, other in zip(asked(mine, found.server), asked(theirs, wanted.server), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=EXACT)
+
+
+# ---- killed
+
+
+def lose_plants(federation: Federation, moment: str, unit: str) -> None:
+    federation.lose(unit)
+
+
+def lose_all(federation: Federation, moment: str, unit: str) -> None:
+    for who in (None, *federation.units):
+        federation.lose(who)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losing_everybody_at_every_moment_changes_nothing(case: str, tmp_path: Path) -> None:
+    agree(run(tmp_path, job_of(case), lose_all), case)
+
+
+@pytest.mark.parametrize("who", [None, "boiler", "turbine"])
+def test_losing_one_of_them_at_each_single_moment_changes_nothing(who: str | None, tmp_path: Path) -> None:
+    for k in range(0, 14, 1 if THOROUGH else 5):
+        count = iter(range(1000))
+
+        def lose_once(federation: Federation, moment: str, unit: str, k: int = k, count: Iterator[int] = count) -> None:
+            if next(count) == k:
+                federation.lose(who)
+
+        agree(run(tmp_path / str(k), job_of("penalty conjugate"), lose_once), "penalty conjugate")
+
+
+@pytest.mark.parametrize("case", ["sufficient private", "penalty private", "lagrangian"])
+def test_random_losses_change_nothing(case: str, tmp_path: Path) -> None:
+    draw = random.Random(5)
+
+    def lose_some(federation: Federation, moment: str, unit: str) -> None:
+        for who in (None, *federation.units):
+            if draw.random() < 0.3:
+                federation.lose(who)
+
+    agree(run(tmp_path, job_of(case), lose_some), case)
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[None]:
+    """Die at the ``at``-th piece that is added to any journal or audit log: before, in the middle of, or after it."""
+    real, count = AddedFile.add, 0
+
+    def add(file: AddedFile, piece: bytes) -> int:
+        nonlocal count
+        count += 1
+        if count == at:
+            if how == "half":
+                os.pwrite(file.handle, piece[: len(piece) // 2], file.size)
+            elif how == "after":
+                real(file, piece)
+            raise Killed
+        return real(file, piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AddedFile, "add", add)
+        yield
+
+
+@pytest.mark.parametrize("how", ["before", "half", "after"] if THOROUGH else ["half", "after"])
+@pytest.mark.parametrize("case", CASES if THOROUGH else ["sufficient", "penalty gradient"])
+def test_dying_at_each_write_changes_nothing(
+    case: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the plant's first audit line, its first turn, the coordinator's first turn and acknowledgement, two later ones
+    job, deaths = job_of(case), 0
+    for at in range(1, 1000) if THOROUGH else (5, 6, 7, 8, 13, 17):
+        folder = tmp_path / str(at)
+        with dying(monkeypatch, at, how), federation(folder, job) as everybody:
+            try:
+                everybody.run()
+            except Killed:
+                deaths += 1
+            else:
+                break  # it writes less often than that
+        agree(run(folder, job), case)
+    assert deaths >= 6
+
+
+# ---- privacy: nothing is released twice uncounted
+
+
+@pytest.mark.parametrize("at", range(1, 17, 1 if THOROUGH else 5))
+def test_no_release_is_uncounted_whenever_death_comes(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of the operating system: what is made anew is other bytes, and must have been paid for anew."""
+    job = Job("secret", "sufficient", INPUTS, options={"evaluations": 2}, privacy=cf.Privacy(8.0, 1e-5))
+    released: dict[str, set[bytes]] = {name: set() for name in INPUTS}
+
+    def watch(everybody: Federation, moment: str, unit: str) -> None:
+        if moment == "after reply":
+            plant = everybody.plant(unit)
+            released[unit] |= {reply.data for reply in plant.replies(plant.due - 1)}
+
+    with dying(monkeypatch, at, "before"), federation(tmp_path, job) as everybody, pytest.raises(Killed):
+        everybody.run(watch)
+    with federation(tmp_path, job) as everybody:
+        everybody.run(watch)
+        for name in INPUTS:
+            state = everybody.plant(name).state
+            assert isinstance(state, SufficientClient)
+            assert state.release is not None
+            sent = decode(next(iter(released[name])))
+            assert isinstance(sent, Sufficient)
+            # what is kept of how it was made is of the message that was sent, not of one that was made later
+            assert noise_of(sent, name, state.release.sigma) == pytest.approx(1.0, abs=1e-6)
+    paid = entries(tmp_path)
+    for name in INPUTS:
+        assert len(released[name]) == 1, "the same bytes, however often they were asked for"
+        assert 1 <= len(released[name]) <= paid[name] <= 2
+
+
+@pytest.mark.parametrize("case", ["sufficient private", "penalty private"])
+def test_every_released_byte_string_has_one_entry(case: str, tmp_path: Path) -> None:
+    released: dict[str, set[bytes]] = {name: set() for name in INPUTS}
+
+    def watch(everybody: Federation, moment: str, unit: str) -> None:
+        if moment == "after reply":
+            plant = everybody.plant(unit)
+            released[unit] |= {reply.data for reply in plant.replies(plant.due - 1)}
+            everybody.lose(unit)
+
+    run(tmp_path, job_of(case), watch)
+    assert entries(tmp_path) == {name: len(sent) for name, sent in released.items()}
+
+
+def test_a_budget_that_is_used_up_keeps_the_message_in_and_a_finished_release_usable(tmp_path: Path) -> None:
+    job = Job("dear", "sufficient", INPUTS, options={"evaluations": 2}, privacy=cf.Privacy(8.0, 1e-5))
+    for name in INPUTS:
+        Ledger.create(ledger_path(tmp_path / "budgets" / name, name), name, 9.0, 1e-5).close()  # for one, not for two
+    run(tmp_path, job, lose_all)  # reopening must not ask for the budget again
+    again = Job("dear-2", "sufficient", INPUTS, options={"evaluations": 2}, privacy=cf.Privacy(8.0, 1e-5))
+    with pytest.raises(PrivacyError, match="budget"):
+        run(tmp_path, again)
+    assert entries(tmp_path) == {"boiler": 1, "turbine": 1}
+
+
+# ---- what is refused
+
+
+def test_a_round_is_never_computed_from_a_part_of_the_units(tmp_path: Path) -> None:
+    with federation(tmp_path, job_of("penalty gradient")) as everybody:
+        (first, second) = everybody.coordinator.outgoing()
+        for _ in range(3):  # however often one of them speaks
+            for reply in everybody.plant(first.unit).receive(0, first.data):
+                everybody.coordinator.receive(*reply)
+        everybody.coordinator.acknowledge(first.unit, 0)
+        everybody.lose(None)
+        assert everybody.coordinator.round == 0
+        assert everybody.coordinator.waiting() == (second.unit,)
+        assert everybody.coordinator.outgoing() == [second]
+        with pytest.raises(ProtocolError, match="not finished: it waits for turbine"):
+            everybody.coordinator.result()
+        for reply in everybody.plant(second.unit).receive(0, second.data):
+            everybody.coordinator.receive(*reply)
+        assert everybody.coordinator.round == 1
+
+
+def test_the_coordinator_refuses_what_is_not_due(tmp_path: Path) -> None:
+    with federation(tmp_path, job_of("penalty gradient")) as everybody:
+        server = everybody.coordinator
+        message = server.outgoing()[0]
+        one, two = everybody.plant("boiler").receive(0, message.data)
+        with pytest.raises(ProtocolError, match="message 0 is due"):
+            server.receive(*two)
+        server.receive(*one)
+        server.receive(*one)  # again: ignored
+        with pytest.raises(ProtocolError, match="other content"):
+            server.receive("boiler", 0, two.data)
+        with pytest.raises(ProtocolError, match="speaks as 'boiler'"):
+            server.receive("turbine", 0, one.data)
+        with pytest.raises(ProtocolError, match="takes part"):
+            server.receive("condenser", 0, one.data)
+        with pytest.raises(ProtocolError, match="does not send Request"):
+            server.receive("boiler", 1, encode(Request("boiler")))
+        for cut in (0, 5, 40, len(two.data) - 1):
+            with pytest.raises(ProtocolError):
+                server.receive("boiler", 1, two.data[:cut])
+        for wrong in (-1, 1.0, "1", True, 1 << 60):
+            with pytest.raises(ProtocolError):
+                server.receive("boiler", wrong, two.data)  # type: ignore[arg-type]
+        with pytest.raises(ProtocolError, match="never sent"):
+            server.acknowledge("boiler", 1)
+        server.receive(*two)
+        server.acknowledge("boiler", 0)
+        server.acknowledge("boiler", 0)
+        assert [m.unit for m in server.outgoing()] == ["turbine"]
+        everybody.run()
+
+
+def test_a_plant_refuses_what_is_not_due_and_writes_it_down(tmp_path: Path) -> None:
+    with federation(tmp_path, job_of("penalty gradient")) as everybody:
+        mine, other = everybody.coordinator.outgoing()
+        plant = everybody.plant("boiler")
+        with pytest.raises(ProtocolError, match="message 0 is due"):
+            plant.receive(1, mine.data)
+        with pytest.raises(ProtocolError, match="spoken to by its own name"):
+            plant.receive(0, other.data)
+        with pytest.raises(ProtocolError, match="does not send Request"):
+            plant.receive(0, encode(Request("boiler")))
+        for cut in (0, 5, 40, len(mine.data) - 1):
+            with pytest.raises(ProtocolError):
+                plant.receive(0, mine.data[:cut])
+        replies = plant.receive(0, mine.data)
+        assert plant.receive(0, mine.data) == replies
+        with pytest.raises(ProtocolError, match="other content"):
+            plant.receive(0, other.data)
+        with pytest.raises(ProtocolError, match="did not expect Plan"):
+            plant.receive(1, mine.data)
+        assert plant.due == 1
+        everybody.run()
+    lines = (tmp_path / "boiler" / "audit.jsonl").read_text().splitlines()
+    assert sum('"event":"refused"' in line for line in lines) == 9
+
+
+def test_a_session_is_that_of_its_job_log_model_and_audit(tmp_path: Path) -> None:
+    job = job_of("sufficient")
+    run(tmp_path, job)
+    other = Job(job.id, "sufficient", INPUTS, options={"uncertainty": False, "tol": 1e-3})
+    with pytest.raises(StorageError, match="give its"):
+        run(tmp_path, other)
+    changed = {n: UnitData(RECORDING[n].unit, RECORDING[n].y * 1.001, RECORDING[n].u, MODELS[n]) for n in INPUTS}
+    everybody = Federation(tmp_path, job, changed, policies_of(tmp_path, False))
+    with everybody, pytest.raises(StorageError, match="has changed since it began"):
+        everybody.plant("boiler")
+    with federation(tmp_path, job) as one, federation(tmp_path, job) as two:
+        assert one.plant("boiler").finished
+        with pytest.raises(StorageError, match="in use"):
+            two.plant("boiler")
+        assert one.coordinator.finished
+        with pytest.raises(StorageError, match="in use"):
+            two.coordinator.outgoing()
+    (tmp_path / "boiler" / "audit.jsonl").unlink()
+    with federation(tmp_path, job) as everybody, pytest.raises(StorageError, match="audit log does not know"):
+        everybody.plant("boiler")
+
+
+def test_a_failed_estimate_fails_the_job_for_good(tmp_path: Path) -> None:
+    job = Job("diverging", "penalty", INPUTS, options={"solver": "gradient", "rounds": 400, "eta_1": 1e9, "xi": 1.0})
+    with federation(tmp_path, job) as everybody:
+        with pytest.raises(OptionError, match="diverged"):
+            everybody.run()
+        everybody.lose(None)
+        assert "diverged" in (everybody.coordinator.failure or "")
+        assert not everybody.coordinator.finished
+
+
+@pytest.mark.parametrize("size", [1e300, 1e308, -1e308])
+def test_gradients_beyond_all_measure_are_refused_and_change_nothing(size: float, tmp_path: Path) -> None:
+    with federation(tmp_path, job_of("penalty gradient")) as everybody:
+        plant = everybody.plant("boiler")
+        plant.receive(0, everybody.coordinator.outgoing()[0].data)
+        shape = (RECORDING.steps, MODELS["boiler"].states)
+        huge = StateGradients("boiler", 0, False, False, 2.0, False, np.full(shape, size), np.full(shape, size))
+        with pytest.raises(ProtocolError):
+            plant.receive(1, encode(huge))
+        assert plant.due == 1
+        agree(everybody.run(), "penalty gradient")
+
+
+# ---- real kills
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_sessions
+from pathlib import Path
+test_sessions.run(Path(sys.argv[2]), test_sessions.job_of(sys.argv[3]))
+print("done", flush=True)
+"""
+
+
+def test_kill_9_at_random_times(tmp_path: Path) -> None:
+    """The whole federation in one process, killed several times, then left alone."""
+    case, draw = "long", random.Random(11)
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), str(here)])}
+    command = [sys.executable, "-c", SCRIPT, str(here), str(tmp_path), case]
+    journal = tmp_path / "coordinator" / job_of(case).id / "coordinator.journal"
+    for kill in range(KILLS):
+        size = journal.stat().st_size if journal.exists() else 0
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and (not journal.exists() or journal.stat().st_size <= size):
+                time.sleep(0.001)  # until it goes on from where the last one was killed
+            time.sleep(draw.random() * 0.05)
+            process.send_signal(signal.SIGKILL)
+            assert process.stdout is not None
+            assert not process.stdout.read(), f"the job was over before kill {kill + 1}: give it more rounds"
+        assert process.returncode == -signal.SIGKILL
+    agree(run(tmp_path, job_of(case)), case)
+
+
+def test_the_server_part_needs_nothing_of_a_unit(tmp_path: Path) -> None:
+    """It is made again from the coordinator's folder alone."""
+    job = job_of("sufficient")
+    wanted = run(tmp_path, job).server
+    with Federation(tmp_path, job, {}, {}) as alone:
+        found = server_part(alone.coordinator.result())
+    assert np.array_equal(found.A, wanted.A)
+    assert [unit.input_names for unit in found.units] == [RECORDING[n].unit.input_names for n in INPUTS]

@@ -1,0 +1,461 @@
+"""The guard of a plant: what may leave, what may enter, what is charged and written down; and hostile bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import counterflow as cf
+from counterflow import client, protocol
+from counterflow.client import privatised, sufficient_message
+from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
+from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData, unit_machine
+from counterflow.federation.guard import MOST_REFUSALS
+from counterflow.privacy import Ledger, ledger_path
+from counterflow.protocol import decode, encode
+
+FUZZ_CASES = int(os.environ.get("COUNTERFLOW_FUZZ_CASES", "300"))  # of each fuzz test; 100,000 for a release
+
+PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
+RECORDING = PLANT.simulate(40, rng=2)
+INPUTS = {unit.name: unit.inputs for unit in RECORDING.units}
+OWN = UnitData(RECORDING["boiler"].unit, RECORDING["boiler"].y, RECORDING["boiler"].u, PLANT.local("boiler"))
+PLAIN = Job("plain", "sufficient", INPUTS)
+PRIVATE = Job("private", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6))
+OPEN = Policy("boiler", methods=("sufficient", "penalty", "fedgc", "questions"), demanded=False)
+assert OWN.model is not None
+MESSAGE = sufficient_message("boiler", OWN.model, OWN.y, OWN.u)
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Any:
+    with Audit(tmp_path / "audit.jsonl") as opened:
+        yield opened
+
+
+def guard(audit: Audit, job: Job = PLAIN, policy: Policy = OPEN, **changes: Any) -> Guard:
+    return Guard(job, replace(Description.of(OWN), **changes), policy, audit)
+
+
+def with_ledger(folder: Path, **changes: Any) -> Policy:
+    path = ledger_path(folder / "budgets", "boiler")
+    if not path.exists():
+        Ledger.create(path, "boiler", 4.5, 1e-6).close()
+    return replace(Policy("boiler", epsilon=2.0, delta=1e-6, ledger=folder / "budgets"), **changes)
+
+
+def last(audit: Audit) -> dict[str, Any]:
+    return list(audit.records())[-1]
+
+
+# ---- what leaves
+
+
+def test_what_leaves_is_written_down_first(audit: Audit) -> None:
+    watchman, data = guard(audit), encode(MESSAGE)
+    assert not watchman.approved(data)
+    assert watchman.outgoing(data) == data
+    assert watchman.approved(data)
+    record = last(audit)
+    assert (record["event"], record["kind"], record["bytes"], record["job"], record["to"], record["ledger_entry"]) == (
+        "approved", "Sufficient", len(data), "plain", "coordinator", None,
+    )  # fmt: skip
+    watchman.outgoing(data)
+    assert len(list(audit.records())) == 1, "the very same bytes are approved once"
+    assert not guard(audit, Job("other", "sufficient", INPUTS)).approved(data), "and for one job"
+    assert guard(Audit(audit.path)).approved(data), "and another process knows"
+
+
+def narrowed(message: protocol.Sufficient, rows: int) -> protocol.Sufficient:
+    return replace(
+        message, values=message.values[:rows], inputs=message.inputs[:rows], spans=np.array([[0.0, float(rows)]])
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (replace(MESSAGE, unit="turbine"), "speaks for itself only"),
+        (narrowed(MESSAGE, 20), "field 'inputs'"),
+        (replace(MESSAGE, B=MESSAGE.B[:, :1], inputs=MESSAGE.inputs[:, :1]), "field 'inputs'"),
+        (protocol.Request("boiler"), "may not leave"),
+        (protocol.Settled("boiler", 1, 0.0), "may not leave"),
+        (protocol.Ask("boiler", "effect", 0, 1), "may not leave"),
+        (protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs), "does not go with a job"),
+    ],
+)
+def test_what_does_not_agree_stays(message: protocol.Message, text: str, audit: Audit) -> None:
+    watchman = guard(audit)
+    with pytest.raises(ProtocolError, match=text):
+        watchman.outgoing(encode(message))
+    assert not watchman.approved(encode(message))
+    record = last(audit)
+    assert (record["event"], record["direction"]) == ("refused", "outgoing")
+
+
+def test_states_outputs_and_rounds_are_checked(audit: Audit) -> None:
+    with pytest.raises(ProtocolError, match="3 states"):
+        guard(audit, states=3).outgoing(encode(MESSAGE))
+    with pytest.raises(ProtocolError, match="1 rows at most"):
+        guard(audit, outputs=1).outgoing(encode(MESSAGE))
+    penalty = guard(audit, Job("penalty", "penalty", INPUTS, options={"solver": "gradient", "rounds": 3}))
+    states = protocol.AugmentedStates("boiler", 3, 0.0, np.zeros((40, 2)), np.zeros(2))
+    penalty.outgoing(encode(states))
+    for wrong in (replace(states, round=4), replace(states, predicted=np.zeros((39, 2)))):
+        with pytest.raises(ProtocolError):
+            penalty.outgoing(encode(wrong))
+    introduction = protocol.Introduction("boiler", np.eye(2), np.zeros((2, 0)), np.zeros((40, 2)), np.zeros((40, 0)))
+    with pytest.raises(ProtocolError, match="field 'inputs'"):
+        penalty.outgoing(encode(introduction))
+    guard(audit, Job("fedgc", "fedgc", INPUTS)).outgoing(encode(introduction))  # which sends no inputs
+
+
+def test_the_policy_narrows_kinds_and_bytes(audit: Audit) -> None:
+    with pytest.raises(ProtocolError, match="nothing may"):
+        guard(audit, policy=replace(OPEN, kinds=frozenset())).outgoing(encode(MESSAGE))
+    with pytest.raises(ProtocolError, match="over the limit of 100"):
+        guard(audit, policy=replace(OPEN, largest_bytes=100)).outgoing(encode(MESSAGE))
+
+
+def test_nothing_can_hide_in_another_way_of_writing(audit: Audit) -> None:
+    data = encode(protocol.Request("boiler"))
+    header = json.dumps(json.loads(data[10:]), sort_keys=True, indent=1).encode()
+    spaced = struct.pack("<4sHI", b"CFLW", 1, len(header)) + header
+    assert decode(spaced) == decode(data)
+    with pytest.raises(ProtocolError, match="not written as this version writes it"):
+        guard(audit).incoming(spaced)
+
+
+# ---- which jobs
+
+
+@pytest.mark.parametrize(
+    ("policy", "job", "kind", "text"),
+    [
+        ({"unit": "turbine"}, PLAIN, ProtocolError, "policy is that of unit 'turbine'"),
+        ({"methods": ("penalty",)}, PLAIN, PrivacyError, "leave.methods"),
+        ({"largest_rows": 40}, PLAIN, PrivacyError, "leave.largest_rows"),
+        ({"demanded": True}, PLAIN, PrivacyError, "privacy.demanded"),
+        ({}, PRIVATE, PrivacyError, "privacy.ledger"),
+        ({"answers": False}, Job("ask", "questions", INPUTS), PrivacyError, "answers.allowed"),
+        ({}, Job("j", "sufficient", {"turbine": []}), ProtocolError, "takes no part"),
+        ({}, Job("j", "sufficient", {"boiler": ["x"], "turbine": []}), ProtocolError, "name them alike"),
+    ],
+)
+def test_jobs_that_a_plant_takes_no_part_in(
+    policy: dict[str, Any], job: Job, kind: type[CounterflowError], text: str, audit: Audit
+) -> None:
+    with pytest.raises(kind, match=text):
+        guard(audit, job, replace(OPEN, **policy))
+    assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "job")
+
+
+@pytest.mark.parametrize(
+    ("privacy", "text"),
+    [
+        ({"epsilon": 2.1}, "privacy.epsilon"),
+        ({"delta": 2e-6}, "privacy.delta"),
+        ({"window": 1}, "privacy.window"),
+        ({"seed": 1}, "privacy.simulation"),
+    ],
+)
+def test_a_demanded_privacy_is_that_of_the_policy(
+    privacy: dict[str, Any], text: str, audit: Audit, tmp_path: Path
+) -> None:
+    asked = cf.Privacy(**{"epsilon": 2.0, "delta": 1e-6, "window": 2, **privacy})
+    policy = with_ledger(tmp_path, window=2)
+    with pytest.raises(PrivacyError, match=text):
+        guard(audit, Job("j", "sufficient", INPUTS, privacy=asked), policy)
+    published = cf.Privacy(2.0, 1e-6, accounting="published")
+    job = Job("j", "penalty", INPUTS, privacy=published)
+    with pytest.raises(PrivacyError, match=r"privacy\.published"):
+        guard(audit, job, replace(policy, window=1, methods=("penalty",)))
+
+
+# ---- privacy
+
+
+def test_a_private_release_is_charged_before_it_is_approved(audit: Audit, tmp_path: Path) -> None:
+    watchman = guard(audit, PRIVATE, with_ledger(tmp_path))
+    assert PRIVATE.privacy is not None
+    assert OWN.model is not None
+    sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
+    data = watchman.outgoing(encode(sent), release)
+    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
+        (entry,) = ledger.entries()
+        assert entry.fit == "job private"
+        assert ledger.spent == pytest.approx(2.0, rel=1e-6)
+    assert last(audit)["ledger_entry"] == entry.id
+    watchman.outgoing(data, release)
+    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
+        assert len(ledger.entries()) == 1, "the same bytes tell nothing new"
+
+
+def test_only_what_was_made_private_as_asked_leaves_a_private_job(audit: Audit, tmp_path: Path) -> None:
+    watchman = guard(audit, PRIVATE, with_ledger(tmp_path))
+    assert PRIVATE.privacy is not None
+    assert OWN.model is not None
+    sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
+    weak = privatised(MESSAGE, OWN.model, cf.Privacy(2.1, 1e-6))
+    cut = privatised(MESSAGE, OWN.model, cf.Privacy(2.0, 1e-6, clip=1.0))
+    for message, made, text in (
+        (MESSAGE, None, "was not made private"),
+        (sent, None, "was not made private"),
+        (*weak, "has noise of"),
+        (*cut, "has noise of"),
+        (sent, replace(release, sigma=float("nan")), "has noise of"),
+    ):
+        with pytest.raises(PrivacyError, match=text):
+            watchman.outgoing(encode(message), made)
+    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
+        assert not ledger.entries()
+    penalty = Job("p", "penalty", INPUTS, privacy=cf.Privacy(2.0, 1e-6, accounting="published"))
+    policy = with_ledger(tmp_path, methods=("penalty",), published=True)
+    states = protocol.AugmentedStates("boiler", 0, 0.0, np.zeros((40, 2)), np.zeros(2))
+    with pytest.raises(PrivacyError, match="was not made private"):
+        guard(audit, penalty, policy).outgoing(encode(states))
+
+
+def test_an_empty_budget_keeps_the_message(audit: Audit, tmp_path: Path) -> None:
+    assert PRIVATE.privacy is not None
+    assert OWN.model is not None
+    policy = with_ledger(tmp_path)
+    for attempt in range(5):
+        job = Job(f"j{attempt}", "sufficient", INPUTS, privacy=PRIVATE.privacy)
+        sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
+        try:
+            guard(audit, job, policy).outgoing(encode(sent), release)
+        except PrivacyError as error:
+            assert "budget" in str(error)  # noqa: PT017
+            break
+    assert attempt >= 1
+    assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "outgoing")
+    assert not guard(audit, job, policy).approved(encode(sent))
+
+
+# ---- what enters
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (protocol.Request("turbine"), "spoken to by its own name"),
+        (MESSAGE, "a server does not send Sufficient"),
+        (protocol.Plan("boiler", True, True, False, 1.0), "a server does not send Plan"),
+        (protocol.Answer("boiler", "effect", "", "", np.zeros((1, 2)), np.zeros((0, 2))), "does not send Answer"),
+        (
+            protocol.Identified(
+                "boiler", False, np.eye(2), np.ones((2, 9)), np.eye(2), np.eye(2), np.eye(2), np.ones(9)
+            ),
+            "field 'input_level'",
+        ),
+    ],
+)
+def test_what_does_not_belong_does_not_enter(message: protocol.Message, text: str, audit: Audit) -> None:
+    with pytest.raises(ProtocolError, match=text):
+        guard(audit).incoming(encode(message))
+    assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "incoming")
+
+
+def test_gradients_have_the_shape_of_the_states(audit: Audit) -> None:
+    watchman = guard(audit, Job("penalty", "penalty", INPUTS, options={"rounds": 3, "solver": "gradient"}))
+    good = protocol.StateGradients("boiler", 0, False, False, 1.0, False, np.zeros((40, 2)), np.zeros((0, 2)))
+    assert watchman.incoming(encode(good)).unit == "boiler"
+    for wrong in (
+        replace(good, predicted=np.zeros((41, 2))), replace(good, round=9),
+        replace(good, predicted=np.zeros((40, 3)), refined=np.zeros((0, 3))),
+    ):  # fmt: skip
+        with pytest.raises(ProtocolError):
+            watchman.incoming(encode(wrong))
+
+
+def test_refusals_do_not_fill_the_disk(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    watchman = guard(audit)
+    for _ in range(MOST_REFUSALS + 50):
+        with pytest.raises(ProtocolError):
+            watchman.incoming(b"x")
+    records = list(audit.records())
+    assert len(records) == MOST_REFUSALS
+    assert "no further refusals" in records[-1]["reason"]
+
+
+# ---- hostile bytes
+
+SAMPLES = [
+    encode(message)
+    for message in (
+        MESSAGE,
+        protocol.Request("boiler"),
+        protocol.Finished("boiler", 1, True),
+        protocol.Plan("boiler", True, True, False, 1.0),
+        protocol.Settled("boiler", 1, 0.0),
+        protocol.AugmentedStates("boiler", 3, 0.0, np.zeros((40, 2)), np.zeros(2)),
+        protocol.StateGradients("boiler", 0, False, False, 1.0, False, np.zeros((40, 2)), np.zeros((0, 2))),
+        protocol.Change("boiler", "turbine", False, 0, "0", np.ones((1, 2))),
+        protocol.Ask("boiler", "effect", 0, 1),
+        protocol.Answer("boiler", "effect", "", "note", np.zeros((1, 2)), np.zeros((0, 2))),
+        protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs),
+    )
+]
+NUMBERS = st.one_of(st.integers(-3, 2**70), st.floats(), st.text(max_size=5), st.none(), st.booleans())
+JSON = st.recursive(
+    NUMBERS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A good message with bytes flipped, cut, doubled or moved; or with another header."""
+    data = bytearray(draw(st.sampled_from(SAMPLES)))
+    how = draw(st.sampled_from(["flip", "cut", "insert", "header", "field", "length"]))
+    if how == "flip":
+        for _ in range(draw(st.integers(1, 8))):
+            data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    elif how == "cut":
+        del data[draw(st.integers(0, len(data))) :]
+    elif how == "insert":
+        at = draw(st.integers(0, len(data)))
+        data[at:at] = draw(st.binary(max_size=64))
+    elif how == "length":
+        data[6:10] = draw(st.binary(min_size=4, max_size=4))
+    else:
+        (length,) = struct.unpack_from("<I", data, 6)
+        header = json.loads(data[10 : 10 + length])
+        part = draw(st.sampled_from(["fields", "arrays", "kind"]))
+        if how == "header" or part == "kind":
+            header[draw(st.sampled_from([part, "more"]))] = draw(JSON)
+        elif header[part]:
+            header[part][draw(st.sampled_from(sorted(header[part])))] = draw(
+                st.one_of(JSON, st.lists(st.integers(0, 2**40), min_size=1, max_size=2))
+            )
+        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+        data = bytearray(struct.pack("<4sHI", b"CFLW", 1, len(text)) + text) + data[10 + length :]
+    return bytes(data)
+
+
+HOSTILE = st.one_of(mutated(), st.binary(max_size=200), st.binary(max_size=50).map(lambda b: b"CFLW\x01\x00" + b))
+FUZZ = settings(
+    max_examples=FUZZ_CASES, deadline=None, derandomize=FUZZ_CASES < 1000, database=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+
+@FUZZ
+@given(HOSTILE)
+def test_fuzz_decode(data: bytes) -> None:
+    """A message or a ProtocolError, nothing else; and a message can be encoded and read again."""
+    try:
+        message = decode(data)
+    except ProtocolError:
+        return
+    again = decode(encode(message))
+    assert type(again) is type(message)
+    size = sum(value.nbytes for value in message.__dict__.values() if isinstance(value, np.ndarray))
+    assert size <= len(data), "no more memory than what came"
+
+
+@pytest.mark.parametrize("method", ["sufficient", "penalty", "questions"])
+def test_fuzz_guard(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    job = Job("fuzz", method, INPUTS)
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        watchman = guard(audit, job)
+        state = None if method == "questions" else unit_machine(job, OWN)
+
+        @FUZZ
+        @given(HOSTILE)
+        def hostile(data: bytes) -> None:
+            try:
+                watchman.outgoing(data)
+            except CounterflowError:
+                assert not watchman.approved(data)
+            with suppress(CounterflowError):
+                message = watchman.incoming(data)
+                if state is not None:
+                    client.step(state, message)
+
+        hostile()
+
+
+def test_fuzz_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    with CoordinatorSession.open(tmp_path, Job("fuzz", "sufficient", INPUTS)) as session:
+
+        @FUZZ
+        @given(HOSTILE, st.sampled_from(["boiler", "turbine", "other", ""]), st.one_of(st.integers(-1, 3), st.none()))
+        def hostile(data: bytes, unit: str, sequence: Any) -> None:
+            before = session.outgoing()
+            if unit == "turbine" and data in SAMPLES:
+                return
+            with suppress(CounterflowError):
+                session.receive(unit, sequence, data)
+            assert session.outgoing() == before, "one unit alone computes nothing"
+
+        hostile()
+        assert not session.finished
+
+
+@FUZZ
+@given(
+    JSON,
+    st.sampled_from(["id", "method", "units", "options", "seed", "privacy", "dt", "created", "format", "from_logs"]),
+)
+def test_fuzz_job(value: Any, key: str) -> None:
+    good = json.loads(Job("a", "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6)).to_text())
+    for found in ({**good, key: value}, {**good, "privacy": {**good["privacy"], "models": value}}, value):
+        with suppress(CounterflowError):
+            assert Job.from_json(found).to_text()
+
+
+def scrambled(draw: random.Random) -> bytes:
+    """Like ``mutated``, without Hypothesis: no shrinking, and many times as many cases in the same time."""
+    data = bytearray(draw.choice(SAMPLES))
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        how, at = draw.randrange(5), draw.randrange(min(len(data), 400) or 1)
+        if how == 0 and data:
+            data[at] = draw.randrange(256)
+        elif how == 1:
+            del data[at : at + draw.randrange(1, 40)]
+        elif how == 2:
+            data[at:at] = draw.choice((b"0", b"9" * 30, b'"', b"[", b"{}", b"null", b"-1", b"1e999", draw.randbytes(9)))
+        elif how == 3:
+            data[6:10] = struct.pack(
+                "<I", draw.choice((0, 1, len(data) - 10, 16_384, 2**32 - 1, draw.randrange(400))) & 0xFFFFFFFF
+            )
+        else:
+            other = draw.choice(SAMPLES)
+            data[at:] = other[draw.randrange(len(other)) :]
+    if draw.random() < 0.7 and len(data) >= 10 and (end := data.find(b'"}', 10)) > 0:  # a length that fits the header
+        data[6:10] = struct.pack("<I", end + 2 - 10)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("method", ["sufficient", "penalty", "questions"])
+def test_fuzz_much(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    draw, lengths = random.Random(1), []
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        watchman = guard(audit, Job("fuzz", method, INPUTS))
+        for _ in range(10 * FUZZ_CASES):
+            data = scrambled(draw)
+            for side in (watchman.incoming, watchman.outgoing):
+                try:
+                    side(data)
+                except CounterflowError as error:
+                    lengths.append(len(str(error)))
+    assert len(lengths) > 10 * FUZZ_CASES
+    assert max(lengths) < 3000

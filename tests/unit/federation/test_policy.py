@@ -1,0 +1,212 @@
+"""A plant's policy: strict reading with line numbers, strict defaults, who may ask; and the gate at the coordinator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import counterflow as cf
+from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
+from counterflow.federation import Audit, Policy, QuestionGate
+from counterflow.protocol import Ask, Change
+
+WHOLE = """
+unit = "boiler"
+
+[leave]
+methods = ["sufficient", "penalty"]
+kinds = ["Sufficient"]
+largest_rows = 1_000
+largest_bytes = 2_000
+
+[privacy]
+demanded = true
+epsilon = 0.5
+delta = 1e-7
+window = 3
+ledger = "budgets"
+published = true
+simulation = true
+
+[ask]
+turbine = ["valve", "pump"]
+"unit 7" = ["*"]
+
+[answers]
+allowed = false
+"""
+
+
+def test_a_policy_says_what_its_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(WHOLE)
+    policy = Policy.read(path)
+    assert policy == Policy(
+        "boiler", ("sufficient", "penalty"), frozenset({"Sufficient"}), 1000, 2000, True, 0.5, 1e-7, 3,
+        tmp_path / "budgets", True, True, {"turbine": ("valve", "pump"), "unit 7": ("*",)}, False,
+    )  # fmt: skip
+    path.write_text(policy.to_text())
+    assert Policy.read(path) == policy
+
+
+def test_defaults_are_strict() -> None:
+    policy = Policy.from_text('unit = "boiler"')
+    assert policy.demanded
+    assert not policy.simulation
+    assert not policy.published
+    assert policy.methods == ("sufficient",)
+    assert not policy.ask
+    assert policy.may_ask("turbine", "boiler", ["fuel"]) is not None
+    assert policy.may_ask("turbine", "boiler", []) is not None
+    assert policy.may_ask("boiler", "boiler", ["fuel"]) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "text"),
+    [
+        ('unit = "boiler"', "unit = 3", 2, "must be text"),
+        ('unit = "boiler"', 'unit = "boiler"\nunits = 1', 3, "there is no such key"),
+        ('methods = ["sufficient", "penalty"]', 'methods = ["centralized"]', 5, "'centralized' is unknown"),
+        ('methods = ["sufficient", "penalty"]', 'methods = "sufficient"', 5, "must be a list"),
+        ('kinds = ["Sufficient"]', 'kinds = ["Answer"]', 6, "'Answer' is unknown"),
+        ("largest_rows = 1_000", "largest_rows = 0", 7, "whole number from 1"),
+        ("largest_bytes = 2_000", "largest_bytes = 1e3", 8, "whole number from 1"),
+        ("demanded = true", "demanded = 1", 11, "true or false"),
+        ("demanded = true", "demand = true", 11, "there is no such key; there are demanded"),
+        ("epsilon = 0.5", "epsilon = -1", 12, "above 0"),
+        ("epsilon = 0.5", "epsilon = inf", 12, "finite"),
+        ("delta = 1e-7", "delta = 1", 13, "below 1"),
+        ("window = 3", "window = true", 14, "whole number"),
+        ('ledger = "budgets"', 'ledger = ""', 15, "must be text"),
+        ('turbine = ["valve", "pump"]', 'turbine = "valve"', 20, "must be a list"),
+        ('turbine = ["valve", "pump"]', "turbine = [1]", 20, "must be a list"),
+        ('"unit 7" = ["*"]', '"unit 7" = [""]', 21, "must be a list"),
+        ("allowed = false", "allowed = 'no'", 24, "true or false"),
+        ("[answers]\nallowed = false", "[answer]\nallowed = false", 23, "there is no such key"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(old: str, new: str, line: int, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    assert old in WHOLE
+    path.write_text(WHOLE.replace(old, new))
+    with pytest.raises(OptionError, match=text) as caught:
+        Policy.read(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+
+
+def test_files_that_are_no_policy_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    with pytest.raises(StorageError, match="cannot be read"):
+        Policy.read(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(StorageError, match="UTF-8"):
+        Policy.read(path)
+    path.write_bytes(b"#" * (1 << 21))
+    with pytest.raises(StorageError, match="bytes"):
+        Policy.read(path)
+    for text in ("unit = ", "unit = " + "[" * 100_000, "x = " + "1" * 10_000):
+        with pytest.raises(OptionError, match="not TOML"):
+            Policy.from_text(text)
+    with pytest.raises(OptionError, match="must be text"):
+        Policy.from_text("")
+
+
+def test_the_asking_part_travels() -> None:
+    policy = Policy.from_text(WHOLE)
+    told = json.loads(json.dumps(policy.asking()))
+    again = Policy.from_asking(told)
+    assert again.asking() == policy.asking()
+    assert again.methods == (), "a policy that has travelled lets nothing out"
+    for wrong in ({}, {**told, "more": 1}, {**told, "ask": {"turbine": "valve"}}, {**told, "answers": 1}, None, []):
+        with pytest.raises(OptionError):
+            Policy.from_asking(wrong)
+
+
+# ---- the gate
+
+INPUTS = {"boiler": ("fuel", "valve"), "turbine": ("speed",), "condenser": ()}
+
+
+def gate(audit: Audit | None = None, **texts: str) -> QuestionGate:
+    return QuestionGate(
+        {name: Policy.from_text(f'unit = "{name}"\n' + texts.get(name, "")) for name in INPUTS}, INPUTS, audit
+    )
+
+
+def change(cause: str, *values: float, unit: str = "turbine", absolute: bool = False, channels: str = "") -> Change:
+    return Change(unit, cause, absolute, 0, channels, np.array([values], np.float64))
+
+
+EFFECT = Ask("turbine", "effect", 0, 1)
+
+
+def test_a_question_needs_the_leave_of_every_unit_it_is_about() -> None:
+    closed, opened = gate(), gate(boiler='[ask]\nturbine = ["valve"]')
+    valve, fuel, own = change("boiler", 0, 1), change("boiler", 1, 1), change("turbine", 1)
+    assert "does not let 'turbine' ask" in (closed.refusal("turbine", [valve], EFFECT) or "")
+    assert opened.refusal("turbine", [valve], EFFECT) is None
+    assert opened.refusal("turbine", [valve, own], EFFECT) is None
+    assert "'fuel'" in (opened.refusal("turbine", [fuel], EFFECT) or "")
+    assert "'fuel'" in (opened.refusal("turbine", [valve, fuel], EFFECT) or "")
+    assert closed.refusal("turbine", [own], EFFECT) is None
+    assert "'boiler'" in (opened.refusal("condenser", [change("boiler", 0, 1, unit="condenser")], EFFECT) or "")
+
+
+def test_replacing_an_input_by_zero_is_asking_about_it() -> None:
+    """Adding zero is not; and only the columns that are meant count."""
+    opened = gate(boiler='[ask]\nturbine = ["valve"]')
+    assert "'fuel'" in (opened.refusal("turbine", [change("boiler", 0, 0, absolute=True)], EFFECT) or "")
+    assert opened.refusal("turbine", [change("boiler", 9, 0, absolute=True, channels="1")], EFFECT) is None
+    assert opened.refusal("turbine", [change("boiler", 9, 1, channels="1")], EFFECT) is None
+
+
+def test_attribution_needs_leave_for_everything() -> None:
+    ask = Ask("turbine", "attribute", 0, 1)
+    assert gate(boiler='[ask]\nturbine = ["valve"]').refusal("turbine", [], ask) is not None
+    assert gate(boiler='[ask]\nturbine = ["valve", "fuel"]').refusal("turbine", [], ask) is None
+    assert gate(boiler='[ask]\nturbine = ["*"]').refusal("turbine", [], ask) is None
+
+
+def test_a_unit_may_forbid_its_own_questions() -> None:
+    closed = gate(turbine="[answers]\nallowed = false", boiler='[ask]\nturbine = ["*"]')
+    assert "answers.allowed" in (closed.refusal("turbine", [change("boiler", 1, 0)], EFFECT) or "")
+    without = QuestionGate({"turbine": Policy("turbine")}, INPUTS)
+    assert "no policy" in (without.refusal("turbine", [change("boiler", 1, 0)], EFFECT) or "")
+
+
+def test_a_change_of_another_size_is_refused() -> None:
+    opened = gate(boiler='[ask]\nturbine = ["*"]')
+    assert "has 2 inputs" in (opened.refusal("turbine", [change("boiler", 1)], EFFECT) or "")
+    assert "has 0 inputs" in (opened.refusal("turbine", [change("pump", 1)], EFFECT) or "")
+
+
+def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:
+    plant = cf.Plant(
+        units=(cf.Unit("boiler", 1, ["fuel", "valve"], 1), cf.Unit("turbine", 1, ["speed"], 1),
+               cf.Unit("condenser", 1, [], 1)),
+        A=0.5 * np.eye(3), B=np.ones((3, 3)), C=np.eye(3), Q=np.eye(3), R=np.eye(3),
+    )  # fmt: skip
+    knowledge = cf.fit(plant.simulate(30, rng=1), plant, method="oracle").server.knowledge()
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        opened = gate(audit, boiler='[ask]\nturbine = ["valve"]')
+        (found,) = opened.answer(knowledge, "turbine", [change("boiler", 0, 1)], EFFECT)
+        assert found.mean.shape == (1, 1)
+        with pytest.raises(PrivacyError, match=r"'fuel'.*change its policy"):
+            opened.answer(knowledge, "turbine", [change("boiler", 1, 0)], EFFECT)
+        with pytest.raises(ProtocolError, match="asks as 'boiler'"):
+            opened.answer(knowledge, "turbine", [change("boiler", 0, 1, unit="boiler")], EFFECT)
+        with pytest.raises(ProtocolError, match="asks as 'turbine'"):
+            opened.answer(knowledge, "boiler", [], EFFECT)
+        with pytest.raises(ProtocolError, match="takes part"):
+            opened.answer(knowledge, "pump", [], Ask("pump", "effect", 0, 1))
+        with pytest.raises(ProtocolError, match="1000 at most"):
+            opened.answer(knowledge, "turbine", [change("boiler", 0, 1)] * 1001, EFFECT)
+        reach = opened.answer(knowledge, "turbine", [], Ask("turbine", "reach", 0, 2))
+        assert [part.share for part in reach] == ["turbine", "condenser"], "not all of the boiler's inputs are open"
+        events = [record["event"] for record in audit.records()]
+    assert events == ["answered", "refused", "refused", "refused", "refused", "refused", "answered"]
+    with pytest.raises(PrivacyError, match="policy is that of unit 'boiler'"):
+        QuestionGate({"turbine": Policy("boiler")}, INPUTS)
