@@ -252,8 +252,7 @@ def draw(found: dict[str, Any]) -> None:
             middle.plot(steps, np.median(each, axis=1), "o-", color=colour, markersize=4)
         left.axhline(1.0, color=MUTED, linewidth=0.8)
         left.annotate(
-            "answering nothing; published: with and without privacy", (EPSILONS[-1], 1.0), (0, 5),
-            textcoords="offset points", ha="right", color=MUTED, fontsize=7,
+            "answering nothing", (EPSILONS[0], 1.0), (2, -12), textcoords="offset points", color=MUTED, fontsize=7,
         )  # fmt: skip
         steps = np.array([int(k) for k in found["length"]], float)
         first = np.median(column(found["length"][str(int(steps[0]))]["sufficient"]))
@@ -297,8 +296,11 @@ def draw(found: dict[str, Any]) -> None:
             axis.set_xlabel(x)
         left.set_ylabel("relative error of the couplings B_mn")
         left.legend(frameon=False, fontsize=7.5, loc="lower left", bbox_to_anchor=(0.0, 0.12))
-        right.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-        right.set_ylim(top=3.0)
+        right.legend(frameon=False, fontsize=7, loc="upper left")
+        right.set_ylim(0.1, 9.0)
+        for axis in (left, middle, right):
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.yaxis.set_minor_formatter(lambda value, _: "")
         figure.savefig(PICTURE, dpi=170)
         plt.close(figure)
 

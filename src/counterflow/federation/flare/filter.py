@@ -1,0 +1,69 @@
+"""The last look at what leaves a plant: bytes that its guard has approved, in an envelope, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+
+from counterflow.errors import CounterflowError, ProtocolError
+from counterflow.federation.flare import envelope
+from counterflow.federation.guard import Guard
+
+_guards: list[Guard] = []  # a job has a process of its own, and in it one guard
+
+
+def guarding(guard: Guard) -> None:
+    """From now on the filter of this process asks this guard."""
+    _guards[:] = [guard]
+
+
+class OutgoingFilter(Filter):
+    """Stands in ``privacy.json`` of the plant, which no job can change, and sees every result of a task.
+
+    A result that has an unknown key or header, or bytes that were not approved for this job, is replaced by a refusal
+    without content, and the refusal is audited.
+    """
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """FLARE calls this before a result leaves."""
+        try:
+            refused = self._checked(shareable)
+        except CounterflowError as error:
+            self._audit(error)
+            self.log_error(fl_ctx, f"kept here: {error}", fire_event=False)
+            return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION) if refused else self._copied(shareable)
+
+    @staticmethod
+    def _checked(shareable: Shareable) -> bool:
+        """Whether the executor refused; raises if anything in the result may not leave."""
+        headers = shareable.get(ReservedHeaderKey.HEADERS) or {}
+        content = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
+        if not content and set(headers) == {ReservedHeaderKey.RC}:
+            return True
+        if headers:
+            raise ProtocolError(f"a result has the headers {str(sorted(map(str, headers)))[:200]}, and may have none")
+        messages = envelope.unpacked(content, _guards[0].unit if _guards else "")
+        for sequence, data in messages:
+            if not _guards or not _guards[0].approved(data):
+                raise ProtocolError(f"message {sequence} of {len(data)} bytes was not approved by this plant's guard")
+        return False
+
+    @staticmethod
+    def _copied(shareable: Shareable) -> Shareable:
+        """Only what was looked at."""
+        content: dict[str, Any] = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
+        return Shareable(content)
+
+    @staticmethod
+    def _audit(error: CounterflowError) -> None:
+        if not _guards:
+            return
+        try:
+            _guards[0].refuse("filter", b"", error)
+        except CounterflowError:
+            return  # it is written down, and raised again

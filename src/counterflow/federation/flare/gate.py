@@ -1,0 +1,96 @@
+"""What a site lets in, built into FLARE's processes by ``<kit>/local/resources.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.app_validation import AppValidator
+from nvflare.fuel.f3.cellnet.net_agent import NetAgent
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+from counterflow.errors import CounterflowError
+from counterflow.federation.flare import jobs
+
+_SIGNATURES = {
+    ".__nvfl_sig.json",
+    ".__nvfl_submitter.crt",
+}  # of whoever submitted, in every folder; FLARE verifies them
+COMMANDS = frozenset(  # what a server needs to say to a plant to run a job
+    {
+        *("train.deploy", "train.start_job", "train.abort", "train.delete_run", "train.check_status"),
+        *("train.notify_job_status", "scheduler.check_resource", "scheduler.cancel_resource", "sys.report_version"),
+    }
+)
+
+
+class JobGate(AppValidator):
+    """Refuses every application that is not, to the letter, one of Counterflow's two configurations.
+
+    FLARE's own checks are of classes by name and of folders with code; a configuration language remains, and arguments
+    of any kind to the class that is allowed.
+    """
+
+    def validate(self, app_folder: str) -> tuple[str, dict[str, bool]]:
+        """FLARE calls this before it deploys: (reason to refuse or "", properties)."""
+        try:
+            refusal = self._refusal(Path(app_folder))
+        except (OSError, UnicodeDecodeError, CounterflowError) as error:
+            refusal = str(error)
+        return (f"Counterflow refuses this job. {refusal}" if refusal else ""), {}
+
+    @staticmethod
+    def _refusal(folder: Path) -> str:
+        places = sorted(place for place in folder.rglob("*") if not place.is_dir() or place.is_symlink())
+        files = {place.relative_to(folder).as_posix(): place for place in places if place.name not in _SIGNATURES}
+        for name, read in ((jobs.COORDINATOR_FILE, jobs.read_coordinator), (jobs.PLANT_FILE, jobs.read_plant)):
+            if set(files) == {f"config/{name}"}:
+                place = files[f"config/{name}"]
+                if place.is_symlink() or place.stat().st_size > jobs.LARGEST:
+                    return f"{name} is a link or too large"
+                read(place.read_text("utf-8"))
+                return ""
+        return f"it must hold one configuration of Counterflow and nothing else, it holds {sorted(files)!s:.200}"
+
+
+class SiteLock:
+    """Takes from a site's FLARE what any participant may ask of any other over its network.
+
+    FLARE answers requests to stop, to change where the root of the network is, to echo and to send in bulk, from every
+    cell that has a certificate: one plant could stop another. Our jobs need none of them.
+    """
+
+    def __init__(self) -> None:
+        NetAgent.__init__ = _registers_nothing
+
+
+class PlantLock(SiteLock):
+    """Takes from a plant's FLARE, besides, every command of a server's that running a job does not need.
+
+    FLARE asks ``authorization.json`` about a command only if the server marks it as one to be asked about; without
+    the mark, shell commands run. That policy holds against operators, then, and this one against a server too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        kept = [
+            processor
+            for processor in ClientRequestProcessors.request_processors
+            if set(processor.get_topics()) <= COMMANDS
+        ]
+        ClientRequestProcessors.request_processors[:] = kept
+
+
+class _Deaf:
+    """Stands in for a cell while an agent registers what it would answer."""
+
+    def register_request_cb(self, *given: object, **named: object) -> None:
+        """Forget it."""
+
+
+_registers_all = NetAgent.__init__
+
+
+def _registers_nothing(self: NetAgent, cell: Any, *given: Any, **named: Any) -> None:
+    _registers_all(self, _Deaf(), *given, **named)
+    self.cell = getattr(cell, "core_cell", cell)

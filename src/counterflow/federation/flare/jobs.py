@@ -1,0 +1,142 @@
+"""A fit as a FLARE job: three JSON files that name two installed classes, and carry no code.
+
+``read_plant`` and ``read_coordinator`` are what a site checks an arriving job with (``gate.JobGate``): the file must be
+exactly what ``write`` would have written for the job that it holds. So nothing of FLARE's own language for
+configurations (components, filters, handlers, variables) is open to whoever submits.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from pathlib import Path
+from typing import Any
+
+from counterflow.errors import ProtocolError
+from counterflow.federation.flare import envelope
+from counterflow.federation.flare.kit import CONTROLLER, EXECUTOR
+
+POLL = (0.01, 0.0125)  # seconds between a plant's questions for work: at least, and for every plant; FLARE's 2 s would
+# be most of a round, and many plants that ask all the time leave no core for the server
+DEADLINE = 600  # seconds that a plant may take for one answer
+LARGEST = 1_000_000  # bytes of a configuration
+COORDINATOR_FILE = "config_fed_server.json"
+PLANT_FILE = "config_fed_client.json"
+
+
+def write(folder: Path, job_id: str, job: str, units: tuple[str, ...], deadline: int = DEADLINE) -> Path:
+    """Write a job for ``Operator.submit``; returns its folder.
+
+    Parameters
+    ----------
+    folder : where; the job's folder is made in it.
+    job_id : names the job; the same job submitted again goes on where it stopped.
+    job : the job as JSON text, opaque here.
+    units : all of them take part, or the job does not start.
+    deadline : seconds that a plant may take for one answer.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from counterflow.federation.flare import jobs
+    >>> made = jobs.write(pathlib.Path(tempfile.mkdtemp()), "fit-1", '{"id": "fit-1"}', ("boiler", "turbine"))
+    >>> sorted(p.relative_to(made).as_posix() for p in made.rglob("*.json"))  # doctest: +NORMALIZE_WHITESPACE
+    ['coordinator/config/config_fed_server.json', 'meta.json', 'plant/config/config_fed_client.json']
+    >>> jobs.read_plant((made / "plant/config/config_fed_client.json").read_text())
+    '{"id": "fit-1"}'
+    """
+    made = folder / job_id
+    meta = {
+        "name": job_id,
+        "resource_spec": {},
+        "deploy_map": {"coordinator": ["server"], "plant": list(units)},
+        "min_clients": len(units),
+        "mandatory_clients": list(units),
+    }
+    for place, content in (
+        (made / "meta.json", meta),
+        (made / "coordinator" / "config" / COORDINATOR_FILE, _coordinator(job, deadline, _poll(len(units)))),
+        (made / "plant" / "config" / PLANT_FILE, _plant(job)),
+    ):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return made
+
+
+def read_plant(text: str) -> str:
+    """The job in a plant's configuration; ProtocolError if there is anything else in it."""
+    read = _parsed(text)
+    try:
+        job = decoded(read["executors"][0]["executor"]["args"]["job"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise ProtocolError("job: the configuration of a plant does not hold a job of Counterflow") from error
+    if read != _plant(job):
+        raise ProtocolError("job: the configuration of a plant holds more than a job of Counterflow")
+    return job
+
+
+def read_coordinator(text: str) -> str:
+    """The job in the coordinator's configuration; ProtocolError if there is anything else in it."""
+    read = _parsed(text)
+    try:
+        arguments, poll = read["workflows"][0]["args"], read["server"]["task_request_interval"]
+        job, deadline = decoded(arguments["job"]), arguments["deadline"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ProtocolError("job: the configuration of the coordinator does not hold a job of Counterflow") from error
+    plausible = type(deadline) is int and 1 <= deadline <= 86_400 and type(poll) is float and _poll(0) <= poll <= 10
+    if not plausible or read != _coordinator(job, deadline, poll):
+        raise ProtocolError("job: the configuration of the coordinator holds more than a job of Counterflow")
+    return job
+
+
+def encoded(job: str) -> str:
+    """A job as plain letters: FLARE would look for variables in braces, and for components in nested tables."""
+    return base64.b64encode(job.encode()).decode("ascii")
+
+
+def decoded(letters: object) -> str:
+    """The job again; ProtocolError if the letters are none."""
+    if not isinstance(letters, str) or len(letters) > LARGEST:
+        raise ProtocolError("job: must be letters of base 64")
+    try:
+        return base64.b64decode(letters.encode("ascii"), validate=True).decode("utf-8")
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError("job: must be letters of base 64") from error
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > LARGEST:
+        raise ProtocolError(f"job: a configuration of {len(text)} characters is over the limit of {LARGEST}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("job: a configuration is not valid JSON") from error
+
+
+def _poll(units: int) -> float:
+    least, each = POLL
+    return max(least, each * units) if units > 4 else least
+
+
+def _coordinator(job: str, deadline: int, poll: float) -> dict[str, Any]:
+    return {
+        "format_version": 2,
+        "np_download_chunk_size": 0,  # arrays and bytes travel in the message, not in a second conversation
+        "server": {"task_request_interval": poll},
+        "workflows": [{"id": "coordinator", "path": CONTROLLER, "args": {"job": encoded(job), "deadline": deadline}}],
+        "components": [],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }
+
+
+def _plant(job: str) -> dict[str, Any]:
+    return {
+        "format_version": 2,
+        "np_download_chunk_size": 0,
+        "executors": [{"tasks": [envelope.TASK], "executor": {"path": EXECUTOR, "args": {"job": encoded(job)}}}],
+        "components": [],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }

@@ -1,0 +1,221 @@
+"""The hardened local policy of a kit: what FLARE is allowed to do at this site, whoever asks.
+
+A kit as FLARE makes it lets an operator ship code, read files with shell commands and collect error logs. This module
+writes the files in ``<kit>/local`` that forbid it, in full, so that no default of FLARE's fills a gap:
+
+==================  =================================================================================================
+resources.json      one class may be built from a job; logs are not streamed; jobs that are not ours are refused
+                    (``gate.JobGate``); commands that no job of ours needs are not even registered (``gate.PlantLock``)
+authorization.json  no role may ship code, run shell commands or operate the site
+privacy.json        one scope, whose filter lets approved bytes out and nothing else (``filter.OutgoingFilter``)
+counterflow.json    where this site keeps its sessions and, at a plant, which unit it is: never taken from a job
+==================  =================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from counterflow.errors import StorageError
+
+_PACKAGE = "counterflow.federation.flare"
+CONTROLLER = f"{_PACKAGE}.controller.CoordinatorController"
+EXECUTOR = f"{_PACKAGE}.executor.PlantExecutor"
+FILTER = f"{_PACKAGE}.filter.OutgoingFilter"
+LOCAL_FILE = "counterflow.json"
+SCOPE = "counterflow"
+ROLES = ("project_admin", "org_admin", "lead", "member")
+RIGHTS = (
+    *("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands", "byoc"),
+    "server-predeployed-flwr",
+)
+_GRANTED = {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a site says of itself in ``<kit>/local/counterflow.json``.
+
+    Parameters
+    ----------
+    unit : the unit of a plant, "" at the server.
+    home : absolute path of the folder with this site's sessions (and, at a plant, all that ``join`` has put there).
+    """
+
+    unit: str
+    home: Path
+
+    @classmethod
+    def read(cls, kit: Path) -> Local:
+        """From the kit; StorageError if it is not what ``harden`` writes."""
+        path = kit / "local" / LOCAL_FILE
+        read = read_json(path)
+        if (
+            set(read) != {"unit", "home"}
+            or not all(isinstance(value, str) for value in read.values())
+            or not os.path.isabs(read["home"])
+        ):
+            raise StorageError(f"federation: {path} must name 'unit' and an absolute 'home'; run the join again")
+        return cls(read["unit"], Path(read["home"]))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of a kit."""
+    try:
+        read = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StorageError(f"federation: {path} cannot be read ({error}); make the kit again") from error
+    if not isinstance(read, dict):
+        raise StorageError(f"federation: {path} does not hold a table; make the kit again")
+    return read
+
+
+def is_server(kit: Path) -> bool:
+    """Whether a kit is the server's; StorageError if it is no kit at all.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from counterflow.federation.flare.kit import is_server
+    >>> kit = pathlib.Path(tempfile.mkdtemp())
+    >>> (kit / "startup").mkdir()
+    >>> _ = (kit / "startup" / "fed_server.json").write_text("{}")
+    >>> is_server(kit)
+    True
+    """
+    if (kit / "startup" / "fed_server.json").is_file():
+        return True
+    if (kit / "startup" / "fed_client.json").is_file():
+        return False
+    raise StorageError(f"federation: {kit} is not the kit of a server or a plant")
+
+
+def harden(kit: Path, home: Path, unit: str = "") -> None:
+    """Write the local policy of a kit, replacing what is there.
+
+    Parameters
+    ----------
+    kit : as ``certificates.assemble`` returned it.
+    home : folder of this site's sessions, made if needed.
+    unit : a plant's unit.
+    """
+    server = is_server(kit)
+    if server == bool(unit):
+        raise StorageError(f"federation: {kit} is the kit of a {'server' if server else 'plant'}, got unit {unit!r}")
+    home = home.absolute()
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files: dict[str, Any] = {
+        "resources.json": _server_resources(home) if server else _plant_resources(),
+        "authorization.json": {"format_version": "1.0", "permissions": permissions()},
+        LOCAL_FILE: {"unit": unit, "home": str(home)},
+    }
+    if not server:
+        files["privacy.json"] = {
+            "scopes": [{"name": SCOPE, "properties": {}, "task_result_filters": [{"path": FILTER, "args": {}}]}],
+            "default_scope": SCOPE,
+        }
+    local = kit / "local"
+    local.mkdir(exist_ok=True)
+    for name in ("resources.json", "authorization.json", "privacy.json"):
+        for left in (local / f"{name}.default", local / f"{name}.sample"):
+            left.unlink(missing_ok=True)  # FLARE would read a default where ours is missing
+    for name, content in files.items():
+        draft = local / f"{name}.part"
+        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        draft.chmod(0o600)
+        draft.replace(local / name)
+    kit.chmod(0o700)
+
+
+def permissions() -> dict[str, dict[str, str]]:
+    """Rights of every role: an operator submits jobs, stops its own and sees their state; nobody does anything else.
+
+    Examples
+    --------
+    >>> from counterflow.federation.flare.kit import permissions
+    >>> permissions()["lead"]["byoc"], permissions()["project_admin"]["shell_commands"]
+    ('none', 'none')
+    """
+    return {
+        role: {right: _GRANTED.get(right, "none") if role == "lead" else "none" for right in RIGHTS} for role in ROLES
+    }
+
+
+def _plant_resources() -> dict[str, Any]:
+    return {
+        "format_version": 2,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": [EXECUTOR],
+        "allow_log_streaming": False,
+        "client": {"retry_timeout": 30, "compression": "None"},
+        "app_validator": {"path": f"{_PACKAGE}.gate.JobGate", "args": {}},
+        "components": [
+            _component("lock", f"{_PACKAGE}.gate.PlantLock"),
+            *_no_resources(),
+            _component(
+                "process_launcher", "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
+            ),
+        ],
+    }
+
+
+def _server_resources(home: Path) -> dict[str, Any]:
+    storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
+    return {
+        "format_version": 2,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": [CONTROLLER],
+        "allow_log_streaming": False,
+        "servers": [  # a plant says every 10 s that it is there
+            {"admin_storage": "transfer", "max_num_clients": 100, "heart_beat_timeout": 60, "admin_timeout": 10.0}
+        ],
+        "snapshot_persistor": {
+            "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
+            "args": {
+                "uri_root": "/",
+                "storage": {"path": storage, "args": {"root_dir": str(home / "flare" / "snapshots"), "uri_root": "/"}},
+            },
+        },
+        "app_validator": {"path": f"{_PACKAGE}.gate.JobGate", "args": {}},
+        "components": [
+            _component("lock", f"{_PACKAGE}.gate.SiteLock"),
+            _component(
+                "job_scheduler",
+                "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
+                max_jobs=4,
+                min_schedule_interval=1.0,
+            ),
+            _component(
+                "job_manager",
+                "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
+                uri_root=str(home / "flare" / "jobs"),
+                job_store_id="job_store",
+            ),
+            _component("job_store", storage),
+            _component(
+                "process_launcher", "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"
+            ),
+        ],
+    }
+
+
+def _no_resources() -> list[dict[str, Any]]:
+    """FLARE asks a plant for graphics processors before a job; there is nothing to ask for."""
+    return [
+        _component(
+            "resource_manager",
+            "nvflare.app_common.resource_managers.passthrough_resource_manager.PassthroughResourceManager",
+        ),
+        _component(
+            "resource_consumer",
+            "nvflare.app_common.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer",
+        ),
+    ]
+
+
+def _component(name: str, path: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": name, "path": path, "args": arguments}

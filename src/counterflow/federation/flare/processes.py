@@ -1,0 +1,147 @@
+"""A site's processes: started as children without a shell, found by what they serve, ended without leaving any behind.
+
+FLARE runs one parent process at every site and one more for each job. A job's process outlives a parent that is
+killed, so a site's processes are found by their command lines, which name the kit, and not by a list of children.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from counterflow.errors import StorageError
+from counterflow.federation.flare import require_flare
+from counterflow.federation.flare.kit import is_server, read_json
+
+PATIENCE = 10.0  # seconds between a request to end and the end
+_MODULES = "nvflare.private.fed.app."
+_SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Running:
+    """One process of a site: its id, and whether it is a job's (else the parent's)."""
+
+    pid: int
+    job: bool
+
+
+def command(kit: Path) -> list[str]:
+    """What starts a site, in the foreground: the same as FLARE's ``sub_start.sh --once``.
+
+    Without the shell in between there is no question which Python runs, and no folder of somebody else's on its path.
+    """
+    kit = kit.absolute()
+    common = [sys.executable, "-u", "-m"]
+    if is_server(kit):
+        started = [*common, f"{_MODULES}server.server_train", "-m", str(kit), "-s", "fed_server.json"]
+        return [*started, "--set", "secure_train=true", f"org={_organisation(kit)}", "config_folder="]
+    described = read_json(kit / "startup" / "fed_client.json")
+    name = described["client"]["fqsn"]
+    started = [*common, f"{_MODULES}client.client_train", "-m", str(kit), "-s", "fed_client.json"]
+    return [*started, "--set", "secure_train=true", f"uid={name}", f"org={_organisation(kit)}", "config_folder="]
+
+
+def environment() -> dict[str, str]:
+    """The environment of a site's processes: no module from the working directory, one thread for linear algebra."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "NVFL"))}
+    fixed = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "MALLOC_ARENA_MAX": "4", "GRPC_VERBOSITY": "NONE"}
+    return {**kept, **fixed, **{name: kept.get(name, "1") for name in _SINGLE}}
+
+
+def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start a site as a child of this process; what it prints goes to ``log``."""
+    require_flare()
+    kit = kit.absolute()
+    if running(kit):
+        raise StorageError(f"federation: {kit.name} runs already (process {running(kit)[0].pid}); stop it first")
+    (kit / "transfer").mkdir(exist_ok=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    stream: IO[bytes]
+    with open(log, "ab") as stream:
+        return subprocess.Popen(
+            command(kit),
+            cwd=kit,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # an interrupt at the terminal is for whoever started us, who then calls stop
+        )
+
+
+def become(kit: Path) -> None:
+    """Turn this process into the site's: what a systemd unit runs."""
+    require_flare()
+    kit = kit.absolute()
+    (kit / "transfer").mkdir(exist_ok=True)
+    os.chdir(kit)
+    os.execve(sys.executable, command(kit), environment())
+
+
+def running(kit: Path) -> list[Running]:
+    """The live processes of a site, parent first."""
+    import psutil
+
+    wanted = str(kit.absolute())
+    found: list[Running] = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            arguments: Sequence[str] = process.cmdline()
+        except psutil.Error:
+            continue
+        if wanted not in arguments:
+            continue
+        modules = [argument for argument in arguments if argument.startswith(_MODULES)]
+        if modules:
+            found.append(Running(process.pid, not modules[0].endswith(("client_train", "server_train"))))
+    return sorted(found, key=lambda process: process.job)
+
+
+def stop(kit: Path, patience: float = PATIENCE) -> int:
+    """End all processes of a site, kindly and then by force; returns how many there were."""
+    first = running(kit)
+    for process in first:
+        _send(process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    left = running(kit)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = running(kit)
+    while left:
+        for process in left:
+            _send(process.pid, signal.SIGKILL)
+        time.sleep(0.05)
+        left = running(kit)
+    return len(first)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended by itself meanwhile
+    except PermissionError as error:
+        raise StorageError(f"federation: process {pid} is another user's; stop the site as that user") from error
+
+
+def _organisation(kit: Path) -> str:
+    """From the certificate's subject, where FLARE's start script would have it as plain text."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    path = kit / "startup" / ("server.crt" if is_server(kit) else "client.crt")
+    try:
+        subject = x509.load_pem_x509_certificate(path.read_bytes()).subject
+        return str(subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
+    except (OSError, ValueError, IndexError) as error:
+        raise StorageError(f"federation: {path} has no organisation ({error}); make the kit again") from error

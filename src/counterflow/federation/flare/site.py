@@ -1,0 +1,149 @@
+"""A site's own folder: what a plant brings to jobs, and where plants and coordinator keep their sessions.
+
+::
+
+    home/                       of a plant                     of the server
+      log.safetensors           its log, one unit
+      model.safetensors         its local model, if it has one
+      policy.toml               what may leave
+      audit.jsonl               what has left
+      sessions/<job>/           journal of each job            journal of each job
+      states/<job>.json                                        how far each job is
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from counterflow.errors import CounterflowError, StorageError
+from counterflow.federation.audit import Audit
+from counterflow.federation.coordinator_session import CoordinatorSession
+from counterflow.federation.description import Description
+from counterflow.federation.flare.kit import Local
+from counterflow.federation.guard import Guard
+from counterflow.federation.job import Job
+from counterflow.federation.machines import UnitData, unit_machine
+from counterflow.federation.plant_session import PlantSession
+from counterflow.federation.policy import Policy
+from counterflow.plant import LocalModel, Recording
+
+HANDOVER = 30.0  # seconds
+_LETTERS = ("A", "B", "C", "Q", "R")
+_Session = TypeVar("_Session")
+
+
+@dataclass(frozen=True)
+class PlantSite:
+    """A plant as its kit describes it; nothing of it comes from a job."""
+
+    unit: str
+    home: Path
+
+    @classmethod
+    def of_kit(cls, kit: Path) -> PlantSite:
+        """The plant of a hardened kit."""
+        local = Local.read(kit)
+        if not local.unit:
+            raise StorageError(f"federation: {kit} is not the kit of a plant")
+        return cls(local.unit, local.home)
+
+    def bind(self, recording: Recording, model: LocalModel | None, policy: str) -> None:
+        """Put the plant's own log, model and policy (its text) into its folder; other units' parts are not taken."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Recording({self.unit: recording[self.unit]}, recording.dt).save(self.home / "log.safetensors")
+        Policy.from_text(policy, self.home / "policy.toml")
+        (self.home / "policy.toml").write_text(policy, encoding="utf-8")
+        if model is not None:
+            _save_model(model, self.home / "model.safetensors")
+
+    def own(self) -> UnitData:
+        """What the plant brings to a job."""
+        recording = Recording.load(self.home / "log.safetensors")
+        part = recording[self.unit]
+        model = self.home / "model.safetensors"
+        return UnitData(part.unit, part.y, part.u, _load_model(model) if model.exists() else None)
+
+    def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
+        """The guard of one job."""
+        return Guard(job, Description.of(own), Policy.read(self.home / "policy.toml"), audit)
+
+    def audit(self) -> Audit:
+        """The log of what has left."""
+        return Audit(self.home / "audit.jsonl")
+
+    def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
+        """The session of one job, where it stopped."""
+        folder = self.home / "sessions" / job.id
+        return _handed_over(lambda: PlantSession.open(folder, self.unit, job, lambda: unit_machine(job, own), guard))
+
+
+@dataclass(frozen=True)
+class CoordinatorSite:
+    """The server's folder."""
+
+    home: Path
+
+    @classmethod
+    def of_kit(cls, kit: Path) -> CoordinatorSite:
+        """The server of a hardened kit."""
+        local = Local.read(kit)
+        if local.unit:
+            raise StorageError(f"federation: {kit} is not the kit of the server")
+        return cls(local.home)
+
+    def session(self, job: Job) -> CoordinatorSession:
+        """The session of one job, where it stopped."""
+        return _handed_over(lambda: CoordinatorSession.open(self.home / "sessions" / job.id, job))
+
+    def write_state(self, job_id: str, **fields: Any) -> None:
+        """Say how far a job is; readers see the last state or this one, never a part of it."""
+        path = self.home / "states" / f"{job_id}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".part")
+        draft.write_text(json.dumps(fields), encoding="utf-8")
+        draft.replace(path)
+
+    def state(self, job_id: str) -> dict[str, Any]:
+        """How far a job is; empty if it has not begun."""
+        try:
+            read = json.loads((self.home / "states" / f"{job_id}.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StorageError(f"federation: the state of job {job_id!r} cannot be read ({error})") from error
+        return dict(read)
+
+
+def _handed_over(opened: Callable[[], _Session]) -> _Session:
+    """The session, once the process of an earlier run, which takes seconds to see that it is over, has let go of it."""
+    deadline = time.monotonic() + HANDOVER
+    while True:
+        try:
+            return opened()
+        except StorageError as error:
+            if "in use by another process" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _save_model(model: LocalModel, path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save
+
+    path.write_bytes(save({letter: np.ascontiguousarray(getattr(model, letter)) for letter in _LETTERS}))
+
+
+def _load_model(path: Path) -> LocalModel:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(path.read_bytes())
+        return LocalModel(**{letter: arrays[letter] for letter in _LETTERS})
+    except (SafetensorError, OSError, KeyError, CounterflowError) as error:
+        raise StorageError(f"federation: {path} is not a local model ({error}); bind it again") from error

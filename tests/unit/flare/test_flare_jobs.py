@@ -1,0 +1,239 @@
+"""What crosses and what is deployed, without FLARE: envelopes, job files, kits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import counterflow as cf
+from counterflow.federation.flare import VERSION, certificates, envelope, jobs, kit, require_flare, site
+from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.job import Job
+
+JOB = json.dumps({"id": "fit-1", "braces": "{workspace}", "path": "os.system"})
+
+
+def test_envelopes_come_back_as_they_went() -> None:
+    messages = [(0, b""), (7, b"CFLW" * 100), (2**53 - 1, bytes(range(256)))]
+    assert envelope.unpacked(envelope.packed(messages), "boiler") == messages
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"counterflow": 1},
+        {"counterflow": 1, "messages": [], "more": 1},
+        {"counterflow": 2, "messages": []},
+        {"counterflow": 1, "messages": {}},
+        {"counterflow": 1, "messages": [[1]]},
+        {"counterflow": 1, "messages": [[True, b""]]},
+        {"counterflow": 1, "messages": [[-1, b""]]},
+        {"counterflow": 1, "messages": [[2**53, b""]]},
+        {"counterflow": 1, "messages": [[1.0, b""]]},
+        {"counterflow": 1, "messages": [[1, "text"]]},
+        {"counterflow": 1, "messages": [[1, bytearray(b"x")]]},
+        {"counterflow": 1, "messages": [[0, b""]] * (envelope.MOST + 1)},
+    ],
+)
+def test_other_envelopes_are_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(cf.ProtocolError, match="boiler"):
+        envelope.unpacked(content, "boiler")
+
+
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
+_ANYTHING = (
+    _PLAIN
+    | st.lists(_PLAIN | st.lists(_PLAIN, max_size=3), max_size=3)
+    | st.dictionaries(st.text(max_size=12), _PLAIN | st.lists(_PLAIN, max_size=3), max_size=3)
+)
+
+
+@given(st.dictionaries(st.sampled_from(["counterflow", "messages", "x"]), _ANYTHING | st.just(1), max_size=3))
+def test_no_envelope_raises_anything_else(content: dict[str, Any]) -> None:
+    try:
+        for sequence, data in envelope.unpacked(content, "boiler"):
+            assert type(sequence) is int
+            assert type(data) is bytes
+    except cf.ProtocolError:
+        pass
+
+
+def test_a_job_names_two_classes_and_carries_no_code(tmp_path: Path) -> None:
+    made = jobs.write(tmp_path, "fit-1", JOB, ("boiler", "turbine"), deadline=30)
+    files = {path.relative_to(made).as_posix(): path.read_text() for path in made.rglob("*") if path.is_file()}
+    assert set(files) == {
+        "meta.json",
+        f"coordinator/config/{jobs.COORDINATOR_FILE}",
+        f"plant/config/{jobs.PLANT_FILE}",
+    }
+    assert jobs.read_plant(files[f"plant/config/{jobs.PLANT_FILE}"]) == JOB
+    assert jobs.read_coordinator(files[f"coordinator/config/{jobs.COORDINATOR_FILE}"]) == JOB
+    meta = json.loads(files["meta.json"])
+    assert meta["mandatory_clients"] == ["boiler", "turbine"]
+    assert meta["min_clients"] == 2
+    assert "{workspace}" not in "".join(files.values())  # FLARE would put a value there
+
+
+def _changed(content: Any) -> list[Any]:
+    """The same configuration with one thing more or other, everywhere."""
+    out: list[Any] = []
+    if isinstance(content, dict):
+        out.append({**content, "more": 1})
+        for key, value in content.items():
+            out += [{**content, key: other} for other in _changed(value)]
+            out.append({name: one for name, one in content.items() if name != key})
+    elif isinstance(content, list):
+        out.append([*content, {"path": "os.system", "args": {}}])
+        for k, value in enumerate(content):
+            out += [[*content[:k], other, *content[k + 1 :]] for other in _changed(value)]
+    elif isinstance(content, str):
+        out.append(content + ".x")
+    else:
+        out += [-1, "text"]
+    return out
+
+
+def test_a_configuration_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
+    made = jobs.write(tmp_path, "fit-1", JOB, ("boiler",))
+    for name, read in (
+        (f"plant/config/{jobs.PLANT_FILE}", jobs.read_plant),
+        (f"coordinator/config/{jobs.COORDINATOR_FILE}", jobs.read_coordinator),
+    ):
+        variants = _changed(json.loads((made / name).read_text()))
+        assert len(variants) > 20
+        for variant in variants:
+            with pytest.raises(cf.ProtocolError):
+                read(json.dumps(variant))
+        for text in ("", "[]", "null", "{" * 100_000, "{}" + " " * jobs.LARGEST):
+            with pytest.raises(cf.ProtocolError):
+                read(text)
+
+
+def _kit(folder: Path, name: str) -> Path:
+    (folder / "startup").mkdir(parents=True)
+    (folder / "local").mkdir()
+    (folder / "startup" / name).write_text("{}")
+    for left in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
+        (folder / "local" / left).write_text("{}")
+    return folder
+
+
+def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path) -> None:
+    plant = _kit(tmp_path / "kit", "fed_client.json")
+    kit.harden(plant, tmp_path / "home", "boiler")
+    local = plant / "local"
+    assert sorted(path.name for path in local.iterdir()) == [
+        "authorization.json",
+        "counterflow.json",
+        "privacy.json",
+        "resources.json",
+    ]
+    resources = json.loads((local / "resources.json").read_text())
+    assert resources["class_allow_list"] == [kit.EXECUTOR]
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["allow_log_streaming"] is False
+    assert "streamer" not in json.dumps(resources)
+    rights = json.loads((local / "authorization.json").read_text())["permissions"]
+    for role, granted in rights.items():
+        for right in ("byoc", "shell_commands", "operate", "clone_job", "download_job", "server-predeployed-flwr"):
+            assert granted[right] == "none", (role, right)
+    privacy = json.loads((local / "privacy.json").read_text())
+    assert privacy["default_scope"] == privacy["scopes"][0]["name"]
+    assert [one["path"] for one in privacy["scopes"][0]["task_result_filters"]] == [kit.FILTER]
+    assert kit.Local.read(plant) == kit.Local("boiler", tmp_path / "home")
+    assert (local / "authorization.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_hardened_server_keeps_its_files_at_home(tmp_path: Path) -> None:
+    server = _kit(tmp_path / "kit", "fed_server.json")
+    kit.harden(server, tmp_path / "home")
+    resources = (server / "local" / "resources.json").read_text()
+    assert "/tmp/nvflare" not in resources
+    assert str(tmp_path / "home") in resources
+    assert json.loads(resources)["class_allow_list"] == [kit.CONTROLLER]
+    with pytest.raises(cf.StorageError, match="kit of a server"):
+        kit.harden(server, tmp_path / "home", "boiler")
+    with pytest.raises(cf.StorageError, match="not the kit"):
+        kit.harden(tmp_path, tmp_path / "home", "boiler")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"unit": "boiler"}', '{"unit": "b", "home": "relative"}', "{"])
+def test_a_damaged_description_of_a_site_is_refused(tmp_path: Path, text: str) -> None:
+    plant = _kit(tmp_path / "kit", "fed_client.json")
+    (plant / "local" / "counterflow.json").write_text(text)
+    with pytest.raises(cf.StorageError, match=r"counterflow\.json"):
+        kit.Local.read(plant)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "organisation"),
+    [
+        ("", "plant", "o"),
+        ("../boiler", "plant", "o"),
+        ("boiler house", "plant", "o"),
+        ("boiler", "admin", "o"),
+        ("boiler", "operator", "o"),
+        ("boiler", "plant", "o, OU=x"),
+        ("b" * 64, "plant", "o"),
+    ],
+)
+def test_names_that_no_certificate_should_have(name: str, kind: str, organisation: str) -> None:
+    with pytest.raises(cf.OptionError, match="federation"):
+        Participant(name, kind, organisation)
+
+
+def test_another_version_of_flare_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterflow.federation.flare.metadata.version", lambda name: "2.8.0")
+    with pytest.raises(cf.OptionError, match=VERSION):
+        require_flare()
+
+
+@pytest.mark.parametrize("port", [0, 65536, True, 1.0, "80"])
+def test_ports_are_whole_numbers(tmp_path: Path, port: Any) -> None:
+    with pytest.raises(cf.OptionError, match="port"):
+        certificates.found(tmp_path, "net", "localhost", port)
+
+
+def test_a_session_is_handed_over_by_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, job = site.CoordinatorSite(tmp_path), Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": []})
+    earlier = server.session(job)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            earlier.close()
+
+    monkeypatch.setattr("counterflow.federation.flare.site.time.sleep", sleep)
+    with server.session(job) as session:
+        assert len(waits) == 3
+        assert len(session.outgoing()) == 2
+        monkeypatch.setattr(site, "HANDOVER", 0.0)
+        with pytest.raises(cf.StorageError, match="in use"):
+            server.session(job)
+    assert server.state("fit-1") == {}
+    server.write_state("fit-1", state="running", exchanges=3)
+    assert server.state("fit-1") == {"state": "running", "exchanges": 3}
+
+
+def test_a_plant_brings_its_own_part_only(tmp_path: Path) -> None:
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    recording, model = plant.simulate(50, rng=2), plant.local("boiler")
+    boiler = site.PlantSite("boiler", tmp_path)
+    boiler.bind(recording, model, 'unit = "boiler"')
+    own = boiler.own()
+    assert (own.y == recording["boiler"].y).all()
+    assert own.model is not None
+    assert (own.model.A == model.A).all()
+    assert cf.Recording.load(tmp_path / "log.safetensors").names == ("boiler",)
+    with pytest.raises(cf.CounterflowError):
+        boiler.bind(recording, model, "unit = 7")
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(cf.StorageError, match="bind it again"):
+        boiler.own()
