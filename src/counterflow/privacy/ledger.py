@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy import ledger_file
 from counterflow.privacy.accounting import (
+    ANY_ROWS,
     LARGEST_MU,
     Cost,
     check_budget,
@@ -436,6 +437,7 @@ class Ledger:
     def _refusal(self, costs: Sequence[Cost], what: str, spent: float) -> PrivacyError:
         before = self._total()
         first, last = min((cost.start for cost in costs), default=0), max((cost.stop for cost in costs), default=1) - 1
+        rows = "rows that may be any" if (first, last + 1) == ANY_ROWS else f"rows {first} to {last}"
         asked = (
             f"bring epsilon to {spent:.6g}"
             if math.isfinite(spent)
@@ -443,7 +445,7 @@ class Ledger:
         )
         place = "" if self.path is None else f" ({self.path})"
         return PrivacyError(
-            f"unit {self.unit!r}: {what} of rows {first} to {last} would {asked}, but the budget{place} is "
+            f"unit {self.unit!r}: {what} of {rows} would {asked}, but the budget{place} is "
             f"epsilon={self.epsilon:g} at delta={self.delta:g}, of which {before:.6g} is spent. Nothing was released. "
             "Ask for a smaller epsilon, use rows that were not released before (Privacy.start), or let the unit's "
             "owner open a new ledger."
