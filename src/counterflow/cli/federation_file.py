@@ -41,8 +41,8 @@ from numpy.typing import NDArray
 from counterflow.cli import data_federation
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
-from counterflow.errors import CounterflowError, StorageError
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
+from counterflow.plant.model_file import load_model
 from counterflow.privacy import Privacy
 from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
 
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-_LARGEST_MODEL = 256 << 20  # bytes
-_MODEL_FORMAT = {"format": "counterflow local model", "version": 1}
 _UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs")
 
 
@@ -68,47 +66,6 @@ class Federation:
     options: Mapping[str, Any] = field(default_factory=dict)
     preparation: Preparation | None = None  # what was done to logs; None for a recording
     privacy: Privacy | None = None
-
-
-# ---- local models
-
-
-def save_model(model: LocalModel, path: str | Path) -> None:
-    """Write a local model to a safetensors file with the arrays A, B, C, Q, R."""
-    Path(path).write_bytes(model_bytes(model))
-
-
-def model_bytes(model: LocalModel) -> bytes:
-    """What ``save_model`` writes."""
-    from safetensors.numpy import save
-
-    arrays = {letter: np.ascontiguousarray(getattr(model, letter)) for letter in LETTERS}
-    return bytes(save(arrays, metadata={"counterflow": json.dumps(_MODEL_FORMAT)}))
-
-
-def load_model(path: str | Path) -> LocalModel:
-    """Read a local model: any safetensors file that holds A, B, C, Q, R as matrices of float64 or float32."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    try:
-        if not path.is_file():
-            raise StorageError(f"there is no file {str(path)!r}: check the path.")
-        if (size := path.stat().st_size) > _LARGEST_MODEL:
-            raise StorageError(f"{str(path)!r} has {size} bytes, more than a local model can have.")
-        with safe_open(str(path), framework="numpy") as file:
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StorageError(f"{str(path)!r} is damaged or not a safetensors file: {error}") from error
-    if set(arrays) != set(LETTERS):
-        raise StorageError(f"{str(path)!r} holds {sorted(arrays)[:8]}, not {', '.join(LETTERS)} of a local model.")
-    for letter, array in arrays.items():
-        if array.dtype not in (np.float64, np.float32):
-            raise StorageError(f"{str(path)!r}: {letter} has type {array.dtype}: store it as float64.")
-    try:
-        return LocalModel(**{letter: array.astype(np.float64) for letter, array in arrays.items()})
-    except CounterflowError as error:
-        raise StorageError(f"{str(path)!r}: {error}") from error
 
 
 # ---- reading

@@ -7,10 +7,11 @@ from typing import Any
 
 from counterflow._version import __version__
 from counterflow.cli import output
-from counterflow.cli.federation_file import federation_text, model_bytes, read_plant, relative
+from counterflow.cli.federation_file import federation_text, read_plant, relative
 from counterflow.cli.output import Content, Format
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, excitation, random_plant
+from counterflow.plant.model_file import model_bytes
 
 
 def simulate(

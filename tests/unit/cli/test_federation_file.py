@@ -14,12 +14,10 @@ import counterflow as cf
 from counterflow.cli import app
 from counterflow.cli.federation_file import (
     federation_text,
-    load_model,
-    model_bytes,
     read_federation,
     read_plant,
-    save_model,
 )
+from counterflow.plant.model_file import load_model, model_bytes, save_model
 
 UNITS = [
     cf.Unit("boiler", 1, [cf.Channel("valve", "%", (0, 100))], [cf.Channel("pressure", "bar"), "flow"]),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from counterflow.errors import CounterflowError, StorageError
+from counterflow.errors import StorageError
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
@@ -31,9 +31,9 @@ from counterflow.federation.machines import UnitData, unit_machine
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
 from counterflow.plant import LocalModel, Recording
+from counterflow.plant.model_file import load_model, save_model
 
 HANDOVER = 30.0  # seconds
-_LETTERS = ("A", "B", "C", "Q", "R")
 _Session = TypeVar("_Session")
 
 
@@ -59,14 +59,14 @@ class PlantSite:
         Policy.from_text(policy, self.home / "policy.toml")
         (self.home / "policy.toml").write_text(policy, encoding="utf-8")
         if model is not None:
-            _save_model(model, self.home / "model.safetensors")
+            save_model(model, self.home / "model.safetensors")
 
     def own(self) -> UnitData:
         """What the plant brings to a job."""
         recording = Recording.load(self.home / "log.safetensors")
         part = recording[self.unit]
         model = self.home / "model.safetensors"
-        return UnitData(part.unit, part.y, part.u, _load_model(model) if model.exists() else None)
+        return UnitData(part.unit, part.y, part.u, load_model(model) if model.exists() else None)
 
     def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
         """The guard of one job."""
@@ -129,21 +129,3 @@ def _handed_over(opened: Callable[[], _Session]) -> _Session:
             if "in use by another process" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-
-
-def _save_model(model: LocalModel, path: Path) -> None:
-    import numpy as np
-    from safetensors.numpy import save
-
-    path.write_bytes(save({letter: np.ascontiguousarray(getattr(model, letter)) for letter in _LETTERS}))
-
-
-def _load_model(path: Path) -> LocalModel:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        arrays = load(path.read_bytes())
-        return LocalModel(**{letter: arrays[letter] for letter in _LETTERS})
-    except (SafetensorError, OSError, KeyError, CounterflowError) as error:
-        raise StorageError(f"federation: {path} is not a local model ({error}); bind it again") from error
