@@ -235,5 +235,5 @@ def test_a_plant_brings_its_own_part_only(tmp_path: Path) -> None:
     with pytest.raises(cf.CounterflowError):
         boiler.bind(recording, model, "unit = 7")
     (tmp_path / "model.safetensors").write_bytes(b"x")
-    with pytest.raises(cf.StorageError, match="bind it again"):
+    with pytest.raises(cf.StorageError, match="damaged or not a safetensors file"):
         boiler.own()
