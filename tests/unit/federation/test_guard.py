@@ -310,11 +310,8 @@ SAMPLES = [
     )
 ]
 NUMBERS = st.one_of(st.integers(-3, 2**70), st.floats(), st.text(max_size=5), st.none(), st.booleans())
-JSON = st.recursive(
-    NUMBERS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
-    max_leaves=8,
-)
+NESTED = NUMBERS | st.lists(NUMBERS, max_size=3) | st.dictionaries(st.text(max_size=9), NUMBERS, max_size=3)
+JSON = NESTED | st.lists(NESTED, max_size=3) | st.dictionaries(st.text(max_size=9), NESTED, max_size=3)
 
 
 @st.composite
