@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from counterflow.errors import StorageError
+from counterflow.privacy.ledger_file import sync_folder
 
 
 class AddedFile:
@@ -153,12 +154,3 @@ def make_folder(folder: Path) -> None:
     for new in reversed(missing):
         new.mkdir(exist_ok=True, mode=0o700)
         sync_folder(new.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """A new name is on the disk only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

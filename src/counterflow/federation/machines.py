@@ -20,14 +20,10 @@ from counterflow.privacy import Cost, classical_multiplier
 from counterflow.runtime import likelihood, logs, published
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
-from counterflow.runtime.outcome import Couplings, Status
+from counterflow.runtime.outcome import Status
 from counterflow.runtime.questions import Server
 from counterflow.runtime.unit_part import UnitPart
-from counterflow.server.identifiability import diagnose
-from counterflow.server.information import affordable
-from counterflow.server.prior import faint_couplings, weak_prior
 from counterflow.server.published import GradientNoise, ServerConfig
-from counterflow.server.uncertainty import uncertainty
 
 FloatArray = NDArray[np.float64]
 
@@ -186,33 +182,22 @@ def server_part(result: CoordinatorResult) -> Server:
         assert state.found is not None
         shared, found, form = state.shared, state.found, "partitioned"
         chosen, near, points = LikelihoodOptions.parse(job.method, job.options), likelihood.NEARLY, {}
-        estimate, notes = cast(Any, chosen.estimate), empty
+        estimate, notes, spread = cast(Any, chosen.estimate), empty, None
     else:
         assert state.system is not None
         system = state.system
         shared, found, notes, near, estimate = system.record, system.found, system.notes, logs.NEAR, "blocks"
-        chosen = log_options(job)
+        chosen, spread = log_options(job), system.spread
         form = chosen.form
         points = {
             name: OperatingPoint(system.input_level[own], system.same_row[m])
             for m, (name, own) in enumerate(zip(shared.names, shared.input_slices, strict=True))
         }
-    doubts = diagnose(shared, estimate, {name: job.input_names(name) for name in job.units})
-    assert found.parameters is not None
-    wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
-    good = found.converged or found.decrement <= near**2
-    spread = None
-    if form == "free" and isinstance(state, server.LogServer):
-        spread = system.spread
-    elif wanted:
-        prior = None if job.privacy is None else weak_prior(shared, estimate)
-        spread = uncertainty(shared, found, prior) if good else None
-    spread = None if spread is None or not good else spread.with_doubts(doubts)
-    caveats = tuple(str(doubt) for doubt in doubts) + tuple(notes)
-    caveats += likelihood.estimate_caveats(found)
-    if job.privacy is not None and wanted:
-        caveats += tuple(str(faint) for faint in faint_couplings(shared, found))
-    couplings = Couplings(found, shared, spread, doubts, form=form)
+    couplings, caveats = likelihood.judged(
+        shared, found, estimate, {name: job.input_names(name) for name in job.units}, chosen.uncertainty,
+        near=near, private=job.privacy is not None, form=form, spread=spread,
+    )  # fmt: skip
+    caveats += (*notes, *likelihood.estimate_caveats(found))
     return Server(job.method, _units(job, shared.states), found.A, found.B, found.Q, couplings, shared, caveats, points)
 
 

@@ -122,7 +122,7 @@ def make(path: Path, budget: Sequence[str | int | float]) -> None:
                 with contextlib.suppress(OSError):
                     left.unlink()
         for folder in (path.parent, *(new.parent for new in new_folders)):
-            _sync_folder(folder)
+            sync_folder(folder)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -252,7 +252,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """A new name is on the disk only when its folder is. Windows cannot do this, and need not."""
     if os.name == "nt":
         return

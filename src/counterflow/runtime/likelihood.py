@@ -29,11 +29,12 @@ from counterflow.runtime.privacy import (
 from counterflow.runtime.result import Fit
 from counterflow.runtime.unit_part import UnitPart, unit_parts
 from counterflow.server.estimation import Estimated
-from counterflow.server.identifiability import diagnose
+from counterflow.server.identifiability import Labels, diagnose
 from counterflow.server.information import affordable
+from counterflow.server.likelihood import SharedRecord
 from counterflow.server.parameters import Estimate
 from counterflow.server.prior import faint_couplings, weak_prior
-from counterflow.server.uncertainty import uncertainty
+from counterflow.server.uncertainty import Uncertainty, uncertainty
 
 QUICK_CHECK = 2_000_000  # numbers that the server holds, up to which checks take a second or two and are made at once
 NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
@@ -77,18 +78,11 @@ def likelihood_fit(task: Task) -> Fit:
             )
         assert shared is not None
         assert found is not None
-        doubts = diagnose(shared, estimate, {unit.name: unit.input_names for unit in recording.units})
-        assert found.parameters is not None
-        wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
-        caveats = tuple(str(doubt) for doubt in doubts) + estimate_caveats(found) + _unit_caveats(task)
-        good = found.converged or found.decrement <= NEARLY**2
-        prior = None if privacy is None else weak_prior(shared, estimate)
-        spread = uncertainty(shared, found, prior).with_doubts(doubts) if wanted and good else None
-        if privacy is not None and wanted:
-            caveats += tuple(str(faint) for faint in faint_couplings(shared, found))
+        labels = {unit.name: unit.input_names for unit in recording.units}
+        couplings, caveats = judged(shared, found, estimate, labels, chosen.uncertainty, private=privacy is not None)
+        caveats += estimate_caveats(found) + _unit_caveats(task)
         if privacy is not None:
             caveats += private_caveats(privacy, _releases(asked))
-    couplings = Couplings(found, shared, spread, doubts)
     if privacy is not None:
         parts = {n: replace(part, rows_digest=unit_digest(recording, n)) for n, part in parts.items()}
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
@@ -99,6 +93,39 @@ def likelihood_fit(task: Task) -> Fit:
     )  # fmt: skip
     quick = shared.values.size + shared.u.size <= QUICK_CHECK
     return fitted.checked() if method == "sufficient" and quick else fitted
+
+
+def judged(
+    shared: SharedRecord,
+    found: Estimated,
+    estimate: Estimate,
+    labels: Labels,
+    wanted: bool | None,
+    *,
+    near: float = NEARLY,
+    private: bool = False,
+    form: str = "partitioned",
+    spread: Uncertainty | None = None,
+) -> tuple[Couplings, tuple[str, ...]]:
+    """What the server knows of an estimate besides its numbers: doubts, uncertainty, and what to say of them.
+
+    Parameters
+    ----------
+    labels : names of the units' inputs.
+    wanted : whether to compute standard errors; None: where that takes seconds.
+    near : standard errors that the estimate may still be away from its maximum and have intervals.
+    private : whether the weak prior was leant on.
+    spread : of the free form, which computes its own.
+    """
+    doubts = diagnose(shared, estimate, labels)
+    assert found.parameters is not None
+    wanted = affordable(shared, found.parameters) if wanted is None else wanted
+    good = found.converged or found.decrement <= near**2
+    if form == "partitioned" and wanted and good:
+        spread = uncertainty(shared, found, weak_prior(shared, estimate) if private else None)
+    spread = spread.with_doubts(doubts) if spread is not None and good else None
+    faint = faint_couplings(shared, found) if private and wanted else ()
+    return Couplings(found, shared, spread, doubts, form=form), tuple(map(str, (*doubts, *faint)))
 
 
 @contextmanager

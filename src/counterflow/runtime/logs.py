@@ -12,14 +12,11 @@ from counterflow import client, server
 from counterflow.plant import Recording
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
-from counterflow.runtime.likelihood import assemble, spinner, status_of
+from counterflow.runtime.likelihood import assemble, judged, spinner, status_of
 from counterflow.runtime.options import LikelihoodOptions
-from counterflow.runtime.outcome import Couplings, Provenance
+from counterflow.runtime.outcome import Provenance
 from counterflow.runtime.result import Fit
 from counterflow.runtime.unit_part import UnitPart
-from counterflow.server.identifiability import diagnose
-from counterflow.server.information import affordable
-from counterflow.server.uncertainty import uncertainty
 
 if TYPE_CHECKING:
     from counterflow.protocol import Message
@@ -60,15 +57,11 @@ def log_fit(
         assert done.system is not None
         shared, found, notes = done.system.record, done.system.found, done.system.notes
         parts = {name: part_of(units[name]) for name in names}
-        doubts = diagnose(shared, "blocks", {unit.name: unit.input_names for unit in recording.units})
-        assert found.parameters is not None
-        wanted = affordable(shared, found.parameters) if chosen.uncertainty is None else chosen.uncertainty
-        good = found.converged or found.decrement <= NEAR**2
-        spread = done.system.spread if chosen.form == "free" else None
-        if chosen.form == "partitioned" and wanted and good:
-            spread = uncertainty(shared, found)
-        spread = None if spread is None or not good else spread.with_doubts(doubts)
-    caveats = [*(str(doubt) for doubt in doubts), *notes, *_what_was_sent(recording, units), *_absurd(recording)]
+        labels = {unit.name: unit.input_names for unit in recording.units}
+        couplings, told_of = judged(
+            shared, found, "blocks", labels, chosen.uncertainty, near=NEAR, form=chosen.form, spread=done.system.spread
+        )
+    caveats = [*told_of, *notes, *_what_was_sent(recording, units), *_absurd(recording)]
     if found.at_bound:
         caveats.append(
             "the estimate rests on the stability bound: the data ask for a system that drifts without end. Answers "
@@ -78,7 +71,7 @@ def log_fit(
     status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
     fitted = Fit(
         "sufficient", plant, parts, history, traffic, status, provenance,
-        caveats=tuple(caveats), couplings=Couplings(found, shared, spread, doubts, form=chosen.form),
+        caveats=tuple(caveats), couplings=couplings,
     )  # fmt: skip
     # of a long log, the last rows: checks of all of it would take longer than the fit
     return fitted.checked(recording.slice(recording.rows - CHECKED) if recording.rows > 2 * CHECKED else None)
