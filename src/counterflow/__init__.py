@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         fit,
     )
     from counterflow.runtime.checks import Checks, FreeRun, free_run
-    from counterflow.runtime.storage import load, load_server, load_unit
+    from counterflow.runtime.storage import load, load_unit
+    from counterflow.runtime.storage_server import load_server
 
 _HOMES = {
     "Attribution": "runtime",
@@ -67,7 +68,7 @@ _HOMES = {
     "fit": "runtime",
     "free_run": "runtime.checks",
     "load": "runtime.storage",
-    "load_server": "runtime.storage",
+    "load_server": "runtime.storage_server",
     "load_unit": "runtime.storage",
     "random_plant": "plant",
     "read_logs": "data",

@@ -15,7 +15,7 @@ from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.runtime.storage import SERVER_FILE
+from counterflow.runtime.storage_server import SERVER_FILE
 
 
 def fit(

@@ -84,7 +84,7 @@ def _answer(knowledge: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[
         return (_forecast(knowledge, changes, ask, own),)
     if ask.kind == "attribute":
         return _attribute(knowledge, ask, own)
-    return _reach(knowledge, ask, own)
+    return _reach(knowledge, changes, ask, own)
 
 
 def _schedule(
@@ -238,15 +238,16 @@ def _paths(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, own: slice
     return tuple(Answer(ask.unit, ask.kind, share, "", np.ascontiguousarray(p), none) for share, p in parts.items())
 
 
-def _reach(knowledge: Knowledge, ask: Ask, own: slice) -> tuple[Answer, ...]:
-    """For every unit, what one unit of each of its inputs, held from step 0 on, does: rows are (input, step)."""
+def _reach(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, own: slice) -> tuple[Answer, ...]:
+    """What one unit of each input that a change names, held from step 0 on, does: rows are (input, step)."""
     out = []
     P, size = knowledge.A.shape[0], own.stop - own.start
-    for name, inputs in zip(knowledge.names, knowledge.input_slices, strict=True):
+    for change in changes:
+        first = knowledge.input_slices[knowledge.index(change.cause)].start
         pieces = [
-            linear_recurrence(knowledge.A, np.tile(knowledge.B[:, column], (ask.steps, 1)), np.zeros(P))[:, own]
-            for column in range(inputs.start, inputs.stop)
+            linear_recurrence(knowledge.A, np.tile(knowledge.B[:, first + k], (ask.steps, 1)), np.zeros(P))[:, own]
+            for k in change.columns
         ]
         mean = np.vstack(pieces) if pieces else np.zeros((0, size))
-        out.append(Answer(ask.unit, ask.kind, name, "", mean, np.zeros((0, size))))
+        out.append(Answer(ask.unit, ask.kind, change.cause, "", mean, np.zeros((0, size))))
     return tuple(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from counterflow.plant import Channel, Unit
 from counterflow.privacy import Privacy
 from counterflow.runtime.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
 from counterflow.runtime.privacy import refuse_method
+from counterflow.runtime.storage_server import described_unit
 
 FORMAT = 1
 QUESTIONS = "questions"
@@ -198,16 +199,10 @@ class Job:
         return cls(inputs=inputs, privacy=privacy, **plain)
 
 
-def described(name: str, states: int, channels: Sequence[Channel]) -> Unit:
-    """A unit as far as others know it: its inputs. The one output stands for those that nobody else is told of."""
-    taken = {channel.name for channel in channels}
-    return Unit(name, states, channels, [next(f"y{k}" for k in range(len(taken) + 1) if f"y{k}" not in taken)])
-
-
 def _unit(label: str, name: object, channels: object) -> Unit:
     try:
         known = Unit("unit", 1, channels, ["(none)"]).inputs  # type: ignore[arg-type]
-        return described(name, 1, known)  # type: ignore[arg-type]
+        return described_unit(name, 1, known)  # type: ignore[arg-type]
     except CounterflowError as error:
         raise OptionError(f"{label}: {error}") from error
     except TypeError:

@@ -26,7 +26,7 @@ from counterflow.federation.machines import (
 from counterflow.federation.policy import Policy
 from counterflow.federation.sessions import CoordinatorSession, PlantSession
 from counterflow.plant import LocalModel, Recording
-from counterflow.runtime.questions import Server
+from counterflow.runtime.answering import Server
 from counterflow.runtime.unit_part import UnitPart
 
 Moment = Literal["before delivery", "after reply", "after receipt", "after acknowledgement"]

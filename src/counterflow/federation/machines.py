@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from counterflow import client, server
 from counterflow.errors import ModelError, OptionError
-from counterflow.federation.job import QUESTIONS, Job, described
+from counterflow.federation.job import QUESTIONS, Job
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.privacy import Cost, classical_multiplier
 from counterflow.runtime import likelihood, logs, published
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
 from counterflow.runtime.outcome import Status
-from counterflow.runtime.questions import Server
+from counterflow.runtime.answering import Server
+from counterflow.runtime.storage_server import described_unit
 from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.published import GradientNoise, ServerConfig
 
@@ -214,4 +215,4 @@ def status_part(result: CoordinatorResult) -> Status:
 
 
 def _units(job: Job, states: tuple[int, ...]) -> tuple[Unit, ...]:
-    return tuple(described(name, count, job.inputs[name]) for name, count in zip(job.units, states, strict=True))
+    return tuple(described_unit(name, count, job.inputs[name]) for name, count in zip(job.units, states, strict=True))

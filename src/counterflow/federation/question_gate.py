@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from counterflow import counterfactual
-from counterflow.counterfactual import Knowledge
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
+from counterflow.runtime.answering import Server
 
 MOST_CHANGES = 1000
+MOST_STEPS = 100_000  # of one question: an asker must not keep the server from the others
 MOST_REFUSALS = 1000  # that are written down for one asker
 
 
@@ -49,10 +49,8 @@ class QuestionGate:
         self._inputs = {unit: tuple(names) for unit, names in inputs.items()}
         self._refused: dict[str, int] = {}
 
-    def answer(self, knowledge: Knowledge, asker: str, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def answer(self, server: Server, asker: str, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """Answer a question of the unit that has authenticated itself as ``asker``, if the policies allow it.
-
-        "reach" is answered for the units of which the asker may ask about every input; other questions as a whole.
 
         Raises
         ------
@@ -60,9 +58,7 @@ class QuestionGate:
             It is refused; the refusal is audited.
         """
         self.check(asker, changes, ask)
-        parts = counterfactual.answer(knowledge, changes, ask)
-        if ask.kind == "reach":
-            parts = tuple(part for part in parts if self._all_of(asker, part.share) is None)
+        parts = server.answer(changes, ask)
         if self._audit is not None:
             causes = sorted({change.cause for change in changes})
             self._audit.write("answered", unit=asker, kind=ask.kind, causes=causes, steps=ask.steps)
@@ -87,10 +83,8 @@ class QuestionGate:
             names = self._inputs.get(change.cause, ())
             if len(names) != change.values.shape[1]:
                 return f"unit {change.cause!r} has {len(names)} inputs, the change has {change.values.shape[1]}"
-            moved = change.columns
-            if not change.absolute:  # adding nothing asks nothing
-                moved = [column for column in moved if change.values[:, column].any()]
-            refused = self._refused_channels(asker, change.cause, [names[column] for column in moved])
+            asked = change.columns if ask.kind == "reach" else change.moved
+            refused = self._refused_channels(asker, change.cause, [names[column] for column in asked])
             if refused is not None:
                 return refused
         if ask.kind == "attribute":  # tells what every input of every unit has done
@@ -113,6 +107,8 @@ class QuestionGate:
             raise ProtocolError(f"server: no unit {asker!r:.100} takes part")
         if len(changes) > MOST_CHANGES:
             raise ProtocolError(f"server: unit {asker!r} asks about {len(changes)} changes, {MOST_CHANGES} at most")
+        if ask.steps > MOST_STEPS:
+            raise ProtocolError(f"server: unit {asker!r} asks for {ask.steps} steps, {MOST_STEPS} at most")
         for message in (*changes, ask):
             if message.unit != asker:
                 raise ProtocolError(f"server: unit {asker!r} asks as {message.unit!r:.100}; it asks for itself only")

@@ -13,10 +13,12 @@ from counterflow.protocol.messages import (
     PerturbedStates,
     Plan,
     Reduced,
+    Refused,
     Request,
     Settled,
     StateGradients,
     Sufficient,
+    Terms,
 )
 
 __all__ = [
@@ -31,10 +33,12 @@ __all__ = [
     "PerturbedStates",
     "Plan",
     "Reduced",
+    "Refused",
     "Request",
     "Settled",
     "StateGradients",
     "Sufficient",
+    "Terms",
     "decode",
     "encode",
     "encoded_size",

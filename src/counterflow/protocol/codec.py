@@ -20,7 +20,7 @@ from counterflow.protocol.messages import KINDS, FloatArray, Message, schema
 
 MAGIC = b"CFLW"
 VERSION = 1
-HEADER_LIMIT = 16_384
+HEADER_LIMIT = 1 << 18  # notes and terms are text, and JSON writes some letters with six
 SIZE_LIMIT = 1 << 30
 _PREFIX = struct.Struct("<4sHI")
 

@@ -32,9 +32,11 @@ Logs without models, one round::
 
 Questions, from a unit about its own outputs::
 
+    unit -> server    Terms             who may ask about my inputs                 (between machines, when they change)
     unit -> server    Change            what another unit would do (any number of them)
     unit -> server    Ask               what do I want to know of it
-    server -> unit    Answer            my own states' part of the answer, never anybody's inputs or measurements
+    server -> unit    Answer            my own states' part of the answer, never anybody's measurements
+    server -> unit    Refused           instead of answers: why there are none
 """
 
 from __future__ import annotations
@@ -50,6 +52,13 @@ from counterflow.errors import ProtocolError
 
 FloatArray = NDArray[np.float64]
 NAME_LIMIT = 100
+NOTE_LIMIT = 10_000  # characters of what answers are to be read with
+TERMS_LIMIT = 30_000
+NO_LIMIT = 1e300
+REFUSALS = (
+    *("UnidentifiedError", "UnstableError", "UnknownNameError", "DataError", "OptionError", "PrivacyError"),
+    *("ProtocolError", "CounterflowError"),
+)
 
 
 MATRIX = MappingProxyType({"rank": 2})
@@ -364,8 +373,11 @@ class Identified(Message):
 class Change(Message):
     """Unit to server: suppose that ``cause``'s inputs were changed from step or row ``first`` on.
 
-    ``values`` (n, U_cause), one row a step: added to its inputs, or, if ``absolute``, in their place; ``channels``
-    names the columns meant, as "0,2" (all if empty).
+    ``values`` (n, U_cause), one row a step, in engineering units: added to its inputs, or, if ``absolute``, in their
+    place; ``channels`` names the columns meant, as "0,2" (all if empty).
+
+    An effect over n steps comes with n + 1 rows: the last is for inputs that act on the row they stand in. The question
+    "reach" is about the inputs that its changes name, whatever their values.
     """
 
     cause: str
@@ -386,6 +398,11 @@ class Change(Message):
     def columns(self) -> list[int]:
         """The columns of ``values`` that are meant."""
         return [int(part) for part in self.channels.split(",")] if self.channels else list(range(self.values.shape[1]))
+
+    @property
+    def moved(self) -> list[int]:
+        """The columns that this is about: adding nothing is about nothing."""
+        return self.columns if self.absolute else [k for k in self.columns if self.values[:, k].any()]
 
 
 QUESTIONS = ("effect", "paths", "counterfactual", "forecast", "attribute", "reach")
@@ -408,8 +425,9 @@ class Ask(Message):
 class Answer(Message):
     """Server to unit: one part of an answer, at the level of the unit's own states.
 
-    ``share`` says whose part it is, ``note`` what to keep in mind. ``mean`` (n, P_m); ``covariance`` (n P_m, P_m), one
-    block a row, or no rows.
+    ``share`` says whose part it is, ``note`` what to keep in mind, one line each. ``mean`` (n, P_m); ``covariance``
+    (n P_m, P_m), one block a row, or no rows. ``room``, of "reach" only: a row for each input that was asked about, how
+    far it may move down and up (NO_LIMIT: any far) and the size that its changes are measured in.
     """
 
     kind: str
@@ -417,19 +435,49 @@ class Answer(Message):
     note: str
     mean: FloatArray = field(metadata=MATRIX)
     covariance: FloatArray = field(metadata=MATRIX)
+    room: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=MATRIX)
 
     def check(self) -> None:
-        if len(self.share) > NAME_LIMIT or len(self.note) > 2000:
+        if len(self.share) > NAME_LIMIT or len(self.note) > NOTE_LIMIT:
             raise ProtocolError(f"{self.label}: 'share' or 'note' is too long")
         rows, states = self.mean.shape
         self._expect_shape("covariance", (rows * states if self.covariance.shape[0] else 0, states))
+        self._expect_shape("room", (self.room.shape[0], 3))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The lines of ``note``."""
+        return tuple(self.note.split("\n")) if self.note else ()
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """Server to unit: there is no answer. ``error`` names the class of ``counterflow.errors``, ``reason`` tells why."""
+
+    error: str
+    reason: str
+
+    def check(self) -> None:
+        if self.error not in REFUSALS or not self.reason or len(self.reason) > NOTE_LIMIT:
+            raise ProtocolError(f"{self.label}: {self.error[:40]!r} is no reason to refuse, or there is no reason")
+
+
+@dataclass(frozen=True)
+class Terms(Message):
+    """Unit to server: who may ask about its inputs, as JSON text; what it says is for ``federation.policy`` to read."""
+
+    text: str
+
+    def check(self) -> None:
+        if not self.text or len(self.text) > TERMS_LIMIT:
+            raise ProtocolError(f"{self.label}: 'text' has {len(self.text)} characters, 1 to {TERMS_LIMIT} are allowed")
 
 
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
-KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer)}
+KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms)}
 
 
 def _check_spans(label: str, spans: FloatArray, rows: int, count: int) -> None:

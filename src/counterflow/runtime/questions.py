@@ -1,17 +1,15 @@
-"""Questions, carried as messages between the asking unit and the server.
+"""The unit's half of questions: what it asks for, and what it makes of the answer with its own output matrix.
 
-Each function takes the two sides as they are stored: the ``Server`` part of a fit (couplings, inputs, nobody's C or y)
-and the asking unit's ``UnitPart`` (its C and R), and nothing of any other unit. The server returns the asking unit's
-states, the unit makes its measurements of them. ``watch`` sees every message, as in ``fit``.
+Each function takes somebody to ask (the ``Server`` part of a fit, or one across the network) and the asking unit's
+``UnitPart`` (its C and R), and nothing of any other unit. The server returns the asking unit's states, the unit makes
+its measurements of them. ``watch`` sees every message, as in ``fit``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +18,17 @@ from counterflow import counterfactual
 from counterflow.counterfactual import (
     Attribution,
     Effect,
-    Knowledge,
     Paths,
     Restoration,
-    Spread,
     Trajectory,
     band,
     deviation,
 )
-from counterflow.errors import DataError, OptionError, UnidentifiedError
-from counterflow.filtering import rts_smoother
-from counterflow.plant import OperatingPoint, Unit
-from counterflow.plant.units import unit_named
-from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
+from counterflow.errors import DataError, OptionError
+from counterflow.plant import Unit
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.protocol.messages import NO_LIMIT
+from counterflow.runtime.answering import Watch
 from counterflow.runtime.arguments import (
     ChangeLike,
     as_schedule,
@@ -46,130 +42,40 @@ from counterflow.runtime.arguments import (
     replacements,
     unit_names,
 )
-from counterflow.server.information import positions
-from counterflow.server.layout import Layout
-from counterflow.server.likelihood import SharedRecord
-from counterflow.server.sufficient import share
 
 if TYPE_CHECKING:
-    from counterflow.runtime.outcome import Couplings
     from counterflow.runtime.unit_part import UnitPart
 
 FloatArray = NDArray[np.float64]
-Watch = Callable[[Message, bool], None]
-
-PUBLISHED_CAVEAT = (
-    "the published method cannot recover B_mn when inputs are white and is biased otherwise (docs/theory/paper.md): "
-    "treat this number as the method's output, not as the plant's answer"
-)
-SLOW = (
-    "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, are "
-    "extrapolated far: compare movements, not levels"
-)
-NO_INTERVAL = "standard errors were not computed for this fit, so there is no interval"
 
 
-# ---- what crosses
-
-
-def exchange(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, watch: Watch | None) -> tuple[Answer, ...]:
-    """Carry one question to the server and its answer back; every message is encoded and decoded on the way."""
-
-    def carried(message: Message, up: bool) -> Message:
-        if watch is not None:
-            watch(message, up)
-        return decode(encode(message))
-
-    arrived = [m for m in (carried(change, True) for change in changes) if isinstance(m, Change)]
-    question = carried(ask, True)
-    assert isinstance(question, Ask)
-    back = [carried(part, False) for part in counterfactual.answer(knowledge, arrived, question)]
-    return tuple(part for part in back if isinstance(part, Answer))
-
-
-@dataclass(frozen=True)
-class Server:
-    """The server's part of a fit, as far as questions need it; outputs of ``units`` mean nothing here."""
-
-    method: str
-    units: tuple[Unit, ...]
-    A: FloatArray
-    B: FloatArray
-    Q: FloatArray
-    couplings: Couplings | None
-    shared: SharedRecord | None  # the rows that questions about the past refer to
-    caveats: tuple[str, ...] = ()  # of the fit; they travel with every answer
-    points: Mapping[str, OperatingPoint] = field(default_factory=dict)  # of the inputs of units fitted from logs
-
-    link: str | None = None  # of a stored server: what its units' files refer to
-
-    def point(self, name: str) -> OperatingPoint:
-        """Where the unit's inputs rest, and which row they act on."""
-        return self.points.get(name) or OperatingPoint.none(self.unit(name).n_inputs)
+class Asked(Protocol):
+    """Whom a unit asks: knows the units' names and input channels, and carries a question to where it is answered."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(unit.name for unit in self.units)
-
-    def unit(self, name: str) -> Unit:
-        """The unit of that name."""
-        return unit_named(self.units, name)
-
-    def about(self, messages: list[Sufficient]) -> Server:
-        """The same, with other rows to refer to: what the units send of another recording."""
-        return replace(self, shared=share(messages))
-
-    @cached_property
-    def spread(self) -> Spread | None:
-        """How far the couplings may be off."""
-        if self.couplings is None or self.couplings.spread is None:
-            return None
-        rows, columns = positions(self.couplings.spread.parameters)
-        root = self.couplings.spread.root
-        return Spread(rows, columns, root[:, root.any(axis=0)])
-
-    def knowledge(self, states: bool = False) -> Knowledge:
-        """What is brought to a question; the states of the recorded rows only if it needs them."""
-        layout = Layout(self.names, tuple(u.states for u in self.units), tuple(u.n_inputs for u in self.units))
-        P, U = self.B.shape
-        u, smoothed = np.zeros((1, U)), np.zeros((1, P))
-        last_mean, last_covariance = np.zeros(P), np.zeros((P, P))
-        if self.shared is not None:
-            u = self.shared.u
-            if states:
-                filtered = self.shared.filter(self.A, self.B, self.Q)
-                smoothed = rts_smoother(filtered, self.A).smoothed
-                last_mean, last_covariance = filtered.final_mean, filtered.final_covariance
-        return Knowledge(
-            self.names, layout.state_slices, layout.input_slices, self.A, self.B, self.Q, u, smoothed, last_mean,
-            last_covariance, self.radius, self._seen, self.spread,
-        )  # fmt: skip
-
-    @cached_property
-    def radius(self) -> float:
-        """Spectral radius of A."""
-        return float(np.abs(np.linalg.eigvals(self.A)).max())
-
-    @cached_property
-    def _seen(self) -> FloatArray:
-        """Range of each input in the rows that are referred to."""
-        return np.zeros(self.B.shape[1]) if self.shared is None else np.ptp(self.shared.u, axis=0)
+    def link(self) -> str | None:
+        """What the files of units that may ask refer to; None: anything."""
+        ...
 
     @property
     def rows(self) -> int:
         """How many rows questions about the past can refer to."""
-        if self.shared is None:
-            raise OptionError(
-                f"method {self.method!r} keeps no record of inputs: give the recording that is asked about"
-            )
-        return int(self.shared.u.shape[0])
+        ...
+
+    def unit(self, name: str) -> Unit:
+        """The unit of that name, as far as others know it."""
+        ...
+
+    def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
+        """The answer to a question, in parts."""
+        ...
 
 
 # ---- the questions
 
 
 def effect(
-    server: Server,
+    server: Asked,
     part: UnitPart,
     cause: str | Sequence[str],
     change: ChangeLike | Mapping[str, ChangeLike],
@@ -190,11 +96,8 @@ def effect(
     for name in causes:
         source = server.unit(name)
         given: Any = change if isinstance(cause, str) else of_cause(change, name)
-        values = as_schedule(source, given, horizon, duration)
-        _refuse_doubtful(server, source, values)
-        refuse_beyond_limits(source, values, absolute=False)
-        changes.append(Change(target, name, False, 0, "", values))
-    (found,) = _ask_of_changes(server, "effect", target, changes, horizon, duration, watch)
+        changes.append(_addition(target, source, given, horizon, duration))
+    (found,) = server.ask(changes, Ask(target, "effect", 0, horizon), watch)
     C = part.model.C
     mean = found.mean @ C.T
     lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), level)
@@ -204,7 +107,7 @@ def effect(
         channels=part.unit.output_names,
         mean=_frozen(mean),
         states=_frozen(found.mean),
-        caveats=_caveats(server, found, interval=lower is not None),
+        caveats=found.notes,
         lower=lower,
         upper=upper,
         level=level if lower is not None else None,
@@ -212,7 +115,7 @@ def effect(
 
 
 def what_would_have_happened(
-    server: Server,
+    server: Asked,
     part: UnitPart,
     y: FloatArray,
     do: Mapping[str, Any],
@@ -237,35 +140,25 @@ def what_would_have_happened(
     for cause, given in do.items():
         source = server.unit(cause)
         for first, values, channels in replacements(source, given, start, stop - start):
-            _refuse_doubtful(server, source, marked(source, channels))
             refuse_beyond_limits(source, values, absolute=True, channels=channels)
-            point, chosen = server.point(cause), ",".join(map(str, channels))
-            values = values - point.input_level
-            if point.same_row:  # the input of a row stands one row earlier in the model
-                values, first = (values, first - 1) if first else (values[1:], 0)
-            if len(values):
-                changes.append(Change(name, cause, True, first, chosen, values))
-    early = min([start, *(change.first for change in changes)])
-    (found,) = exchange(server.knowledge(), changes, Ask(name, "counterfactual", early, stop - early), watch)
-    found = _later_rows(found, start - early)
+            changes.append(Change(name, cause, True, first, ",".join(map(str, channels)), values))
+    (found,) = server.ask(changes, Ask(name, "counterfactual", start, stop - start), watch)
     C = part.model.C
     mean = measured + found.mean @ C.T
     lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, start, _frozen(measured), _frozen(mean), lower, upper,
-        level if lower is not None else None, _caveats(server, found, interval=lower is not None),
+        level if lower is not None else None, found.notes,
     )  # fmt: skip
 
 
 def forecast(
-    server: Server, part: UnitPart, horizon: int, plan: Mapping[str, Any] | None, level: float, watch: Watch | None
+    server: Asked, part: UnitPart, horizon: int, plan: Mapping[str, Any] | None, level: float, watch: Watch | None
 ) -> Trajectory:
     """What the asking unit's outputs will be after the record's last row, if inputs follow a plan (else: stay)."""
     _refuse_other_fit(server, part)
     check_count("forecast", "horizon", horizon)
     check_level("forecast", level)
-    if server.couplings is None and server.method != "oracle":
-        raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
     name, first = part.unit.name, server.rows
     changes = []
     if plan is not None and not isinstance(plan, Mapping):
@@ -273,22 +166,20 @@ def forecast(
     for cause, given in (plan or {}).items():
         source = server.unit(cause)
         for start, values, channels in replacements(source, given, 0, horizon):
-            _refuse_doubtful(server, source, marked(source, channels))
             refuse_beyond_limits(source, values, absolute=True, channels=channels)
-            values = values - server.point(cause).input_level
             changes.append(Change(name, cause, True, start, ",".join(map(str, channels)), values))
-    (found,) = exchange(server.knowledge(states=True), changes, Ask(name, "forecast", 0, horizon), watch)
+    (found,) = server.ask(changes, Ask(name, "forecast", 0, horizon), watch)
     model = part.model
     mean = part.at_level(found.mean @ model.C.T)
     lower, upper = band(mean, deviation(found, model.C, model.R, part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, first, _frozen(np.full_like(mean, np.nan)), _frozen(mean), lower, upper, level,
-        _caveats(server, found, interval=True),
+        found.notes,
     )  # fmt: skip
 
 
 def attribute(
-    server: Server, part: UnitPart, y: FloatArray, start: int, stop: int | None, watch: Watch | None
+    server: Asked, part: UnitPart, y: FloatArray, start: int, stop: int | None, watch: Watch | None
 ) -> Attribution:
     """Split the departure of the asking unit's outputs from their usual level in rows start to stop - 1."""
     _refuse_other_fit(server, part)
@@ -296,7 +187,7 @@ def attribute(
     check_window("attribute", server.rows, start, stop)
     measured = _own_measurements("attribute", server, part, y)[start:stop]
     unit = part.unit
-    parts = exchange(server.knowledge(states=True), [], Ask(unit.name, "attribute", start, stop - start), watch)
+    parts = server.ask([], Ask(unit.name, "attribute", start, stop - start), watch)
     mapped = {piece.share: piece.mean @ part.model.C.T for piece in parts}
     baseline = part.at_level(mapped.pop(counterfactual.BASELINE))
     departure = measured - baseline
@@ -305,13 +196,12 @@ def attribute(
     shares["rest"] = departure - sum(shares.values())
     frozen = MappingProxyType({name: _frozen(values) for name, values in shares.items()})
     return Attribution(
-        unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen,
-        (*_fit_caveats(server), *((SLOW,) if server.radius > 1 - 1 / server.rows else ())),
+        unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen, parts[0].notes
     )  # fmt: skip
 
 
 def paths(
-    server: Server, part: UnitPart, cause: str, change: Any, horizon: int, duration: int | None, watch: Watch | None
+    server: Asked, part: UnitPart, cause: str, change: Any, horizon: int, duration: int | None, watch: Watch | None
 ) -> Paths:
     """The effect of a change, split by the way it takes."""
     _refuse_other_fit(server, part)
@@ -319,18 +209,15 @@ def paths(
     source, name = server.unit(cause), part.unit.name
     if cause == name:
         raise OptionError(f"paths: cause and effect are both {name!r}; ask for the effect of another unit")
-    values = as_schedule(source, change, horizon, duration)
-    _refuse_doubtful(server, source, values)
-    refuse_beyond_limits(source, values, absolute=False)
-    asked = [Change(name, cause, False, 0, "", values)]
-    found = _ask_of_changes(server, "paths", name, asked, horizon, duration, watch)
+    asked = [_addition(name, source, change, horizon, duration)]
+    found = server.ask(asked, Ask(name, "paths", 0, horizon), watch)
     mapped = {piece.share: _frozen(piece.mean @ part.model.C.T) for piece in found}
     total, direct = mapped.pop(""), mapped.pop(counterfactual.DIRECT)
-    return Paths(cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped), _fit_caveats(server))
+    return Paths(cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped), found[0].notes)
 
 
 def restore(
-    server: Server,
+    server: Asked,
     part: UnitPart,
     target: Mapping[str, float],
     using: Sequence[str] | Mapping[str, Sequence[str]],
@@ -357,28 +244,25 @@ def restore(
     levers = _levers(server, using)
     if not levers:
         raise OptionError("restore: using must name at least one unit with inputs")
-    knowledge = server.knowledge()
-    steps = horizon + any(server.point(source.name).same_row for source, _ in levers)
-    reach = {part.share: part.mean for part in exchange(knowledge, [], Ask(unit, "reach", 0, steps), watch)}
-    C = part.model.C[outputs]
-    columns, low, high, sizes = [], [], [], []
+    named: dict[str, list[int]] = {}
     for source, channel in levers:
-        _refuse_doubtful(server, source, np.eye(source.n_inputs)[[channel]])
-        point = server.point(source.name)
-        held = reach[source.name].reshape(source.n_inputs, steps, -1)[channel, horizon - 1 + point.same_row]
-        columns.append(C @ held)
-        bounds, size = _room(knowledge, source, channel, float(point.input_level[channel]))
-        low.append(bounds[0])
-        high.append(bounds[1])
-        sizes.append(size)
-    scale = np.array(sizes)
-    G = np.array(columns).T * scale  # in units of each lever's size
+        named.setdefault(source.name, []).append(channel)
+    asked = [
+        Change(unit, name, False, 0, ",".join(map(str, own)), marked(server.unit(name), tuple(own)))
+        for name, own in named.items()
+    ]
+    parts = server.ask(asked, Ask(unit, "reach", 0, horizon), watch)
+    moved = [piece.mean.reshape(len(piece.room), horizon, -1)[:, -1] for piece in parts]  # states at the horizon
+    room = np.vstack([piece.room for piece in parts])
+    low, high = (np.where(np.abs(bound) < NO_LIMIT, bound, np.inf * np.sign(bound)) for bound in room[:, :2].T)
+    scale = room[:, 2]
+    G = part.model.C[outputs] @ np.vstack(moved).T * scale  # in units of each lever's size
     goal = np.maximum(np.abs(wanted), 1e-12)
     weight = 1e6 / goal  # reaching the target comes first, the size of the change second
     needed = float(np.linalg.norm(np.linalg.pinv(G) @ wanted))  # so that a large target is not cut short by its price
     system = np.vstack([weight[:, None] * G, np.eye(len(levers)) / max(needed, 1.0)])
     right = np.concatenate([weight * wanted, np.zeros(len(levers))])
-    found = lsq_linear(system, right, bounds=(np.array(low) / scale, np.array(high) / scale), tol=1e-14)
+    found = lsq_linear(system, right, bounds=(low / scale, high / scale), tol=1e-14)
     change, reached = found.x * scale, G @ found.x
     feasible = bool((np.abs(reached - wanted) <= tolerance * np.maximum(np.abs(wanted), 1e-12)).all())
     grouped: dict[str, dict[str, float]] = {}
@@ -392,13 +276,13 @@ def restore(
         message = (
             f"{unit} cannot reach the target with these inputs, within their limits; the nearest is {missed}, with:"
         )
-    caveats = _fit_caveats(server)
     return Restoration(
-        unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message, caveats
+        unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message,
+        parts[0].notes,
     )  # fmt: skip
 
 
-def _refuse_other_fit(server: Server, part: UnitPart) -> None:
+def _refuse_other_fit(server: Asked, part: UnitPart) -> None:
     if server.link is not None and part.link is not None and server.link != part.link:
         raise DataError(
             f"unit {part.unit.name!r}: its file belongs to another fit than the server's, so that they mean different "
@@ -406,40 +290,18 @@ def _refuse_other_fit(server: Server, part: UnitPart) -> None:
         )
 
 
-def _ask_of_changes(
-    server: Server, kind: str, unit: str, changes: list[Change], horizon: int, duration: int | None, watch: Watch | None
-) -> tuple[Answer, ...]:
-    """Ask what changes from now on do, over the next ``horizon`` rows.
-
-    Inputs that act on their own row are one step ahead of the others in the model: it is asked for one step more, the
-    others' changes begin in its second step, and its first, which is the row of the change itself, is left out.
-    """
-    ahead = {change.cause for change in changes if server.point(change.cause).same_row}
-    if not ahead:
-        return exchange(server.knowledge(), changes, Ask(unit, kind, 0, horizon), watch)
-    shifted = []
-    for change in changes:
-        if change.cause in ahead:
-            last = change.values[-1:] if duration is None else np.zeros_like(change.values[-1:])
-            shifted.append(replace(change, values=np.vstack([change.values, last])))
-        else:
-            shifted.append(replace(change, first=1))
-    found = exchange(server.knowledge(), shifted, Ask(unit, kind, 0, horizon + 1), watch)
-    return tuple(_later_rows(part, 1) for part in found)
-
-
-def _later_rows(answer: Answer, rows: int) -> Answer:
-    """An answer without its first rows."""
-    if not rows:
-        return answer
-    size = answer.mean.shape[1]
-    return replace(answer, mean=answer.mean[rows:], covariance=answer.covariance[rows * size :])
+def _addition(target: str, source: Unit, given: Any, horizon: int, duration: int | None) -> Change:
+    """A change from now on, with one row more than steps: for inputs that act on the row they stand in."""
+    values = as_schedule(source, given, horizon, duration)
+    refuse_beyond_limits(source, values, absolute=False)
+    last = values[-1:] if duration is None else np.zeros_like(values[-1:])
+    return Change(target, source.name, False, 0, "", np.vstack([values, last]))
 
 
 # ---- what is refused, and what is said
 
 
-def _own_measurements(question: str, server: Server, part: UnitPart, y: object) -> FloatArray:
+def _own_measurements(question: str, server: Asked, part: UnitPart, y: object) -> FloatArray:
     array = np.asarray(y, np.float64)
     shape = (server.rows, part.model.n_outputs)
     if array.shape != shape:
@@ -447,51 +309,15 @@ def _own_measurements(question: str, server: Server, part: UnitPart, y: object) 
     return array
 
 
-def _refuse_doubtful(server: Server, source: Unit, change: FloatArray) -> None:
-    """A change whose effect passes through couplings that the data do not determine has no answer.
-
-    Its inputs must be determined; and where states' couplings are not (a unit that was hardly measured), nothing that
-    passes through that unit is, which in a coupled plant is everything.
-    """
-    moved = set(np.flatnonzero(np.abs(change).max(axis=0, initial=0.0) > 0).tolist())
-    for doubt in server.couplings.doubts if server.couplings is not None else ():
-        own_input = doubt.letter == "B" and doubt.cause == source.name
-        if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & moved)):
-            raise UnidentifiedError(f"not to be told from these data. {doubt}")
-
-
-def _levers(server: Server, using: Sequence[str] | Mapping[str, Sequence[str]]) -> list[tuple[Unit, int]]:
+def _levers(server: Asked, using: Sequence[str] | Mapping[str, Sequence[str]]) -> list[tuple[Unit, int]]:
     names = unit_names("restore", "using", using)
-    out = []
+    out: list[tuple[Unit, int]] = []
     for name in names:
         unit = server.unit(name)
         chosen = using[name] if isinstance(using, Mapping) else unit.input_names
-        out += [(unit, channel_index(unit, channel, unit.input_names, "input")) for channel in chosen]
+        levers = [(unit, channel_index(unit, channel, unit.input_names, "input")) for channel in chosen]
+        out += [lever for k, lever in enumerate(levers) if lever not in (*out, *levers[:k])]
     return out
-
-
-def _room(knowledge: Knowledge, source: Unit, channel: int, level: float) -> tuple[tuple[float, float], float]:
-    """How far an input may move from its last value, and the size its change is measured in."""
-    column = knowledge.input_slices[knowledge.index(source.name)].start + channel
-    seen, last = knowledge.u[:, column], level + float(knowledge.u[-1, column])
-    limits = source.inputs[channel].limits
-    size = float(np.ptp(seen)) if len(seen) > 1 else 0.0
-    if limits is None:
-        return (-np.inf, np.inf), size or 1.0
-    return (limits[0] - last, limits[1] - last), size or limits[1] - limits[0]
-
-
-def _fit_caveats(server: Server) -> tuple[str, ...]:
-    if server.couplings is not None:
-        return server.caveats
-    return () if server.method == "oracle" else (PUBLISHED_CAVEAT,)
-
-
-def _caveats(server: Server, found: Answer, interval: bool) -> tuple[str, ...]:
-    out = [*server.caveats, *([found.note] if found.note else [])]
-    if server.couplings is None:
-        return tuple(out) if server.method == "oracle" else (PUBLISHED_CAVEAT, *out)
-    return tuple(out) if interval else (NO_INTERVAL, *out)
 
 
 def _frozen(array: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.privacy import Privacy
 from counterflow.runtime import questions
+from counterflow.runtime.answering import Server
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.outcome import Couplings, Provenance, StandardErrors, Status
@@ -23,7 +24,6 @@ from counterflow.runtime.privacy import (
     PrivacyReport,
     unit_digest,
 )
-from counterflow.runtime.questions import Server
 from counterflow.runtime.unit_part import UnitPart, sufficient_messages
 from counterflow.server.influence import InfluenceGraph, influence_graph
 from counterflow.server.online import Predictor

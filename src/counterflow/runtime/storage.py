@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import unicodedata
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,13 +27,11 @@ from numpy.typing import NDArray
 
 from counterflow import client
 from counterflow.errors import OptionError, StorageError
-from counterflow.plant import OperatingPoint, Plant, Unit
-from counterflow.plant.units import check_name
-from counterflow.runtime import storage_couplings, storage_privacy
+from counterflow.plant import Plant, Unit
+from counterflow.runtime import storage_couplings, storage_privacy, storage_server
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.outcome import Provenance, Status
-from counterflow.runtime.questions import Server
 from counterflow.runtime.result import Fit
 from counterflow.runtime.sealed_file import (
     SealedFile,
@@ -44,9 +41,17 @@ from counterflow.runtime.sealed_file import (
     digest_of,
     number,
     read,
-    seal,
     texts,
     typed,
+)
+from counterflow.runtime.storage_server import (
+    SERVER_FILE,
+    Counts,
+    check_file_names,
+    link_of,
+    points_of,
+    server_bytes,
+    server_units,
 )
 from counterflow.runtime.storage_unit import SERIES, TITLE, VERSION, stored_part, unit_bytes, unit_of
 from counterflow.runtime.unit_part import UnitPart
@@ -55,14 +60,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FloatArray = NDArray[np.float64]
-Counts = tuple[int, tuple[str, ...]]  # states, names of the inputs
 
-SERVER_FILE = "server.safetensors"
 UNITS_FOLDER = "units"
 _SUFFIX = ".safetensors"
-_SERVER = "counterflow fit, server part"
-_VERSION = 1
-_SERVER_SERIES = ("server_loss", "residual_loss", "disentanglement", "gradient")
 
 
 # ---- save
@@ -90,68 +90,31 @@ def save(fit: Fit, directory: str | Path) -> None:
     True
     """
     target = Path(directory).resolve()
-    _check_file_names(fit.names)
-    server = _server_bytes(fit)
+    check_file_names(fit.names)
+    server = server_bytes(
+        fit.server,
+        order=fit.names,
+        dt=fit.plant.dt,
+        history=fit.history,
+        traffic=fit.traffic,
+        status=fit.status,
+        provenance=fit.provenance,
+        privacy=storage_privacy.describe(fit.privacy),
+    )
     link = digest_of(server)
     files = {SERVER_FILE: server}
     for name in fit.names:
-        files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = unit_bytes(fit, name, link)
+        part, plant = fit.parts[name], fit.plant
+        files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = unit_bytes(
+            replace(part, unit=plant.unit(name), link=link),
+            estimated={letter: plant.block(letter, name) for letter in ("C", "Q", "R")},
+            losses={series: getattr(fit.history, series)[name] for series in SERIES},
+            privacy=storage_privacy.describe_unit(fit.privacy, name, part.rows_digest),
+        )
     with _writing(target):
         _refuse_foreign(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace_directory(target, files)
-
-
-def _check_file_names(names: tuple[str, ...]) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        check_name(name, "unit")
-        key = unicodedata.normalize("NFC", name).casefold()
-        if key in seen:  # one file on the file systems of macOS and Windows
-            raise StorageError(
-                f"units {seen[key]!r} and {name!r} would share one file where case does not count: rename one of them."
-            )
-        seen[key] = name
-
-
-def _server_bytes(fit: Fit) -> bytes:
-    history, traffic, status, provenance = fit.history, fit.traffic, fit.status, fit.provenance
-    arrays = {"A": fit.plant.A, "B": fit.plant.B}
-    arrays.update({f"history/{series}": getattr(history, series) for series in _SERVER_SERIES})
-    arrays.update({f"history/delta_d/{k}": history.delta_d[name] for k, name in enumerate(fit.plant.names)})
-    points = fit.points
-    arrays.update({f"input_level/{k}": points[n].input_level for k, n in enumerate(fit.plant.names) if n in points})
-    learned = None
-    if fit.couplings is not None:
-        learned, more = storage_couplings.describe(fit.couplings, fit.method)
-        arrays.update(more)
-    described = {
-        "couplings": learned,
-        "privacy": storage_privacy.describe(fit.privacy),
-        "method": fit.method,
-        "dt": fit.plant.dt,
-        "caveats": list(fit.caveats),
-        "units": [
-            {"name": unit.name, "states": unit.states, "inputs": list(unit.input_names)} for unit in fit.plant.units
-        ],
-        "order": list(fit.names),
-        "same_row": [name for name, point in points.items() if point.same_row],
-        "phase": list(history.phase),
-        "traffic": {"rounds": traffic.rounds, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down},
-        "status": {
-            "converged": status.converged,
-            "rounds": status.rounds,
-            "gradient": status.gradient,
-            "message": status.message,
-        },
-        "provenance": {
-            "version": provenance.version,
-            "seed": provenance.seed,
-            "data_digest": provenance.data_digest,
-            "method": provenance.method,
-        },
-    }
-    return seal(_SERVER, described, arrays, _VERSION, "the server's part", storage_couplings.MISSING)
 
 
 @contextmanager
@@ -176,7 +139,7 @@ def _refuse_foreign(target: Path) -> None:
         return
     if SERVER_FILE not in entries:
         raise StorageError(f"{str(target)!r} is not empty and not a saved fit; nothing was written. {remedy}")
-    read(target / SERVER_FILE, _SERVER, _VERSION)
+    read(target / SERVER_FILE, storage_server.TITLE, storage_server.VERSION)
     strange = sorted(entries - {SERVER_FILE, UNITS_FOLDER})
     folder = target / UNITS_FOLDER
     if folder.is_dir():
@@ -240,9 +203,10 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
     folder = Path(directory)
     if not folder.is_dir():
         raise StorageError(f"there is no directory {str(folder)!r}: give the one that the fit was saved to.")
-    server = read(folder / SERVER_FILE, _SERVER, _VERSION)
+    server = read(folder / SERVER_FILE, storage_server.TITLE, storage_server.VERSION)
     with blaming(server.path):
-        names, counts, sizes = _server_units(server)
+        _, counts, sizes = server_units(server)
+    names = tuple(counts)
     given = dict(estimators or {})
     for name in given:
         if name not in names:
@@ -255,7 +219,7 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
     for name in names:
         stored = read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", TITLE, VERSION)
         with blaming(stored.path):
-            unit = _stored_unit(stored, name, counts[name], str(server.described["digest"]))
+            unit = _stored_unit(stored, name, counts[name], link_of(server))
             part, estimated = stored_part(stored, unit, given)
             for letter, block in estimated.items():
                 blocks[letter].append(block)
@@ -269,80 +233,12 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
         return replace(fit, privacy=storage_privacy.restore(server.described["privacy"], spent))
 
 
-def load_server(directory: str | Path) -> Server:
-    """The server's part of a saved fit: what answers questions, and knows nobody's outputs.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import counterflow as cf
-    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
-    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals())
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found.save(f"{folder}/fit")
-    ...     server = cf.load_server(f"{folder}/fit")
-    ...     turbine = cf.load_unit(f"{folder}/fit/units/turbine.safetensors")
-    >>> turbine.effect(server, cause="boiler", change={"u1": 1.0}, horizon=3).mean.shape
-    (3, 8)
-    """
-    stored = read(Path(directory) / SERVER_FILE, _SERVER, _VERSION)
-    with blaming(stored.path):
-        _, counts, sizes = _server_units(stored)
-        A, B = stored.take("A", (sizes[0], sizes[0])), stored.take("B", sizes)
-        couplings = storage_couplings.restore(stored, counts, A, B)
-        units = tuple(Unit(name, states, inputs or 0, 1) for name, (states, inputs) in counts.items())
-        return Server(
-            method=stored.text("method"),
-            units=units,
-            A=A,
-            B=B,
-            Q=couplings.found.Q if couplings is not None else np.zeros_like(A),
-            couplings=couplings,
-            shared=couplings.shared if couplings is not None else None,
-            caveats=texts(stored.described, "caveats"),
-            points=_points(stored, counts),
-            link=str(stored.described["digest"]),
-        )
-
-
-def _points(stored: SealedFile, counts: Mapping[str, Counts]) -> dict[str, OperatingPoint]:
-    ahead = texts(stored.described, "same_row")
-    levels = {
-        name: stored.take(f"input_level/{k}", (len(inputs),))
-        for k, (name, (_, inputs)) in enumerate(counts.items())
-        if f"input_level/{k}" in stored.arrays
-    }
-    if not set(ahead) <= set(levels):
-        raise ValueError("'same_row' names units that have no operating point")
-    return {name: OperatingPoint(level, name in ahead) for name, level in levels.items()}
-
-
 def load_unit(file: str | Path, estimator: client.Estimator | None = None) -> UnitPart:
     """One unit's part of a saved fit; with ``load_server``'s it can ask, and knows nothing of the other units."""
     stored = read(Path(file), TITLE, VERSION)
     with blaming(stored.path):
         unit = unit_of(stored)
         return stored_part(stored, unit, {} if estimator is None else {unit.name: estimator})[0]
-
-
-def _server_units(server: SealedFile) -> tuple[tuple[str, ...], dict[str, Counts], tuple[int, int]]:
-    described = typed(server.described, "units", list)
-    counts: dict[str, Counts] = {}
-    for entry in described:
-        check_keys(entry, ("name", "states", "inputs"))
-        name = typed(entry, "name", str)
-        check_name(name, "unit")
-        inputs = typed(entry, "inputs", list)
-        for channel in inputs:
-            check_name(channel, "channel")
-        if name in counts:
-            raise ValueError(f"unit {name!r} stands in it twice")
-        counts[name] = (count(entry, "states", 1), tuple(inputs))
-    if not counts:
-        raise ValueError("it names no unit")
-    _check_file_names(tuple(counts))
-    sizes = (sum(states for states, _ in counts.values()), sum(len(inputs) for _, inputs in counts.values()))
-    return tuple(counts), counts, sizes
 
 
 def _stored_unit(stored: SealedFile, name: str, counts: Counts, link: str) -> Unit:
@@ -369,6 +265,7 @@ def _stored_fit(
     expected = (
         "format",
         "version",
+        "link",
         "couplings",
         "privacy",
         "method",
@@ -386,10 +283,10 @@ def _stored_fit(
     if sorted(order) != sorted(names):
         raise ValueError(f"'order' should name each of {list(names)} once")
     A, B = server.take("A", (sizes[0], sizes[0])), server.take("B", sizes)
-    series = {key: server.take(f"history/{key}", (rounds,)) for key in _SERVER_SERIES}
+    series = {key: server.take(f"history/{key}", (rounds,)) for key in storage_server.SERIES}
     delta_d = {name: server.take(f"history/delta_d/{k}", (rounds,)) for k, name in enumerate(names)}
     couplings = storage_couplings.restore(server, counts, A, B)
-    if {n: p.same_row for n, p in _points(server, counts).items()} != {
+    if {n: p.same_row for n, p in points_of(server, counts).items()} != {
         n: part.point.same_row for n, part in parts.items() if part.point is not None
     }:
         raise ValueError("its operating points are not those of the units")

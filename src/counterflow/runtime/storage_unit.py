@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from counterflow.runtime import storage_privacy
 from counterflow.runtime.sealed_file import Demand, SealedFile, check_keys, count, seal, typed
 from counterflow.runtime.unit_part import UnitPart
 
-if TYPE_CHECKING:
-    from counterflow.runtime.result import Fit
-
 FloatArray = NDArray[np.float64]
 TITLE = "counterflow fit, unit part"
 VERSION = 1
@@ -27,11 +24,16 @@ _LETTERS = ("A", "B", "C", "Q", "R")
 _INFINITIES = (-math.inf, math.inf)
 
 
-def unit_bytes(fit: Fit, name: str, link: str) -> bytes:
-    part, plant = fit.parts[name], fit.plant
+def unit_bytes(
+    part: UnitPart,
+    *,
+    estimated: Mapping[str, FloatArray],
+    losses: Mapping[str, FloatArray],
+    privacy: Mapping[str, Any] | None,
+) -> bytes:
+    """The file. ``estimated``: C, Q, R after the fit; ``losses``: the unit's own of every round (SERIES)."""
     arrays = {f"model/{letter}": getattr(part.model, letter) for letter in _LETTERS}
-    for letter in ("C", "Q", "R"):  # of the estimated plant, where the fit has changed what the unit knew
-        block = plant.block(letter, name)
+    for letter, block in estimated.items():  # where the fit has changed what the unit knew
         if not np.array_equal(block, getattr(part.model, letter)):
             arrays[f"estimated/{letter}"] = block
     level = None if part.point is None else part.point.input_level
@@ -39,29 +41,30 @@ def unit_bytes(fit: Fit, name: str, link: str) -> bytes:
     if part.C_doubt is not None:
         optional |= {"doubt/variance": part.C_doubt[0], "doubt/scatter": part.C_doubt[1]}
     arrays.update({key: value for key, value in optional.items() if value is not None})
-    arrays.update({f"history/{series}": getattr(fit.history, series)[name] for series in SERIES})
+    arrays.update({f"history/{series}": losses[series] for series in SERIES})
     estimator, kind = part.estimator, f"custom: {type(part.estimator).__qualname__}"
     if type(estimator) is client.KalmanEstimator:
         kind = "kalman"
         if estimator.model != part.working_model:
             kind = "kalman, own model"
             arrays.update({f"estimator/{letter}": getattr(estimator.model, letter) for letter in _LETTERS})
-    unit = plant.unit(name)
+    unit = part.unit
     described = {
-        "server": link,
+        "server": part.link,
         "name": unit.name,
         "states": unit.states,
-        "inputs": [_describe(channel) for channel in unit.inputs],
-        "outputs": [_describe(channel) for channel in unit.outputs],
+        "inputs": [describe_channel(channel) for channel in unit.inputs],
+        "outputs": [describe_channel(channel) for channel in unit.outputs],
         "uses_inputs": part.uses_inputs,
         "same_row": part.point is not None and part.point.same_row,
         "estimator": kind,
-        "privacy": storage_privacy.describe_unit(fit.privacy, name, part.rows_digest),
+        "privacy": None if privacy is None else dict(privacy),
     }
-    return seal(TITLE, described, arrays, VERSION, f"unit {name!r}")
+    return seal(TITLE, described, arrays, VERSION, f"unit {unit.name!r}")
 
 
-def _describe(channel: Channel) -> dict[str, Any]:
+def describe_channel(channel: Channel) -> dict[str, Any]:
+    """A channel in plain types."""
     limits = channel.limits
     ends = None if limits is None else [None if end in _INFINITIES else end for end in limits]  # JSON has no infinity
     return {"name": channel.name, "unit": channel.unit, "limits": ends}
@@ -74,8 +77,8 @@ def unit_of(stored: SealedFile) -> Unit:
     return Unit(
         stored.text("name"),
         states=count(described, "states", 1),
-        inputs=[_channel(entry) for entry in typed(described, "inputs", list)],
-        outputs=[_channel(entry) for entry in typed(described, "outputs", list)],
+        inputs=[channel_of(entry) for entry in typed(described, "inputs", list)],
+        outputs=[channel_of(entry) for entry in typed(described, "outputs", list)],
     )
 
 
@@ -129,7 +132,8 @@ def stored_part(
     return part, estimated
 
 
-def _channel(entry: Any) -> Channel:
+def channel_of(entry: Any) -> Channel:
+    """A channel from plain types that nobody has checked."""
     check_keys(entry, ("name", "unit", "limits"))
     ends = entry["limits"]
     if ends is None:

@@ -17,7 +17,7 @@ from counterflow.plant import LocalModel, OperatingPoint, Recording, Unit
 from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient
 from counterflow.runtime import questions
-from counterflow.runtime.questions import Server
+from counterflow.runtime.questions import Asked
 
 if TYPE_CHECKING:
     from counterflow.protocol import Message
@@ -84,7 +84,7 @@ class UnitPart:
 
     def effect(
         self,
-        server: Server,
+        server: Asked,
         cause: str | Sequence[str],
         change: Any,
         horizon: int = 1,
@@ -97,7 +97,7 @@ class UnitPart:
 
     def counterfactual(
         self,
-        server: Server,
+        server: Asked,
         y: FloatArray,
         do: Mapping[str, Any],
         start: int = 0,
@@ -110,7 +110,7 @@ class UnitPart:
 
     def attribute(
         self,
-        server: Server,
+        server: Asked,
         y: FloatArray,
         start: int = 0,
         stop: int | None = None,
@@ -121,7 +121,7 @@ class UnitPart:
 
     def restore(
         self,
-        server: Server,
+        server: Asked,
         target: Mapping[str, float],
         using: Sequence[str] | Mapping[str, Sequence[str]],
         horizon: int = 50,

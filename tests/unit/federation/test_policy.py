@@ -189,24 +189,29 @@ def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:
                cf.Unit("condenser", 1, [], 1)),
         A=0.5 * np.eye(3), B=np.ones((3, 3)), C=np.eye(3), Q=np.eye(3), R=np.eye(3),
     )  # fmt: skip
-    knowledge = cf.fit(plant.simulate(30, rng=1), plant, method="oracle").server.knowledge()
+    server = cf.fit(plant.simulate(30, rng=1), plant, method="oracle").server
     with Audit(tmp_path / "audit.jsonl") as audit:
         opened = gate(audit, boiler='[ask]\nturbine = ["valve"]')
-        (found,) = opened.answer(knowledge, "turbine", [change("boiler", 0, 1)], EFFECT)
+        (found,) = opened.answer(server, "turbine", [change("boiler", 0, 1)], EFFECT)
         assert found.mean.shape == (1, 1)
         with pytest.raises(PrivacyError, match=r"'fuel'.*change its policy"):
-            opened.answer(knowledge, "turbine", [change("boiler", 1, 0)], EFFECT)
+            opened.answer(server, "turbine", [change("boiler", 1, 0)], EFFECT)
         with pytest.raises(ProtocolError, match="asks as 'boiler'"):
-            opened.answer(knowledge, "turbine", [change("boiler", 0, 1, unit="boiler")], EFFECT)
+            opened.answer(server, "turbine", [change("boiler", 0, 1, unit="boiler")], EFFECT)
         with pytest.raises(ProtocolError, match="asks as 'turbine'"):
-            opened.answer(knowledge, "boiler", [], EFFECT)
+            opened.answer(server, "boiler", [], EFFECT)
         with pytest.raises(ProtocolError, match="takes part"):
-            opened.answer(knowledge, "pump", [], Ask("pump", "effect", 0, 1))
+            opened.answer(server, "pump", [], Ask("pump", "effect", 0, 1))
         with pytest.raises(ProtocolError, match="1000 at most"):
-            opened.answer(knowledge, "turbine", [change("boiler", 0, 1)] * 1001, EFFECT)
-        reach = opened.answer(knowledge, "turbine", [], Ask("turbine", "reach", 0, 2))
-        assert [part.share for part in reach] == ["turbine", "condenser"], "not all of the boiler's inputs are open"
+            opened.answer(server, "turbine", [change("boiler", 0, 1)] * 1001, EFFECT)
+        with pytest.raises(ProtocolError, match="100000 at most"):
+            opened.answer(server, "turbine", [change("boiler", 0, 1)], Ask("turbine", "effect", 0, 100_001))
+        reach = Ask("turbine", "reach", 0, 2)
+        with pytest.raises(PrivacyError, match="'fuel'"):  # named, whatever the values are
+            opened.answer(server, "turbine", [change("boiler", 0, 0)], reach)
+        (held,) = opened.answer(server, "turbine", [change("boiler", 0, 0, channels="1")], reach)
+        assert (held.share, held.mean.shape, held.room.shape) == ("boiler", (2, 1), (1, 3))
         events = [record["event"] for record in audit.records()]
-    assert events == ["answered", "refused", "refused", "refused", "refused", "refused", "answered"]
+    assert events == ["answered", *["refused"] * 7, "answered"]
     with pytest.raises(PrivacyError, match="policy is that of unit 'boiler'"):
         QuestionGate({"turbine": Policy("boiler")}, INPUTS)

@@ -22,10 +22,12 @@ from counterflow.protocol import (
     PerturbedStates,
     Plan,
     Reduced,
+    Refused,
     Request,
     Settled,
     StateGradients,
     Sufficient,
+    Terms,
     decode,
     encode,
     encoded_size,
@@ -54,8 +56,26 @@ def examples():
         Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))),
         Ask("turbine", "effect", 0, 10),
         Answer("turbine", "effect", "", "far", np.ones((3, 2)), np.ones((6, 2))),
-        Answer("turbine", "reach", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2))),
+        Answer("turbine", "reach", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 3))),
+        Refused("turbine", "UnidentifiedError", "größe µ " * 1000),
+        Terms("turbine", "\N{GREEK SMALL LETTER MU}" * 30_000),
     ]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Refused("turbine", "SystemExit", "why"),
+        lambda: Refused("turbine", "DataError", ""),
+        lambda: Refused("turbine", "DataError", "x" * 10_001),
+        lambda: Terms("turbine", ""),
+        lambda: Terms("turbine", "x" * 30_001),
+        lambda: Answer("turbine", "reach", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 2))),
+    ],
+)
+def test_answers_and_refusals_that_are_none_are_refused(build):
+    with pytest.raises(ProtocolError, match="turbine"):
+        build()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +172,7 @@ BAD = {
     "no steps": lambda: Ask("b", "effect", 0, 0),
     "too many steps": lambda: Ask("b", "effect", 0, 10**9),
     "covariance of other rows": lambda: Answer("b", "effect", "", "", np.ones((3, 2)), np.ones((5, 2))),
-    "endless note": lambda: Answer("b", "effect", "", "x" * 3000, np.ones((3, 2)), np.ones((6, 2))),
+    "endless note": lambda: Answer("b", "effect", "", "x" * 10_001, np.ones((3, 2)), np.ones((6, 2))),
     "negative penalty": lambda: StateGradients("b", 0, False, False, -1.0, False, np.ones((4, 2)), np.ones((4, 2))),
 }
 
