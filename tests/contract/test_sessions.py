@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import counterflow as cf
 from counterflow.client import SufficientClient, sufficient_message
 from counterflow.client.private import foreseen
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
-from counterflow.federation import Job, Policy, fit_over_sessions, server_part, status_part, verify
+from counterflow.federation import Job, Policy, checkpoint, fit_over_sessions, server_part, status_part, verify
 from counterflow.federation.durable import AddedFile
 from counterflow.federation.loopback import Federation, Hook, SessionsFit
 from counterflow.federation.machines import UnitData
@@ -277,6 +278,174 @@ def test_dying_at_each_write_changes_nothing(
     assert deaths >= 6
 
 
+# ---- journals that begin anew
+
+
+@pytest.fixture
+def _short_journals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot after every turn."""
+    monkeypatch.setattr(checkpoint, "is_due", lambda size, snapshot: True)
+
+
+@pytest.mark.usefixtures("_short_journals")
+@pytest.mark.parametrize("case", CASES)
+def test_going_on_from_snapshots_changes_nothing(case: str, tmp_path: Path) -> None:
+    agree(run(tmp_path, job_of(case), lose_all), case)
+
+
+@pytest.mark.usefixtures("_short_journals")
+def test_going_on_from_snapshots_of_logs_without_models(tmp_path: Path) -> None:
+    test_logs_without_models_give_the_same_system_and_parts(tmp_path)
+
+
+@contextmanager
+def dying_in_place(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[None]:
+    """Die when a new journal is put in the place of the old one for the ``at``-th time: before or after that."""
+    real, count = AddedFile.put_in_place, 0
+
+    def put_in_place(file: AddedFile, path: Path) -> None:
+        nonlocal count
+        count += 1
+        if count == at and how == "before":
+            raise Killed
+        real(file, path)
+        if count == at:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AddedFile, "put_in_place", put_in_place)
+        yield
+
+
+@pytest.mark.usefixtures("_short_journals")
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_dying_while_a_journal_begins_anew_changes_nothing(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = "penalty gradient"
+    job, deaths = job_of(case), 0
+    for at in range(1, 1000) if THOROUGH else (1, 2, 3, 8, 13, 20):
+        folder = tmp_path / str(at)
+        with dying_in_place(monkeypatch, at, how), federation(folder, job) as everybody:
+            try:
+                everybody.run()
+            except Killed:
+                deaths += 1
+            else:
+                break
+        agree(run(folder, job), case)
+    assert deaths >= 6
+
+
+@pytest.mark.usefixtures("_short_journals")
+@pytest.mark.parametrize("how", ["before", "half", "after"])
+def test_dying_at_writes_between_snapshots_changes_nothing(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = "lagrangian"
+    job, deaths = job_of(case), 0
+    for at in range(1, 1000) if THOROUGH else (6, 7, 8, 9, 16, 25):
+        folder = tmp_path / str(at)
+        with dying(monkeypatch, at, how), federation(folder, job) as everybody:
+            try:
+                everybody.run()
+            except Killed:
+                deaths += 1
+            else:
+                break
+        agree(run(folder, job), case)
+    assert deaths >= 6
+
+
+def test_what_is_on_the_disk_does_not_grow_with_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "LEAST", 10_000)
+    most = {}
+    for rounds in (40, 160):
+        job = Job(f"long-{rounds}", "lagrangian", INPUTS, options={"rounds": rounds}, seed=SEED)
+        sizes = [0]
+
+        def look(everybody: Federation, moment: str, unit: str, sizes: list[int] = sizes, job: Job = job) -> None:
+            places = [*tmp_path.glob(f"*/{job.id}/*")]
+            sizes.append(max((place.stat().st_size for place in places), default=0))
+
+        result = run(tmp_path, job, look).result
+        assert len(result.records) == result.traffic.rounds == rounds
+        most[rounds] = max(sizes)
+        moved = (result.traffic.bytes_up + result.traffic.bytes_down) / rounds
+    assert most[40] < 25 * moved
+    assert most[160] < most[40] + 120 * 700  # losses of a round are kept, and nothing else of it
+    assert 160 * moved > 4 * most[160], "there was nothing to bound"
+
+
+def test_a_job_that_is_over_is_not_estimated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of("sufficient")
+    wanted = run(tmp_path, job)
+
+    def again(*arguments: object, **options: object) -> None:
+        raise AssertionError("it was estimated again")
+
+    monkeypatch.setattr("counterflow.server.sufficient.maximum_likelihood", again)
+    with Federation(tmp_path, job, {}, {}) as alone:
+        assert not alone.coordinator.outgoing()
+        result = alone.coordinator.result()
+        assert np.array_equal(server_part(result).A, wanted.server.A)
+        assert status_part(result) == status_part(wanted.result)
+        assert result.traffic == wanted.result.traffic
+
+
+@pytest.mark.usefixtures("_short_journals")
+def test_another_log_model_or_estimator_is_refused_after_a_snapshot(tmp_path: Path) -> None:
+    job = job_of("penalty gradient")
+    with federation(tmp_path, job) as everybody:
+        everybody.plant("boiler").receive(0, everybody.coordinator.outgoing()[0].data)
+    own, model = RECORDING["boiler"], MODELS["boiler"]
+    wavering = own.y.copy()
+    wavering[7, 1] += 1e-9
+    for changed, reason in (
+        (UnitData(own.unit, wavering, own.u, model), "log or model"),
+        (UnitData(own.unit, own.y, own.u * 1.001, model), "log or model"),
+        (UnitData(own.unit, own.y, own.u, replace(model, A=model.A * 1.001)), "log or model"),
+        (UnitData(own.unit, own.y, own.u, model, Other(model)), "estimator"),
+    ):
+        everybody = Federation(tmp_path, job, {"boiler": changed}, policies_of(tmp_path, False))
+        with everybody, pytest.raises(StorageError, match=f"has changed since it began.*{reason}"):
+            everybody.plant("boiler")
+    with federation(tmp_path, job) as everybody:
+        agree(everybody.run(), "penalty gradient")
+
+
+class Other(cf.KalmanEstimator):
+    """Estimates a little otherwise."""
+
+    def estimate(self, y: np.ndarray, u: np.ndarray) -> Any:
+        return super().estimate(y * 1.0001, u)
+
+
+def test_turns_of_long_ago_are_not_repeated(tmp_path: Path) -> None:
+    job = Job("long-ago", "lagrangian", INPUTS, options={"rounds": 12}, seed=SEED)
+    came: dict[int, bytes] = {}
+
+    def listen(everybody: Federation, moment: str, unit: str) -> None:
+        if moment == "before delivery" and unit == "boiler":
+            came.update({m.sequence: m.data for m in everybody.coordinator.outgoing() if m.unit == unit})
+
+    with federation(tmp_path, job) as everybody:
+        everybody.run(listen)
+        plant = everybody.plant("boiler")
+        assert plant.due == len(came) == 14
+        for sequence in range(plant.due - checkpoint.KEPT, plant.due):
+            assert plant.receive(sequence, came[sequence]) == plant.replies(sequence)
+        with pytest.raises(ProtocolError, match="answered long ago"):
+            plant.receive(0, came[0])
+        with pytest.raises(ProtocolError, match="long ago or with other content"):
+            everybody.coordinator.receive("boiler", 0, b"")
+
+
+@pytest.mark.parametrize("kind", checkpoint.GIVEN)
+def test_every_field_of_a_state_is_given_or_kept(kind: type) -> None:
+    assert checkpoint.GIVEN[kind] < {field.name for field in fields(kind)}
+
+
 # ---- privacy: nothing is released twice uncounted
 
 
@@ -347,6 +516,11 @@ def test_a_round_is_never_computed_from_a_part_of_the_units(tmp_path: Path) -> N
         everybody.lose(None)
         assert everybody.coordinator.round == 0
         assert everybody.coordinator.waiting() == (second.unit,)
+        # the acknowledgement would have gone to the disk with the next message; without it, one is delivered again
+        assert everybody.coordinator.outgoing() == [first, second]
+        for reply in everybody.plant(first.unit).receive(0, first.data):
+            everybody.coordinator.receive(*reply)
+        everybody.coordinator.acknowledge(first.unit, 0)
         assert everybody.coordinator.outgoing() == [second]
         with pytest.raises(ProtocolError, match="not finished: it waits for turbine"):
             everybody.coordinator.result()
@@ -464,6 +638,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_sessions
 from pathlib import Path
+test_sessions.checkpoint.LEAST = 20_000  # it is killed while journals begin anew, too
 test_sessions.run(Path(sys.argv[2]), test_sessions.job_of(sys.argv[3]))
 print("done", flush=True)
 """
@@ -477,9 +652,9 @@ def test_kill_9_at_random_times(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(here), str(tmp_path), case]
     journal = tmp_path / "coordinator" / job_of(case).id / "coordinator.journal"
     for kill in range(KILLS):
-        size = journal.stat().st_size if journal.exists() else 0
+        before = journal.stat().st_mtime_ns if journal.exists() else 0
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            while process.poll() is None and (not journal.exists() or journal.stat().st_size <= size):
+            while process.poll() is None and (not journal.exists() or journal.stat().st_mtime_ns <= before):
                 time.sleep(0.001)  # until it goes on from where the last one was killed
             time.sleep(draw.random() * 0.05)
             process.send_signal(signal.SIGKILL)

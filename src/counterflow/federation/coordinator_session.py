@@ -2,6 +2,9 @@
 
 What a unit sends stands in the journal, together with all that the server has to say to it, before it is acknowledged.
 A round is computed when every unit has spoken, never from a part of them: ``server.step`` sees to that.
+
+A journal that has grown long begins anew with a snapshot of the state (``checkpoint``) and of what is on its way; so
+does that of a job that is over, and nothing is estimated again when it is opened.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 
 from counterflow import server
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
+from counterflow.federation import checkpoint
 from counterflow.federation.job import Job
 from counterflow.federation.journal import Journal
 from counterflow.federation.machines import CoordinatorResult, coordinator_machine
@@ -22,11 +26,14 @@ from counterflow.federation.policy import SENT_BY_UNITS
 from counterflow.federation.turns import (
     FAILED,
     OPENING,
+    SNAPSHOT,
     TAKEN,
     TURN,
     Outgoing,
+    blaming,
     checked_sequence,
     pack,
+    replaced,
     unpack,
 )
 from counterflow.protocol import Message, decode, encode
@@ -48,11 +55,13 @@ class CoordinatorSession:
         """Not for users: see ``open``."""
         self._journal, self.job, self._largest = journal, job, largest_bytes
         self._state: server.State = coordinator_machine(job)
-        self._received: dict[str, list[str]] = {unit: [] for unit in job.units}  # SHA-256 of each message
+        self._received = dict.fromkeys(job.units, 0)
+        self._digests: dict[str, dict[int, str]] = {unit: {} for unit in job.units}  # SHA-256 of the last messages
         self._pending: dict[str, list[Outgoing]] = {unit: [] for unit in job.units}
         self._sent = dict.fromkeys(job.units, 0)
         self._records: list[server.RoundRecord] = []
-        self._bytes_up = self._bytes_down = 0
+        self._taken: dict[str, int] = {}  # acknowledgements that are not on the disk yet
+        self._bytes_up = self._bytes_down = self._snapshot = 0
         self._failure: str | None = None
         self._lock = threading.RLock()
 
@@ -97,35 +106,49 @@ class CoordinatorSession:
         """
         with self._lock:
             self._check_unit(unit)
-            known, place = self._received[unit], f"server: {self.job.label}, unit {unit!r}"
+            due, place = self._received[unit], f"server: {self.job.label}, unit {unit!r}"
             if not isinstance(data, bytes):
                 raise ProtocolError(f"{place}: a message is bytes, got {type(data).__name__}")
             digest = hashlib.sha256(data).hexdigest()
-            if checked_sequence(sequence, place) < len(known):
-                if known[sequence] != digest:
-                    raise ProtocolError(f"{place}: message {sequence} came before with other content; it is not taken")
+            if checked_sequence(sequence, place) < due:
+                if self._digests[unit].get(sequence) != digest:
+                    raise ProtocolError(
+                        f"{place}: message {sequence} came before, long ago or with other content; it is not taken"
+                    )
                 return
-            if sequence > len(known):
-                raise ProtocolError(f"{place}: got message {sequence}, message {len(known)} is due")
+            if sequence > due:
+                raise ProtocolError(f"{place}: got message {sequence}, message {due} is due")
             if self._failure is not None:
                 raise ProtocolError(f"{place}: the job has failed: {self._failure}")
             message = self._decoded(unit, data)
             state, replies = self._step(message)
             sent = self._numbered(replies)
-            table: dict[str, Any] = {"unit": unit, "sequence": sequence, "to": [reply.unit for reply in sent]}
+            table: dict[str, Any] = {
+                "unit": unit, "sequence": sequence, "to": [reply.unit for reply in sent], "taken": self._taken,
+            }  # fmt: skip
             self._journal.append(TURN, pack(table, [data, *(reply.data for reply in sent)]))
+            self._taken = {}
             self._take(state, unit, data, sent)
+            if state.finished or checkpoint.is_due(self._journal.size, self._snapshot):
+                self._begin_anew()
 
     def acknowledge(self, unit: str, sequence: int) -> None:
-        """``unit`` has taken in all messages up to number ``sequence``, and its replies to them have been received."""
+        """``unit`` has taken in all messages up to number ``sequence``, and its replies to them have been received.
+
+        That goes to the disk with the next message, or at once when none is due any more: after a crash before that,
+        a message is delivered once more, which changes nothing.
+        """
         with self._lock:
             self._check_unit(unit)
             place = f"server: {self.job.label}, unit {unit!r}"
             if checked_sequence(sequence, place) >= self._sent[unit]:
                 raise ProtocolError(f"{place}: message {sequence} is acknowledged, which was never sent")
             if any(message.sequence <= sequence for message in self._pending[unit]):
-                self._journal.append(TAKEN, pack({"unit": unit, "sequence": sequence}))
                 self._drop(unit, sequence)
+                self._taken[unit] = sequence
+                if self._state.finished:
+                    self._journal.append(TAKEN, pack({"taken": self._taken}))
+                    self._taken = {}
 
     # ---- where it stands
 
@@ -220,7 +243,10 @@ class CoordinatorSession:
     def _take(self, state: server.State, unit: str | None, data: bytes, sent: list[Outgoing]) -> None:
         self._state = state
         if unit is not None:
-            self._received[unit].append(hashlib.sha256(data).hexdigest())
+            number = self._received[unit]
+            self._digests[unit][number] = hashlib.sha256(data).hexdigest()
+            self._digests[unit].pop(number - 2 * checkpoint.KEPT, None)
+            self._received[unit] += 1
         self._bytes_up += len(data)
         for message in sent:
             self._pending[message.unit].append(message)
@@ -232,6 +258,59 @@ class CoordinatorSession:
 
     def _drop(self, unit: str, sequence: int) -> None:
         self._pending[unit] = [message for message in self._pending[unit] if message.sequence > sequence]
+
+    def _drop_all(self, taken: dict[str, int]) -> None:
+        for unit, sequence in taken.items():
+            self._drop(unit, sequence)
+
+    def _begin_anew(self) -> None:
+        """Put a snapshot in the place of all that stands in the journal."""
+        records = self._records
+        numbers = [[r.server_loss, r.residual_loss, r.disentanglement, r.gradient, *r.delta_d] for r in records]
+        state, pieces = checkpoint.kept(
+            self._state,
+            rounds=tuple((r.round, r.phase) for r in records),
+            losses=np.array(numbers, np.float64),
+        )
+        pending = self.outgoing()
+        table = {
+            "received": self._received,
+            "digests": {unit: list(known.items()) for unit, known in self._digests.items()},
+            "sent": self._sent,
+            "pending": [[message.unit, message.sequence] for message in pending],
+            "bytes": [self._bytes_up, self._bytes_down],
+            "state": state,
+        }
+        snapshot = pack(table, [*(message.data for message in pending), *pieces])
+        opening = pack({"job": self.job.to_text(), "to": []})
+        self._snapshot = replaced(self._journal, [(OPENING, opening), (SNAPSHOT, snapshot)])
+        self._taken = {}
+
+    def _restore(self, table: dict[str, Any], pieces: list[bytes]) -> None:
+        units = self.job.units
+        with blaming(self._named):
+            count = len(table["pending"])
+            self._pending = {unit: [] for unit in units}
+            for (unit, sequence), data in zip(table["pending"], pieces[:count], strict=True):
+                self._pending[unit].append(Outgoing(unit, int(sequence), data))
+            self._received = {unit: int(table["received"][unit]) for unit in units}
+            self._sent = {unit: int(table["sent"][unit]) for unit in units}
+            self._digests = {unit: {int(n): str(d) for n, d in table["digests"][unit]} for unit in units}
+            self._bytes_up, self._bytes_down = map(int, table["bytes"])
+            beginning = coordinator_machine(self.job)
+            self._state, more = checkpoint.restored(beginning, table["state"], pieces[count:], self._named)
+            self._records = [
+                server.RoundRecord(
+                    number,
+                    phase,
+                    server_loss=row[0],
+                    residual_loss=row[1],
+                    disentanglement=row[2],
+                    delta_d=tuple(row[4:]),
+                    gradient=row[3],
+                )
+                for (number, phase), row in zip(more["rounds"], more["losses"].tolist(), strict=True)
+            ]
 
     @property
     def _named(self) -> str:
@@ -253,10 +332,14 @@ class CoordinatorSession:
         self._take(state, None, b"", self._kept(table["to"], pieces))
         for record in records:
             table, pieces = unpack(record.payload, self._named)
-            if record.kind == TURN:
+            if record.kind == SNAPSHOT and not any(self._received.values()):
+                self._restore(table, pieces)
+                self._snapshot = len(record.payload)
+            elif record.kind == TURN:
+                self._drop_all(table["taken"])
                 self._replay_turn(table, pieces)
             elif record.kind == TAKEN:
-                self._drop(table["unit"], table["sequence"])
+                self._drop_all(table["taken"])
             elif record.kind == FAILED:
                 self._failure = table["reason"]
             else:

@@ -42,6 +42,11 @@ class AddedFile:
     def name(self) -> str:
         return f"the {self.what} {str(self.path)!r}"
 
+    @property
+    def broken(self) -> bool:
+        """Whether nothing more is written through this object."""
+        return self._broken
+
     @contextmanager
     def blaming(self) -> Iterator[None]:
         """What the operating system says becomes a StorageError that names the file and the remedy."""
@@ -68,9 +73,32 @@ class AddedFile:
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            raise self._in_use() from None
+        try:
+            is_there = os.path.samestat(os.fstat(self.handle), os.stat(self.path))
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:  # whoever had it has put another file in its place, and has that one
+            raise self._in_use()
+
+    def put_in_place(self, path: Path) -> None:
+        """Rename the file to ``path``, which it replaces; there is the old file or this one, whenever the power goes.
+
+        If that fails, nobody knows which of them it is until it is opened again.
+        """
+        try:
+            os.replace(self.path, path)
+            self.path = path
+            sync_folder(path.parent)
+        except OSError as error:
+            self._broken = True
             raise StorageError(
-                f"{self.name} is in use by another process: wait for that one or end it, then repeat."
-            ) from None
+                f"{self.name} could not be put in its place: {error.strerror or error}. Check who may write its "
+                "folder, and the disk; then open it again."
+            ) from error
+
+    def _in_use(self) -> StorageError:
+        return StorageError(f"{self.name} is in use by another process: wait for that one or end it, then repeat.")
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -154,3 +182,19 @@ def make_folder(folder: Path) -> None:
     for new in reversed(missing):
         new.mkdir(exist_ok=True, mode=0o700)
         sync_folder(new.parent)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A file that is there as a whole, on the disk, or is as it was."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(draft, "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StorageError(f"federation: {path} cannot be written: {error.strerror or error}") from error

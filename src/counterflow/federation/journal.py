@@ -1,8 +1,9 @@
 """The checkpoint format: an append-only file of records, from which a state is computed anew.
 
 Layout: ``CFJL``, version (uint16), then records. A record is a head (kind, length of the payload, a check of these
-two), the payload, and the SHA-256 of all of that and of the seal before it. A state is never stored; it is the fold
-of a state machine over the messages in here. Nothing is unpickled, and nothing in the file names code.
+two), the payload, and the SHA-256 of all of that and of the seal before it. A state is the fold of a state machine
+over the messages in here, from its beginning or from a snapshot; ``begin_anew`` puts a file that begins with a snapshot
+in the place of a long one. Nothing is unpickled, and nothing in the file names code.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from counterflow.errors import StorageError
 from counterflow.federation.durable import AddedFile
 
 MAGIC = b"CFJL"
-VERSION = 1
+VERSION = 2
 LARGEST_RECORD = 3 << 30  # a message, and the replies to it
 LARGEST_FILE = 1 << 40
 _START = struct.Struct("<4sH")
@@ -68,9 +70,16 @@ class Journal:
         try:
             self._file.take()
             self._open()
+            with self._file.blaming():
+                self._draft.unlink(missing_ok=True)  # of a process that was killed before it was put in place
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._end
 
     @property
     def path(self) -> Path:
@@ -78,6 +87,57 @@ class Journal:
 
     def append(self, kind: int, payload: bytes) -> int:
         """Add a record; its position, once it is on the disk."""
+        piece, seal = self._sealed(kind, payload, self._seal)
+        if self._end + len(piece) > self.largest_file:
+            raise StorageError(
+                f"{self._file.name} would be larger than {self.largest_file} bytes: this job is too long, start one "
+                "with fewer rounds or rows"
+            )
+        position = self._file.add(piece)
+        assert position == self._end, "the journal has another writer"
+        self._seal, self._end = seal, position + len(piece)
+        return position
+
+    def begin_anew(self, records: Sequence[tuple[int, bytes]]) -> list[int]:
+        """Put a journal of these records in the place of this one; their positions.
+
+        Whenever the power goes, the old journal is there or the new one, whole. A StorageError before that moment
+        (``broken`` is False then) leaves the old one in use.
+        """
+        pieces, positions = [_START.pack(MAGIC, VERSION)], []
+        seal, end = hashlib.sha256(pieces[0]).digest(), _START.size
+        for kind, payload in records:
+            piece, seal = self._sealed(kind, payload, seal)
+            pieces.append(piece)
+            positions.append(end)
+            end += len(piece)
+        place, former = self._file.path, self._file
+        with former.blaming():
+            self._draft.unlink(missing_ok=True)
+        draft = AddedFile(self._draft, "journal")
+        try:
+            draft.take()  # nobody can have it between its becoming the journal and our using it
+            draft.add(b"".join(pieces))
+        except BaseException:
+            draft.close()
+            with suppress(OSError):
+                self._draft.unlink(missing_ok=True)
+            raise
+        try:
+            draft.put_in_place(place)
+        finally:
+            self._file = draft
+            former.close()  # not earlier: else another process could have the old one, which is still in its place
+        self._seal, self._end = seal, end
+        return positions
+
+    @property
+    def broken(self) -> bool:
+        """Whether nothing more can be written before it is opened again."""
+        return self._file.broken
+
+    def _sealed(self, kind: int, payload: bytes, before: bytes) -> tuple[bytes, bytes]:
+        """A record as it stands in the file, and its seal."""
         if not 0 <= kind < 1 << 16:
             raise StorageError(f"{self._file.name}: a record's kind must be from 0 to 65535, got {kind}")
         if len(payload) > self.largest_record:
@@ -86,16 +146,13 @@ class Journal:
             )
         head = _HEAD.pack(kind, len(payload))
         head += _CHECK.pack(zlib.crc32(head))
-        seal = _sealed(self._seal, head, payload)
-        if self._end + len(head) + len(payload) + _SEAL > self.largest_file:
-            raise StorageError(
-                f"{self._file.name} would be larger than {self.largest_file} bytes: this job is too long, start one "
-                "with fewer rounds or rows"
-            )
-        position = self._file.add(b"".join((head, payload, seal)))
-        assert position == self._end, "the journal has another writer"
-        self._seal, self._end = seal, position + len(head) + len(payload) + _SEAL
-        return position
+        found = hashlib.sha256(before + head)
+        found.update(payload)
+        return b"".join((head, payload, found.digest())), found.digest()
+
+    @property
+    def _draft(self) -> Path:
+        return self._file.path.with_name(self._file.path.name + ".next")
 
     def records(self) -> Iterator[Record]:
         """All records, in order; they were checked when the journal was opened."""
@@ -189,9 +246,3 @@ class Journal:
 
 def _check_of(head: bytes) -> int:
     return int(_CHECK.unpack_from(head, _HEAD.size)[0])
-
-
-def _sealed(before: bytes, head: bytes, payload: bytes) -> bytes:
-    found = hashlib.sha256(before + head)
-    found.update(payload)
-    return found.digest()

@@ -5,6 +5,9 @@ handed out; the guard has charged and audited the replies before that. So after 
 
 - the turn is in the journal: the very same bytes are handed out again, nothing is drawn or charged anew;
 - it is not: no byte of it has left. The message comes again, and what is private is made, charged and audited anew.
+
+A journal that has grown long begins anew with a snapshot of the state (``checkpoint``) and the last turns; a session
+that is finished consists of these.
 """
 
 from __future__ import annotations
@@ -14,28 +17,40 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from counterflow import client
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
+from counterflow.federation import checkpoint
 from counterflow.federation.guard import Guard, Release
 from counterflow.federation.job import Job
 from counterflow.federation.journal import Journal
 from counterflow.federation.turns import (
     OPENING,
+    SNAPSHOT,
     TURN,
     Outgoing,
+    blaming,
     checked_sequence,
     first_difference,
     pack,
+    replaced,
     unpack,
 )
 from counterflow.protocol import Message, StateGradients, encode
 from counterflow.runtime.threads import one_blas_thread
 
 JOURNAL = "plant.journal"
+
+
+class _Turn(NamedTuple):
+    """SHA-256 of what came, number of the first reply to it, and the replies."""
+
+    digest: str
+    first: int
+    replies: list[bytes]
 
 
 class PlantSession:
@@ -46,8 +61,9 @@ class PlantSession:
         self._journal, self._guard = journal, guard
         self.unit, self.job = unit, job
         self._state = state
-        self._turns: list[tuple[str, int]] = []  # SHA-256 of what came, and where the turn stands in the journal
-        self._sent = 0
+        self._own = checkpoint.fingerprint(state)
+        self._turns: dict[int, _Turn] = {}  # the last ones, by the number of the message that came
+        self._due = self._sent = self._snapshot = 0
         self._losses: dict[int, float] = {}
         self._lock = threading.RLock()
 
@@ -98,7 +114,7 @@ class PlantSession:
         before its turn, are refused.
         """
         with self._lock:
-            due, place = len(self._turns), f"unit {self.unit!r}, {self.job.label}"
+            due, place = self._due, f"unit {self.unit!r}, {self.job.label}"
             if checked_sequence(sequence, place) < due:
                 return self._again(sequence, data)
             if sequence > due:
@@ -120,36 +136,47 @@ class PlantSession:
             release = _release(state)
             approved = [self._guard.outgoing(encode(reply), release) for reply in replies]
             table: dict[str, Any] = {"sequence": sequence, "first": self._sent, "release": _kept(state)}
-            position = self._journal.append(TURN, pack(table, [data, *approved]))
-            self._take(state, message, data, position, len(approved))
+            self._journal.append(TURN, pack(table, [data, *approved]))
+            self._take(state, message, data, approved)
+            if state.finished or checkpoint.is_due(self._journal.size, self._snapshot):
+                self._begin_anew()
             return self._numbered(table["first"], approved)
 
     def replies(self, sequence: int) -> list[Outgoing]:
-        """What was replied to message number ``sequence``."""
+        """What was replied to message number ``sequence``, which is one of the last."""
         with self._lock:
-            if not 0 <= sequence < len(self._turns):
-                raise ProtocolError(f"unit {self.unit!r}, {self.job.label}: message {sequence} has not been answered")
-            table, (_, *approved) = self._turn(self._turns[sequence][1])
-            return self._numbered(table["first"], approved)
+            turn = self._known(sequence)
+            return self._numbered(turn.first, turn.replies)
 
     def _again(self, sequence: int, data: bytes) -> list[Outgoing]:
-        if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != self._turns[sequence][0]:
-            self._guard.refuse(
-                "incoming",
-                data,
-                ProtocolError(
+        try:
+            turn = self._known(sequence)
+            if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != turn.digest:
+                raise ProtocolError(
                     f"unit {self.unit!r}, {self.job.label}: message {sequence} came before with other content; end the "
                     "job, and ask the coordinator what that was"
-                ),
+                )
+        except ProtocolError as error:
+            self._guard.refuse("incoming", data, error)
+        return self._numbered(turn.first, turn.replies)
+
+    def _known(self, sequence: int) -> _Turn:
+        place = f"unit {self.unit!r}, {self.job.label}"
+        if not 0 <= sequence < self._due:
+            raise ProtocolError(f"{place}: message {sequence} has not been answered")
+        if sequence not in self._turns:
+            raise ProtocolError(
+                f"{place}: message {sequence} was answered long ago, message {self._due} is due; the coordinator has "
+                "lost what it had: start a new job"
             )
-        return self.replies(sequence)
+        return self._turns[sequence]
 
     # ---- where it stands
 
     @property
     def due(self) -> int:
         """Number of the coordinator's message that comes next: so many have been taken in for good."""
-        return len(self._turns)
+        return self._due
 
     @property
     def finished(self) -> bool:
@@ -178,35 +205,50 @@ class PlantSession:
 
     # ---- inside
 
-    def _take(self, state: client.State, message: Message, data: bytes, position: int, replies: int) -> None:
+    def _take(self, state: client.State, message: Message, data: bytes, approved: list[bytes]) -> None:
         self._state = state
-        self._turns.append((hashlib.sha256(data).hexdigest(), position))
-        self._sent += replies
+        self._turns[self._due] = _Turn(hashlib.sha256(data).hexdigest(), self._sent, approved)
+        self._turns.pop(self._due - checkpoint.KEPT, None)
+        self._due += 1
+        self._sent += len(approved)
         if isinstance(message, StateGradients) and state.loss is not None:
             self._losses[message.round] = state.loss
 
+    def _begin_anew(self) -> None:
+        """Put a snapshot in the place of all turns that stand in the journal."""
+        losses = np.array([[number, loss] for number, loss in self._losses.items()], np.float64).reshape(-1, 2)
+        state, pieces = checkpoint.kept(self._state, losses=losses)
+        turns = [[number, turn.digest, turn.first, len(turn.replies)] for number, turn in self._turns.items()]
+        replies = [reply for turn in self._turns.values() for reply in turn.replies]
+        table = {"due": self._due, "sent": self._sent, "own": self._own, "turns": turns, "state": state}
+        snapshot = pack(table, [*replies, *pieces])
+        self._snapshot = replaced(self._journal, [(OPENING, pack(self._opening())), (SNAPSHOT, snapshot)])
+
     def _numbered(self, first: int, approved: list[bytes]) -> list[Outgoing]:
         return [Outgoing(self.unit, first + k, data) for k, data in enumerate(approved)]
-
-    def _turn(self, position: int) -> tuple[dict[str, Any], list[bytes]]:
-        return unpack(self._journal.read(position).payload, self._named)
 
     @property
     def _named(self) -> str:
         return f"the journal {str(self._journal.path)!r}"
 
+    def _opening(self) -> dict[str, Any]:
+        return {"unit": self.unit, "job": self.job.to_text()}
+
     def _replay(self) -> None:
         records = self._journal.records()
         opening = next(records, None)
-        own = {"unit": self.unit, "job": self.job.to_text()}
         if opening is None:
-            self._journal.append(OPENING, pack(own))
+            self._journal.append(OPENING, pack(self._opening()))
             return
-        if opening.kind != OPENING or unpack(opening.payload, self._named)[0] != own:
+        if opening.kind != OPENING or unpack(opening.payload, self._named)[0] != self._opening():
             raise StorageError(f"{self._named} is not of unit {self.unit!r} and {self.job.label}: give its own folder.")
         for record in records:
             table, pieces = unpack(record.payload, self._named)
-            if record.kind != TURN or table.get("sequence") != len(self._turns) or not pieces:
+            if record.kind == SNAPSHOT and self._due == 0:
+                self._restore(table, pieces)
+                self._snapshot = len(record.payload)
+                continue
+            if record.kind != TURN or table.get("sequence") != self._due or not pieces:
                 raise StorageError(f"{self._named} holds a record that no session has written: start the job again.")
             data, *approved = pieces
             try:
@@ -218,13 +260,28 @@ class PlantSession:
                 difference = first_difference(replies, approved)
                 if difference:
                     raise self._changed(difference)
-            for reply in approved:
-                if not self._guard.approved(reply):
-                    raise StorageError(
-                        f"{self._named} holds a message that has left the plant, and the audit log does not know of "
-                        "it: restore the audit log from a backup that has every record."
-                    )
-            self._take(_restored(state, table["release"]), message, data, record.position, len(approved))
+            self._check_audited(approved)
+            self._take(_restored(state, table["release"]), message, data, approved)
+
+    def _restore(self, table: dict[str, Any], pieces: list[bytes]) -> None:
+        changed = checkpoint.difference(table.get("own"), self._own)
+        if changed:
+            raise self._changed(changed)
+        with blaming(self._named):
+            for number, digest, first, count in table["turns"]:
+                replies, pieces = pieces[:count], pieces[count:]
+                self._check_audited(replies)
+                self._turns[int(number)] = _Turn(str(digest), int(first), replies)
+            self._due, self._sent = int(table["due"]), int(table["sent"])
+            self._state, more = checkpoint.restored(self._state, table["state"], pieces, self._named)
+            self._losses = {int(number): float(loss) for number, loss in more["losses"]}
+
+    def _check_audited(self, replies: list[bytes]) -> None:
+        if not all(self._guard.approved(reply) for reply in replies):
+            raise StorageError(
+                f"{self._named} holds a message that has left the plant, and the audit log does not know of it: "
+                "restore the audit log from a backup that has every record."
+            )
 
     def _changed(self, how: str) -> StorageError:
         return StorageError(

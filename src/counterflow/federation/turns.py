@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from counterflow.errors import ProtocolError, StorageError
+from counterflow.federation.journal import Journal
 from counterflow.protocol import Message, decode
 
-OPENING, TURN, TAKEN, FAILED = 1, 2, 3, 4  # kinds of records
+OPENING, TURN, TAKEN, FAILED, SNAPSHOT = 1, 2, 3, 4, 5  # kinds of records
 _LENGTH = struct.Struct("<I")
 _SAME = 1e-6  # relative: rounding may differ from machine to machine, logs and models differ by more
 
@@ -51,6 +53,28 @@ def unpack(payload: bytes, where: str) -> tuple[dict[str, Any], list[bytes]]:
     if at != len(payload) or not isinstance(table, dict):
         raise StorageError(f"{where} holds a record that no session has written: start the job again.")
     return table, pieces
+
+
+@contextmanager
+def blaming(where: str) -> Iterator[None]:
+    """A table that has not the form it should have is the journal's fault."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise StorageError(f"{where} holds a record that no session has written: start the job again.") from error
+
+
+def replaced(journal: Journal, records: Sequence[tuple[int, bytes]]) -> int:
+    """Let a journal begin anew with ``records``; bytes that it may be measured by from now on.
+
+    If there is no room for a new one beside the old, the old one serves until it has grown again.
+    """
+    try:
+        journal.begin_anew(records)
+    except StorageError:
+        if journal.broken:
+            raise
+    return journal.size
 
 
 def first_difference(messages: Sequence[Message], kept: Sequence[bytes]) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from counterflow.errors import StorageError
 from counterflow.federation import Journal
+from counterflow.federation.durable import AddedFile
 
 RECORDS = [(1, b""), (2, b"x" * 100), (65535, bytes(range(256)) * 5)]
 
@@ -95,7 +96,7 @@ def test_every_other_damage_is_refused(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_refused_and_left_alone(tmp_path: Path) -> None:
-    for content, text in ((b"hello, world", "not a journal"), (b"hi", "not a journal"), (b"CFJL\x02\x00", "format 2")):
+    for content, text in ((b"hello, world", "not a journal"), (b"hi", "not a journal"), (b"CFJL\x01\x00", "format 1")):
         path = tmp_path / "a"
         path.write_bytes(content)
         with pytest.raises(StorageError, match=text):
@@ -120,6 +121,97 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
     assert contents(path) == [(1, b"x")]
     with pytest.raises(StorageError, match="closed"):
         journal.append(1, b"y")
+
+
+def test_a_journal_that_begins_anew_has_the_new_records_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    written(path)
+    with Journal(path) as journal:
+        positions = journal.begin_anew([(5, b"snapshot"), (2, b"turn")])
+        assert [journal.read(at)[1:] for at in positions] == [(5, b"snapshot"), (2, b"turn")]
+        assert journal.size == path.stat().st_size
+        journal.append(3, b"after")
+        with pytest.raises(StorageError, match="in use by another process"):
+            Journal(path)
+        assert journal.path == path
+    assert contents(path) == [(5, b"snapshot"), (2, b"turn"), (3, b"after")]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [place.name for place in tmp_path.iterdir()] == ["a.journal"]
+
+
+def test_whoever_has_opened_the_former_file_does_not_become_a_second_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process opens the file, another puts a new one in its place and lets go of it, then the first takes it."""
+    path = tmp_path / "a.journal"
+    written(path)
+    real = AddedFile.take
+
+    def late(file: AddedFile) -> None:
+        monkeypatch.setattr(AddedFile, "take", real)
+        with Journal(path) as other:
+            other.begin_anew([(5, b"snapshot")])
+        real(file)
+
+    monkeypatch.setattr(AddedFile, "take", late)
+    with pytest.raises(StorageError, match="in use by another process"):
+        Journal(path)
+    assert contents(path) == [(5, b"snapshot")]
+
+
+def test_a_draft_that_was_never_put_in_place_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    whole = written(path)
+    (tmp_path / "a.journal.next").write_bytes(whole[:100])
+    with Journal(path) as journal:
+        assert not (tmp_path / "a.journal.next").exists()
+        (tmp_path / "a.journal.next").write_bytes(whole)
+        journal.begin_anew([(1, b"x")])
+    assert contents(path) == [(1, b"x")]
+
+
+def test_the_old_journal_serves_on_if_there_is_no_room_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.journal"
+    written(path)
+    real = os.pwrite
+
+    def full(handle: int, data: bytes, at: int) -> int:
+        if at >= 40:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(handle, bytes(data)[:40], at)
+
+    with Journal(path) as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr("os.pwrite", full)
+            with pytest.raises(StorageError, match="could not be written"):
+                journal.begin_anew([(5, b"snapshot" * 20)])
+        assert not journal.broken
+        assert [place.name for place in tmp_path.iterdir()] == ["a.journal"]
+        journal.append(9, b"on")
+    assert contents(path) == [*RECORDS, (9, b"on")]
+
+
+@pytest.mark.parametrize("call", ["os.replace", "counterflow.federation.durable.sync_folder"])
+def test_nothing_is_added_before_it_is_known_which_file_is_in_place(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: object) -> None:
+        if call == "os.replace" or not (tmp_path / "a.journal.next").exists():  # not when the draft is made
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "a.journal"
+    written(path)
+    with Journal(path) as journal:
+        monkeypatch.setattr(call, failing)
+        with pytest.raises(StorageError, match="could not be put in its place"):
+            journal.begin_anew([(5, b"snapshot")])
+        assert journal.broken
+        with pytest.raises(StorageError, match="open it again"):
+            journal.append(9, b"lost?")
+    monkeypatch.undo()
+    assert contents(path) in (RECORDS, [(5, b"snapshot")])
 
 
 def test_limits(tmp_path: Path) -> None:
