@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,48 @@ from counterflow import runtime
 from counterflow._version import __version__
 from counterflow.cli import wording
 from counterflow.cli.unit_logs import read_columns
+from counterflow.counterfactual import Effect
 from counterflow.errors import DataError, OptionError, StorageError
-from counterflow.plant import Channel, Recording
+from counterflow.plant import Channel, Recording, Unit
 from counterflow.plant.units import unknown_name
+from counterflow.runtime.outcome import Status
 from counterflow.runtime.storage import load
+from counterflow.runtime.unit_part import UnitPart
 
 FloatArray = NDArray[np.float64]
 MOST_ROWS = 8  # of a table
+
+
+class Described(Protocol):
+    """Units with names and channels: a plant, or what is known of one."""
+
+    @property
+    def units(self) -> tuple[Unit, ...]: ...
+
+    @property
+    def dt(self) -> float: ...
+
+    def unit(self, name: str) -> Unit: ...
+
+
+class Asked(Protocol):
+    """Who is asked: a fit, or one plant's view of a fit on another machine. ``status`` None: its caveats say it."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def plant(self) -> Described: ...
+
+    @property
+    def parts(self) -> Mapping[str, UnitPart]: ...
+
+    @property
+    def status(self) -> Status | None: ...
+
+    def effect(
+        self, cause: Sequence[str], effect: str, change: Any, horizon: int, duration: int | None, level: float
+    ) -> Effect: ...
 
 
 def load_fit(directory: Path) -> runtime.Fit:
@@ -65,7 +100,7 @@ def assignment(option: str, text: str) -> tuple[str, float]:
     return name.strip(), number
 
 
-def input_of(fit: runtime.Fit, option: str, name: str, causes: Sequence[str]) -> tuple[str, str]:
+def input_of(fit: Asked, option: str, name: str, causes: Sequence[str]) -> tuple[str, str]:
     """The unit and the input channel that ``boiler.valve`` names, or ``valve`` if there is one unit to change."""
     if len(causes) == 1 and name in fit.plant.unit(causes[0]).input_names:
         return causes[0], name
@@ -83,9 +118,7 @@ def input_of(fit: runtime.Fit, option: str, name: str, causes: Sequence[str]) ->
     raise unknown_name("input", name, known)
 
 
-def inputs_given(
-    fit: runtime.Fit, option: str, texts: Sequence[str], causes: Sequence[str]
-) -> dict[str, dict[str, float]]:
+def inputs_given(fit: Asked, option: str, texts: Sequence[str], causes: Sequence[str]) -> dict[str, dict[str, float]]:
     """{unit: {input channel: number}} of repeated ``--option unit.channel=number``."""
     out: dict[str, dict[str, float]] = {}
     for text in texts:
@@ -97,7 +130,7 @@ def inputs_given(
     return out
 
 
-def schedule_given(fit: runtime.Fit, path: Path, causes: Sequence[str]) -> dict[str, dict[str, FloatArray]]:
+def schedule_given(fit: Asked, path: Path, causes: Sequence[str]) -> dict[str, dict[str, FloatArray]]:
     """{unit: {input channel: series}} of a table with columns ``channel`` or ``unit.channel``."""
     if not path.is_file():
         raise StorageError(f"there is no file {str(path)!r}: check the path.")
@@ -110,7 +143,7 @@ def schedule_given(fit: runtime.Fit, path: Path, causes: Sequence[str]) -> dict[
     return out
 
 
-def scale_of(fit: runtime.Fit, unit: str) -> FloatArray:
+def scale_of(fit: Asked, unit: str) -> FloatArray:
     """The noise (D_m,) of each output of a unit: what makes changes of unlike channels comparable."""
     return np.asarray(np.sqrt(np.diag(fit.parts[unit].model.R)))
 
@@ -158,9 +191,7 @@ class Peak:
         }
 
 
-def peaks(
-    fit: runtime.Fit, unit: str, mean: FloatArray, lower: FloatArray | None, upper: FloatArray | None
-) -> list[Peak]:
+def peaks(fit: Asked, unit: str, mean: FloatArray, lower: FloatArray | None, upper: FloatArray | None) -> list[Peak]:
     """The largest change of every channel of a unit, largest (against its noise) first; NaN counts as no change."""
     out = []
     scale = scale_of(fit, unit)
@@ -180,15 +211,15 @@ def mean_over_rows(values: FloatArray) -> FloatArray:
         return np.asarray(np.nanmean(values, axis=0))
 
 
-def caveats(fit: runtime.Fit, own: Sequence[str]) -> list[str]:
+def caveats(fit: Asked, own: Sequence[str]) -> list[str]:
     """What speaks against an answer: its own caveats, and a fit that has not arrived."""
     out = list(dict.fromkeys(own))
-    if not fit.status.converged and not any("not converged" in text for text in out):
+    if fit.status is not None and not fit.status.converged and not any("not converged" in text for text in out):
         out.append(f"the fit is {fit.status.message}")
     return out
 
 
-def envelope(command: str, fit: runtime.Fit, sentence: str, notes: Sequence[str]) -> dict[str, Any]:
+def envelope(command: str, fit: Asked, sentence: str, notes: Sequence[str]) -> dict[str, Any]:
     """What every answer in JSON begins with."""
     return {
         "version": __version__,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 Changes = Mapping[str, Mapping[str, Any]]
 HORIZON = 50  # steps
+EITHER = "give either --change channel=number, once or more, or --schedule FILE."
 
 
 def effect(
@@ -44,8 +45,28 @@ def effect(
     if unit is None:
         raise OptionError("--effect is missing: name the unit whose outputs are asked about.")
     if bool(change) == (schedule is not None):
-        raise OptionError("give either --change channel=number, once or more, or --schedule FILE.")
-    fit = asking.load_fit(directory)
+        raise OptionError(EITHER)
+    effect_of(
+        asking.load_fit(directory), causes=causes, unit=unit, change=change, schedule=schedule, horizon=horizon,
+        duration=duration, level=level, answer_format=answer_format, out=out, force=force,
+    )  # fmt: skip
+
+
+def effect_of(
+    fit: asking.Asked,
+    *,
+    causes: Sequence[str],
+    unit: str,
+    change: Sequence[str],
+    schedule: Path | None,
+    horizon: int | None,
+    duration: int | None,
+    level: float,
+    answer_format: Format,
+    out: Path | None,
+    force: bool,
+) -> None:
+    """What would happen, whoever is asked."""
     for name in causes:
         fit.plant.unit(name)
     described = fit.plant.unit(unit)
@@ -135,11 +156,31 @@ def counterfactual(
         do = {name: _added(recording, name, channels, start, end) for name, channels in asked.items()}
         what = " been ".join(_listed_changes(fit, asked, past=True).split("\0"))
     else:
-        do = asking.inputs_given(fit, "--set", set_to, causes)
-        what = " been ".join(_listed_changes(fit, do, sign=False).split("\0"))
+        do, what = set_in_the_past(fit, set_to, causes)
     _each_cause_moves(causes, do)
     answers = fit.counterfactual(recording, do, start, end, level)
     wanted = [unit] if unit is not None else list(fit.names)
+    past_of(
+        fit, {name: answers[name] for name in wanted}, do, what, start, end,
+        unit=unit, answer_format=answer_format, out=out, force=force,
+    )  # fmt: skip
+
+
+def past_of(
+    fit: asking.Asked,
+    answers: Mapping[str, runtime.Trajectory],
+    do: Changes,
+    what: str,
+    start: int,
+    end: int,
+    *,
+    unit: str | None,
+    answer_format: Format,
+    out: Path | None,
+    force: bool,
+) -> None:
+    """Say what would have happened, whoever was asked."""
+    wanted = list(answers)
     found: list[Peak] = []
     for name in wanted:
         world = answers[name]
@@ -189,6 +230,12 @@ def counterfactual(
     _say_written(out)
 
 
+def set_in_the_past(fit: asking.Asked, set_to: Sequence[str], causes: Sequence[str]) -> tuple[Changes, str]:
+    """Inputs that replace what was recorded, and how to say that."""
+    do: Changes = asking.inputs_given(fit, "--set", set_to, causes)
+    return do, " been ".join(_listed_changes(fit, do, sign=False).split("\0"))
+
+
 def trajectories_frame(answers: Mapping[str, runtime.Trajectory], names: Sequence[str]) -> polars.DataFrame:
     """All units' trajectories below each other."""
     import polars
@@ -229,7 +276,7 @@ def _each_cause_moves(causes: Sequence[str], held: Changes) -> None:
             raise OptionError(f"--cause {name}: nothing is changed there; give {name}.CHANNEL=number, or leave it out.")
 
 
-def _listed_changes(fit: runtime.Fit, held: Changes, sign: bool = True, past: bool = False) -> str:
+def _listed_changes(fit: asking.Asked, held: Changes, sign: bool = True, past: bool = False) -> str:
     """ "boiler valve<NUL>+0.1 %, boiler speed -2 rpm": NUL stands where the verb goes."""
     words = []
     for name, channels in held.items():

@@ -3,6 +3,10 @@
 Nothing in here knows which engine carries the messages; ``counterflow.federation.flare`` does it with NVIDIA FLARE.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+
 from counterflow.federation.audit import Audit, verify
 from counterflow.federation.description import Description
 from counterflow.federation.guard import Guard
@@ -18,6 +22,7 @@ from counterflow.federation.machines import (
     status_part,
     unit_machine,
 )
+from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.federation.sessions import CoordinatorSession, Outgoing, PlantSession
@@ -32,14 +37,30 @@ __all__ = [
     "Journal",
     "Outgoing",
     "PlantSession",
+    "PlantView",
     "Policy",
     "QuestionGate",
     "UnitData",
     "coordinator_machine",
     "fit_over_sessions",
     "learned_part",
+    "plant",
     "server_part",
     "status_part",
     "unit_machine",
     "verify",
 ]
+
+
+def plant(folder: str | Path, fit: str | None = None, patience: float = 60.0) -> PlantView:
+    """What the plant of a folder that ``counterflow federation join`` made sees of a finished fit: it can ask.
+
+    Parameters
+    ----------
+    folder : the plant's; its site must run.
+    fit : the job; default: the latest.
+    patience : seconds to wait for an answer.
+    """
+    from counterflow.federation.flare.plant_folder import PlantFolder
+
+    return PlantFolder.open(Path(folder)).site.view(fit, patience)

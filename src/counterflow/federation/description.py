@@ -11,6 +11,7 @@ from counterflow.federation.machines import UnitData
 from counterflow.plant import LocalModel
 from counterflow.protocol import (
     Answer,
+    Ask,
     AugmentedStates,
     Change,
     Finished,
@@ -20,10 +21,12 @@ from counterflow.protocol import (
     PerturbedStates,
     Plan,
     Reduced,
+    Refused,
     Request,
     Settled,
     StateGradients,
     Sufficient,
+    Terms,
 )
 
 MOST_STATES = 10_000  # of one unit, whatever a server says
@@ -98,7 +101,7 @@ class Description:
                 P = self._states(message, "mean", message.mean.shape[1])
                 if not np.isfinite(message.mean).all():
                     raise self._wrong(message, "mean", "a number that is not finite", "finite numbers")
-            case Change() | Plan() | Request() | Finished() | Settled():
+            case Change() | Ask() | Terms() | Refused() | Plan() | Request() | Finished() | Settled():
                 pass
 
     def _states(self, message: Message, field: str, found: int) -> int:

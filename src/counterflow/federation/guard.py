@@ -64,6 +64,8 @@ class Guard:
         self._sent = SENT_BY_UNITS[job.method]
         if policy.kinds is not None:
             self._sent &= policy.kinds
+        if not policy.answers:
+            self._sent -= {"Change", "Ask"}
 
     @property
     def unit(self) -> str:
@@ -132,15 +134,13 @@ class Guard:
                 f"unit {own.unit!r}: {job.label} says that its inputs are {', '.join(job.input_names(own.unit))}; they "
                 f"are {', '.join(own.inputs)}: the coordinator must name them alike and in this order"
             )
+        if job.method == QUESTIONS:
+            return  # a plant that puts no questions says in such a job who may ask about it
         if job.method not in policy.methods:
             raise PrivacyError(
                 f"unit {own.unit!r}: {job.label} has method {job.method!r}; the policy allows "
                 f"{', '.join(policy.methods) or 'none'} (leave.methods)"
             )
-        if job.method == QUESTIONS:
-            if not policy.answers:
-                raise PrivacyError(f"unit {own.unit!r}: its policy allows no questions (answers.allowed)")
-            return
         if own.rows > policy.largest_rows:
             raise PrivacyError(
                 f"unit {own.unit!r}: its log has {own.rows} rows, the policy lets out {policy.largest_rows} at most "

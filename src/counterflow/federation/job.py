@@ -20,7 +20,8 @@ from counterflow.runtime.storage_server import described_unit
 
 FORMAT = 1
 QUESTIONS = "questions"
-METHODS = ("sufficient", *PUBLISHED_METHODS, QUESTIONS)
+FITS = ("sufficient", *PUBLISHED_METHODS)
+METHODS = (*FITS, QUESTIONS)
 LARGEST_TEXT = 1 << 20
 MOST_UNITS = 1000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -84,7 +85,9 @@ class Job:
         if not self.created:
             object.__setattr__(self, "created", datetime.now(UTC).isoformat(timespec="seconds"))
         if not _is_time(self.created):
-            raise OptionError(f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r}")
+            raise OptionError(
+                f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r:.80}"
+            )
         self._check_options()
         self._check_privacy()
 
@@ -108,8 +111,11 @@ class Job:
             _plain(f"{self.label}: option {name!r:.80}", value)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         if self.method == QUESTIONS:
-            if self.options or self.privacy is not None or self.from_logs:
-                raise OptionError(f"{self.label}: questions have no options, no privacy and no from_logs")
+            of = self.options.get("of")
+            if set(self.options) != {"of"} or not isinstance(of, str) or not _ID.fullmatch(of):
+                raise OptionError(f"{self.label}: questions have one option, 'of': the job whose fit is asked about")
+            if self.privacy is not None or self.from_logs:
+                raise OptionError(f"{self.label}: questions have no privacy and no from_logs")
         elif self.method == "sufficient":
             LikelihoodOptions.parse(self.method, self.options)
             for name in () if self.from_logs else LikelihoodOptions.LOGS:

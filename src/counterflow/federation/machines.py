@@ -18,10 +18,10 @@ from counterflow.federation.job import QUESTIONS, Job
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.privacy import Cost, classical_multiplier
 from counterflow.runtime import likelihood, logs, published
+from counterflow.runtime.answering import Server
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
 from counterflow.runtime.outcome import Status
-from counterflow.runtime.answering import Server
 from counterflow.runtime.storage_server import described_unit
 from counterflow.runtime.unit_part import UnitPart
 from counterflow.server.published import GradientNoise, ServerConfig

@@ -39,7 +39,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.job import METHODS, QUESTIONS
+from counterflow.federation.job import FITS, QUESTIONS
 from counterflow.protocol.codec import SIZE_LIMIT
 
 LARGEST_FILE = 1 << 20
@@ -48,7 +48,7 @@ ALL = "*"
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "sufficient": frozenset({"Sufficient", "Reduced"}),
-        QUESTIONS: frozenset({"Change", "Ask"}),
+        QUESTIONS: frozenset({"Terms", "Change", "Ask"}),
     }
     | dict.fromkeys(
         ("penalty", "lagrangian", "hybrid", "fedgc"),
@@ -56,7 +56,7 @@ SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
     )
 )
 SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"sufficient": frozenset({"Request", "Identified", "Finished"}), QUESTIONS: frozenset({"Answer"})}
+    {"sufficient": frozenset({"Request", "Identified", "Finished"}), QUESTIONS: frozenset({"Answer", "Refused"})}
     | dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), frozenset({"Plan", "StateGradients", "Finished"}))
 )
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
@@ -200,7 +200,7 @@ class _Reader:
         values: dict[str, Any] = {"unit": self._text(("unit",), contents.get("unit"))}
         leave, privacy = tables["leave"], tables["privacy"]
         if "methods" in leave:
-            values["methods"] = self._names(("leave", "methods"), leave["methods"], METHODS)
+            values["methods"] = self._names(("leave", "methods"), leave["methods"], FITS)
         if "kinds" in leave:
             known = sorted(frozenset().union(*SENT_BY_UNITS.values()))
             values["kinds"] = frozenset(self._names(("leave", "kinds"), leave["kinds"], known))

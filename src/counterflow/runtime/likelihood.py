@@ -9,10 +9,11 @@ from functools import partial
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow import client, server
 from counterflow.errors import OptionError
-from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.plant import LocalModel, Plant, Recording, Unit
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.options import LikelihoodOptions
@@ -36,6 +37,7 @@ from counterflow.server.parameters import Estimate
 from counterflow.server.prior import faint_couplings, weak_prior
 from counterflow.server.uncertainty import Uncertainty, uncertainty
 
+FloatArray = NDArray[np.float64]
 QUICK_CHECK = 2_000_000  # numbers that the server holds, up to which checks take a second or two and are made at once
 NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
 
@@ -80,7 +82,9 @@ def likelihood_fit(task: Task) -> Fit:
         assert found is not None
         labels = {unit.name: unit.input_names for unit in recording.units}
         couplings, caveats = judged(shared, found, estimate, labels, chosen.uncertainty, private=privacy is not None)
-        caveats += estimate_caveats(found) + _unit_caveats(task)
+        caveats += estimate_caveats(found)
+        for unit in recording.units if method == "sufficient" else ():
+            caveats += message_caveats(unit, recording[unit.name].y, task.local[unit.name], privacy is not None)
         if privacy is not None:
             caveats += private_caveats(privacy, _releases(asked))
     if privacy is not None:
@@ -156,27 +160,24 @@ def estimate_caveats(found: Estimated) -> tuple[str, ...]:
     return ()
 
 
-def _unit_caveats(task: Task) -> tuple[str, ...]:
-    """What a reader should know of what the units have sent."""
+def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool) -> tuple[str, ...]:
+    """What a reader should know of the message that a unit has sent; nothing of it tells of a measurement."""
     out = []
-    for name in task.recording.names:
-        y, model = task.recording[name].y, task.local[name]
-        if task.method == "sufficient":
-            used, whole = client.rows_and_channels(y)
-            dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
-            if dropped or not whole.all():
-                lost = []
-                if dropped:
-                    lost.append(f"{dropped} rows in which a channel was missing")
-                if not whole.all():
-                    names = [task.recording[name].unit.output_names[k] for k in np.flatnonzero(~whole)]
-                    lost.append(f"channels missing most of the time: {', '.join(names)}")
-                out.append(f"unit {name!r}: left out were {' and '.join(lost)}")
-            if task.privacy is None and np.linalg.matrix_rank(model.C) == model.n_outputs:
-                out.append(
-                    f"unit {name!r}: its message determines its measurements exactly, because it has no more outputs "
-                    "than states; compression hides nothing here"
-                )
+    used, whole = client.rows_and_channels(y)
+    dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
+    if dropped or not whole.all():
+        lost = []
+        if dropped:
+            lost.append(f"{dropped} rows in which a channel was missing")
+        if not whole.all():
+            names = [unit.output_names[k] for k in np.flatnonzero(~whole)]
+            lost.append(f"channels missing most of the time: {', '.join(names)}")
+        out.append(f"unit {unit.name!r}: left out were {' and '.join(lost)}")
+    if not private and np.linalg.matrix_rank(model.C) == model.n_outputs:
+        out.append(
+            f"unit {unit.name!r}: its message determines its measurements exactly, because it has no more outputs "
+            "than states; compression hides nothing here"
+        )
     return tuple(out)
 
 

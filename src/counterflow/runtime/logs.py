@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow import client, server
-from counterflow.plant import Recording
+from counterflow.plant import Recording, Unit
 from counterflow.runtime import in_process
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.likelihood import assemble, judged, spinner, status_of
@@ -21,6 +22,7 @@ from counterflow.runtime.unit_part import UnitPart
 if TYPE_CHECKING:
     from counterflow.protocol import Message
 
+FloatArray = NDArray[np.float64]
 CHECKED = 50_000  # rows of a long log that are checked
 WEAK = 0.1  # share of a channel's variance that its unit's numbers carry, below which answers about it are doubtful
 ABSURD = 100.0  # robust standard deviations from the median that no reading should be away
@@ -61,7 +63,9 @@ def log_fit(
         couplings, told_of = judged(
             shared, found, "blocks", labels, chosen.uncertainty, near=NEAR, form=chosen.form, spread=done.system.spread
         )
-    caveats = [*told_of, *notes, *_what_was_sent(recording, units), *_absurd(recording)]
+    caveats = [*told_of, *notes]
+    for name in names:
+        caveats += reading_caveats(units[name], recording[name].y, recording[name].u)
     if found.at_bound:
         caveats.append(
             "the estimate rests on the stability bound: the data ask for a system that drifts without end. Answers "
@@ -95,54 +99,48 @@ def part_of(state: client.State) -> UnitPart:
     )
 
 
-def _what_was_sent(recording: Recording, units: Mapping[str, client.State]) -> list[str]:
-    """What a reader should know of each unit's message."""
+def reading_caveats(state: client.State, y: FloatArray, u: FloatArray) -> list[str]:
+    """What a reader should know of what a unit has made of its log: ``y`` and ``u`` as they were read."""
+    assert isinstance(state, client.LogClient)
+    assert state.reading is not None
     out = []
-    for name, state in units.items():
-        assert isinstance(state, client.LogClient)
-        assert state.reading is not None
-        space = state.reading.space
-        y, known = recording[name].y, state.y
-        used = client.rows_and_channels(known)[0]
-        closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int((~used).sum())
-        if closed or lost:
-            out.append(
-                f"unit {name!r}: {closed} readings missing for up to {client.logs.SHORT} rows were filled in, "
-                f"{lost} rows were left out"
-            )
-        silent = [state.description.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
-        if silent:
-            out.append(f"unit {name!r}: nothing can be asked about {', '.join(silent)}: no signal was found there")
-        share = 1 - np.diag(state.reading.rest)
-        weak = [state.description.output_names[k] for k in np.flatnonzero((share < WEAK) & space.W.any(axis=1))]
-        if weak:
-            out.append(
-                f"unit {name!r}: {', '.join(weak)} look like noise to it (less than {100 * WEAK:.0f} % of the movement "
-                "is shared with earlier rows, its inputs or its other channels); effects on them may be missed: rank="
-                f"{len(space.scale)} would send every channel"
-            )
-        if space.rank == int(space.W.any(axis=1).sum()):
-            out.append(f"unit {name!r}: {EXACT_NUMBERS}; compression hides only levels and scales here")
-    return out
+    unit, space, known = state.description, state.reading.space, state.y
+    used = client.rows_and_channels(known)[0]
+    closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int((~used).sum())
+    if closed or lost:
+        out.append(
+            f"unit {unit.name!r}: {closed} readings missing for up to {client.logs.SHORT} rows were filled in, "
+            f"{lost} rows were left out"
+        )
+    silent = [unit.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
+    if silent:
+        out.append(f"unit {unit.name!r}: nothing can be asked about {', '.join(silent)}: no signal was found there")
+    share = 1 - np.diag(state.reading.rest)
+    weak = [unit.output_names[k] for k in np.flatnonzero((share < WEAK) & space.W.any(axis=1))]
+    if weak:
+        out.append(
+            f"unit {unit.name!r}: {', '.join(weak)} look like noise to it (less than {100 * WEAK:.0f} % of the "
+            "movement is shared with earlier rows, its inputs or its other channels); effects on them may be missed: "
+            f"rank={len(space.scale)} would send every channel"
+        )
+    if space.rank == int(space.W.any(axis=1).sum()):
+        out.append(f"unit {unit.name!r}: {EXACT_NUMBERS}; compression hides only levels and scales here")
+    return out + _absurd(unit, u, unit.input_names) + _absurd(unit, y, unit.output_names)
 
 
-def _absurd(recording: Recording) -> list[str]:
+def _absurd(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -> list[str]:
     """Readings so far out that they are no readings; one of them can decide a fit."""
     out = []
-    for name in recording.names:
-        record = recording[name]
-        for values, channels in ((record.u, record.unit.input_names), (record.y, record.unit.output_names)):
-            for k, channel in enumerate(channels):
-                column = values[:, k]
-                known = column[np.isfinite(column)]
-                if not len(known):
-                    continue
-                away = np.abs(known - np.median(known))
-                usual = 1.4826 * float(np.median(away))
-                if usual > 0 and away.max() > ABSURD * usual:
-                    row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
-                    out.append(
-                        f"unit {name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
-                        "the usual movement away from its median; if that is no reading, make it missing and fit again"
-                    )
+    for column, channel in zip(values.T, channels, strict=True):
+        known = column[np.isfinite(column)]
+        if not len(known):
+            continue
+        away = np.abs(known - np.median(known))
+        usual = 1.4826 * float(np.median(away))
+        if usual > 0 and away.max() > ABSURD * usual:
+            row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
+            out.append(
+                f"unit {unit.name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
+                "the usual movement away from its median; if that is no reading, make it missing and fit again"
+            )
     return out

@@ -19,6 +19,7 @@ from counterflow.protocol import Message, Sufficient
 
 SUFFICIENT = "analytic Gaussian mechanism on clipped sufficient messages"
 MODELS = "local models"  # and a digest of them, by which they are counted once
+SIMULATED = "the privacy noise came from a {source}: a simulation, which protects nothing"
 CLIPPED = 0.05  # share of rows beyond which what clipping may have done is worth a word
 UNPROTECTED = (
     "inputs and which rows are missing: they are sent as they are",
@@ -284,16 +285,20 @@ def report_sufficient(spending: Spending, releases: Mapping[str, client.PrivateR
 
 def private_caveats(report: PrivacyReport, releases: Mapping[str, client.PrivateRelease]) -> tuple[str, ...]:
     """What answers of a private fit should carry along; nothing of it tells of a measurement."""
-    out = []
-    if not report.secure:
-        out.append(f"the privacy noise came from a {report.source}: a simulation, which protects nothing")
+    out = [] if report.secure else [SIMULATED.format(source=report.source)]
     for name, made in releases.items():
-        if made.may_clip is not None and made.may_clip > CLIPPED:
-            out.append(
-                f"unit {name!r}: the budget is so small for so few rows that up to {100 * made.may_clip:.0f} % of them "
-                "may have been clipped, which biases estimates; more rows, a larger epsilon or a clip of your own help"
-            )
+        out += clipping_caveats(name, made)
     return tuple(out)
+
+
+def clipping_caveats(name: str, made: client.PrivateRelease) -> list[str]:
+    """Of one unit's message: whether many of its rows may have been clipped."""
+    if made.may_clip is None or made.may_clip <= CLIPPED:
+        return []
+    return [
+        f"unit {name!r}: the budget is so small for so few rows that up to {100 * made.may_clip:.0f} % of them "
+        "may have been clipped, which biases estimates; more rows, a larger epsilon or a clip of your own help"
+    ]
 
 
 def unit_digest(recording: Recording, unit: str) -> str:

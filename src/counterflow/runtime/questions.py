@@ -107,7 +107,7 @@ def effect(
         channels=part.unit.output_names,
         mean=_frozen(mean),
         states=_frozen(found.mean),
-        caveats=found.notes,
+        caveats=(*found.notes, *part.caveats),
         lower=lower,
         upper=upper,
         level=level if lower is not None else None,
@@ -148,7 +148,7 @@ def what_would_have_happened(
     lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, start, _frozen(measured), _frozen(mean), lower, upper,
-        level if lower is not None else None, found.notes,
+        level if lower is not None else None, (*found.notes, *part.caveats),
     )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def forecast(
     lower, upper = band(mean, deviation(found, model.C, model.R, part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, first, _frozen(np.full_like(mean, np.nan)), _frozen(mean), lower, upper, level,
-        found.notes,
+        (*found.notes, *part.caveats),
     )  # fmt: skip
 
 
@@ -196,7 +196,8 @@ def attribute(
     shares["rest"] = departure - sum(shares.values())
     frozen = MappingProxyType({name: _frozen(values) for name, values in shares.items()})
     return Attribution(
-        unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen, parts[0].notes
+        unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen,
+        (*parts[0].notes, *part.caveats),
     )  # fmt: skip
 
 
@@ -213,7 +214,9 @@ def paths(
     found = server.ask(asked, Ask(name, "paths", 0, horizon), watch)
     mapped = {piece.share: _frozen(piece.mean @ part.model.C.T) for piece in found}
     total, direct = mapped.pop(""), mapped.pop(counterfactual.DIRECT)
-    return Paths(cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped), found[0].notes)
+    return Paths(
+        cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped), (*found[0].notes, *part.caveats)
+    )
 
 
 def restore(
@@ -278,7 +281,7 @@ def restore(
         )
     return Restoration(
         unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message,
-        parts[0].notes,
+        (*parts[0].notes, *part.caveats),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from counterflow.privacy import Cost, Entry
 from counterflow.runtime.privacy import PrivacyReport, UnitPrivacy
-from counterflow.runtime.sealed_file import check_keys, count, number, texts, typed
+from counterflow.runtime.sealed_file import Demand, check_keys, count, number, texts, typed
 
 _REPORT = ("epsilon", "delta", "window", "accounting", "mechanism", "source", "durable", "units", "excluded", "gaps")
 _PUBLIC = ("epsilon", "clip", "sigma")
@@ -42,6 +42,11 @@ def describe_unit(report: PrivacyReport | None, name: str, rows_digest: str | No
 
 def restore(described: Any, own: Mapping[str, Any]) -> PrivacyReport | None:
     """From what the server's file says and what the units' files say."""
+    if described == {"apart": True}:
+        raise Demand(
+            "it is of a private fit between machines, in which every unit keeps its own account: its parts are not to "
+            "be put together. Use load_server and load_unit."
+        )
     if (described is None) != all(entry is None for entry in own.values()) or (
         described is not None and any(entry is None for entry in own.values())
     ):

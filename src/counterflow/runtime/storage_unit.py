@@ -13,7 +13,7 @@ from counterflow import client
 from counterflow.errors import OptionError
 from counterflow.plant import Channel, LocalModel, OperatingPoint, Unit
 from counterflow.runtime import storage_privacy
-from counterflow.runtime.sealed_file import Demand, SealedFile, check_keys, count, seal, typed
+from counterflow.runtime.sealed_file import Demand, SealedFile, check_keys, count, seal, texts, typed
 from counterflow.runtime.unit_part import UnitPart
 
 FloatArray = NDArray[np.float64]
@@ -58,6 +58,7 @@ def unit_bytes(
         "uses_inputs": part.uses_inputs,
         "same_row": part.point is not None and part.point.same_row,
         "estimator": kind,
+        "caveats": list(part.caveats),
         "privacy": None if privacy is None else dict(privacy),
     }
     return seal(TITLE, described, arrays, VERSION, f"unit {unit.name!r}")
@@ -73,7 +74,7 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
 def unit_of(stored: SealedFile) -> Unit:
     described = stored.described
     expected = ("format", "version", "server", "name", "states", "inputs", "outputs", "uses_inputs", "estimator")
-    check_keys(described, (*expected, "same_row", "privacy", "digest"))
+    check_keys(described, (*expected, "same_row", "caveats", "privacy", "digest"))
     return Unit(
         stored.text("name"),
         states=count(described, "states", 1),
@@ -128,7 +129,10 @@ def stored_part(
         doubt = (stored.take("doubt/variance", (D,)), stored.take("doubt/scatter", (P, P)))
     link = stored.text("server")
     rows_digest = storage_privacy.rows_digest(stored.described["privacy"])
-    part = UnitPart(unit, model, estimator, uses_inputs, theta, phi, output_level, point, link, rows_digest, doubt)
+    told = texts(stored.described, "caveats")
+    part = UnitPart(
+        unit, model, estimator, uses_inputs, theta, phi, output_level, point, link, rows_digest, doubt, told
+    )
     return part, estimated
 
 

@@ -23,7 +23,7 @@ from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData, unit_machine
 from counterflow.federation.guard import MOST_REFUSALS
 from counterflow.privacy import Ledger, ledger_path
-from counterflow.protocol import decode, encode
+from counterflow.protocol import Ask, Terms, decode, encode
 
 FUZZ_CASES = int(os.environ.get("COUNTERFLOW_FUZZ_CASES", "300"))  # of each fuzz test; 100,000 for a release
 
@@ -148,7 +148,6 @@ def test_nothing_can_hide_in_another_way_of_writing(audit: Audit) -> None:
         ({"largest_rows": 40}, PLAIN, PrivacyError, "leave.largest_rows"),
         ({"demanded": True}, PLAIN, PrivacyError, "privacy.demanded"),
         ({}, PRIVATE, PrivacyError, "privacy.ledger"),
-        ({"answers": False}, Job("ask", "questions", INPUTS), PrivacyError, "answers.allowed"),
         ({}, Job("j", "sufficient", {"turbine": []}), ProtocolError, "takes no part"),
         ({}, Job("j", "sufficient", {"boiler": ["x"], "turbine": []}), ProtocolError, "name them alike"),
     ],
@@ -159,6 +158,15 @@ def test_jobs_that_a_plant_takes_no_part_in(
     with pytest.raises(kind, match=text):
         guard(audit, job, replace(OPEN, **policy))
     assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "job")
+
+
+def test_a_plant_that_puts_no_questions_says_who_may_ask_about_it(audit: Audit) -> None:
+    job = Job("ask", "questions", INPUTS, {"of": "fit"})
+    closed = guard(audit, job, replace(OPEN, methods=(), answers=False))
+    closed.outgoing(encode(Terms("boiler", "{}")))
+    with pytest.raises(ProtocolError, match="Terms may"):
+        closed.outgoing(encode(Ask("boiler", "effect", 0, 1)))
+    guard(audit, job).outgoing(encode(Ask("boiler", "effect", 0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +376,7 @@ def test_fuzz_decode(data: bytes) -> None:
 @pytest.mark.parametrize("method", ["sufficient", "penalty", "questions"])
 def test_fuzz_guard(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    job = Job("fuzz", method, INPUTS)
+    job = Job("fuzz", method, INPUTS, {"of": "fit"} if method == "questions" else {})
     with Audit(tmp_path / "audit.jsonl") as audit:
         watchman = guard(audit, job)
         state = None if method == "questions" else unit_machine(job, OWN)
@@ -446,7 +454,7 @@ def test_fuzz_much(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     draw, lengths = random.Random(1), []
     with Audit(tmp_path / "audit.jsonl") as audit:
-        watchman = guard(audit, Job("fuzz", method, INPUTS))
+        watchman = guard(audit, Job("fuzz", method, INPUTS, {"of": "fit"} if method == "questions" else {}))
         for _ in range(10 * FUZZ_CASES):
             data = scrambled(draw)
             for side in (watchman.incoming, watchman.outgoing):

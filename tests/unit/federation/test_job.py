@@ -17,7 +17,7 @@ JOBS = [
     Job("b", "sufficient", INPUTS, options={"order": {"boiler": 2, "turbine": 1}}, from_logs=True, dt=0.5),
     Job("c", "penalty", INPUTS, options={"xi": {"boiler": 1.0, "turbine": 2}, "rounds": 5}, seed=3),
     Job("d", "lagrangian", INPUTS, privacy=cf.Privacy(1.0, 1e-6, accounting="published")),
-    Job("e", "questions", INPUTS, created="2026-01-01T00:00:00+00:00"),
+    Job("e", "questions", INPUTS, {"of": "a"}, created="2026-01-01T00:00:00+00:00"),
 ]
 
 
@@ -53,6 +53,9 @@ def test_a_job_survives_its_text(job: Job) -> None:
         ({"options": {"order": 2}}, "set from_logs"),
         ({"method": "penalty", "options": {"compress": True}}, "pools"),
         ({"method": "penalty", "options": {"xi": {"pump": 1}}}, "xi"),
+        ({"method": "questions"}, "one option, 'of'"),
+        ({"method": "questions", "options": {"of": "../x"}}, "one option, 'of'"),
+        ({"method": "questions", "options": {"of": "a", "tol": 1.0}}, "one option, 'of'"),
         ({"seed": -1}, "seed"),
         ({"seed": True}, "seed"),
         ({"dt": 0}, "dt"),

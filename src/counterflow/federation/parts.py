@@ -1,0 +1,217 @@
+"""What is left when a job is over, as files: the server's part at the coordinator, each unit's own part at its plant.
+
+::
+
+    home/fits/<job>/job.json              the job
+    home/fits/<job>/server.safetensors    at the coordinator: what answers questions
+    home/fits/<job>/unit.safetensors      at a plant: what asks them
+    home/fits/<job>/log.json              at a plant: rows of its log at the fit, and their digest
+
+They are files of ``counterflow.load_server`` and ``counterflow.load_unit``. Both refer to the job by its digest, so
+that no unit reads another fit's states as its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from counterflow import client
+from counterflow._version import __version__
+from counterflow.errors import DataError, OptionError, StorageError
+from counterflow.federation.durable import write_whole
+from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.machines import CoordinatorResult, UnitData, learned_part, server_part, status_part
+from counterflow.runtime import likelihood, logs
+from counterflow.runtime.answering import Server
+from counterflow.runtime.history import Recorder
+from counterflow.runtime.outcome import Provenance
+from counterflow.runtime.privacy import SIMULATED, clipping_caveats
+from counterflow.runtime.storage import load_unit
+from counterflow.runtime.storage_server import SERVER_FILE, load_server, server_bytes
+from counterflow.runtime.storage_unit import unit_bytes
+from counterflow.runtime.unit_part import UnitPart
+
+FOLDER = "fits"
+JOB_FILE = "job.json"
+UNIT_FILE = "unit.safetensors"
+LOG_FILE = "log.json"
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
+
+
+def link_of(job: Job) -> str:
+    """What the parts of one job refer to."""
+    return hashlib.sha256(job.to_text().encode()).hexdigest()
+
+
+def questions_about(job: Job) -> Job:
+    """The job in which units ask what a finished one has found.
+
+    Examples
+    --------
+    >>> fit = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": []})
+    >>> asking = questions_about(fit)
+    >>> asking.method, asking.options["of"], asking.units
+    ('questions', 'fit-1', ('boiler', 'turbine'))
+    """
+    return Job(f"{job.id[:54]}.questions", QUESTIONS, job.inputs, {"of": job.id}, dt=job.dt, created=job.created)
+
+
+# ---- at the coordinator
+
+
+def save_server(home: Path, result: CoordinatorResult) -> Path:
+    """Keep the server's part; the folder of the fit. What was kept before of the same job is replaced."""
+    job = result.job
+    server = replace(server_part(result), link=link_of(job))
+    status = status_part(result)
+    told = () if job.privacy is None else _private_sentences(job)
+    if not status.converged and not any("not converged" in text for text in server.caveats):
+        told = (*told, f"the fit is {status.message}")
+    server = replace(server, caveats=(*server.caveats, *told))
+    recorder = Recorder(job.units)
+    recorder.records = list(result.records)
+    recorder.losses = {unit: [0.0] * len(result.records) for unit in job.units}  # theirs, and not known here
+    content = server_bytes(
+        server,
+        order=job.units,
+        dt=job.dt,
+        history=recorder.history(dict.fromkeys(job.units, 0.0)),
+        traffic=result.traffic,
+        status=status,
+        provenance=Provenance(__version__, job.seed, link_of(job), job.method),
+        privacy=None if job.privacy is None else {"apart": True},
+    )
+    return _kept(home, job, SERVER_FILE, content)
+
+
+def _private_sentences(job: Job) -> tuple[str, ...]:
+    privacy = job.privacy
+    assert privacy is not None
+    kind = "" if privacy.accounting == "rigorous" else " as published"
+    rows = "one measurement" if privacy.window == 1 else f"any {privacy.window} consecutive measurements"
+    told = (
+        f"differentially private{kind} with epsilon {privacy.epsilon:.4g} and delta {privacy.delta:.3g} for {rows} of "
+        "one unit; each unit keeps its own account",
+    )
+    return told if privacy.seed is None else (*told, SIMULATED.format(source=privacy.source))
+
+
+def saved_server(home: Path, fit: str) -> tuple[Job, Server]:
+    """The server's part of a finished job, and the job."""
+    folder = home / FOLDER / fit
+    job, server = _job(folder, fit), load_server(folder)
+    if server.link != link_of(job):
+        raise StorageError(f"federation: {folder} holds a part of another job than {fit!r}; run the job again")
+    return job, server
+
+
+def finished_fits(home: Path, file: str = SERVER_FILE) -> list[str]:
+    """Jobs whose part is kept here, the oldest first."""
+    found = [place for place in (home / FOLDER).glob(f"*/{file}") if (place.parent / JOB_FILE).is_file()]
+    return [place.parent.name for place in sorted(found, key=lambda place: (place.stat().st_mtime_ns, place))]
+
+
+# ---- at a plant
+
+
+def save_unit(home: Path, job: Job, own: UnitData, state: client.State, losses: dict[int, float]) -> Path:
+    """Keep a unit's part; the folder of the fit."""
+    part = learned_part(job, own, state)
+    part = replace(part, link=link_of(job), caveats=_own_caveats(job, own, state, part))
+    rounds = [losses[round] for round in sorted(losses)]
+    proprietary = state.model.proprietary_loss if isinstance(state, client.ClientState) else 0.0
+    content = unit_bytes(
+        part,
+        estimated={},
+        losses={"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), proprietary)},
+        privacy=None,
+    )
+    read = json.dumps({"rows": len(own.y), "digest": _digest(own)}).encode()
+    return _kept(home, job, UNIT_FILE, content, {LOG_FILE: read})
+
+
+def _digest(own: UnitData) -> str:
+    return hashlib.sha256(own.y.tobytes() + own.u.tobytes()).hexdigest()
+
+
+def _own_caveats(job: Job, own: UnitData, state: client.State, part: UnitPart) -> tuple[str, ...]:
+    if isinstance(state, client.LogClient):
+        return tuple(logs.reading_caveats(state, own.y, own.u))
+    if not isinstance(state, client.SufficientClient):
+        return ()
+    told = likelihood.message_caveats(own.unit, own.y, part.model, job.privacy is not None)
+    made = state.release
+    return told if made is None else (*told, *clipping_caveats(own.unit.name, made))
+
+
+@dataclass(frozen=True)
+class SavedUnit:
+    """A unit's part of a finished job, and how many rows its log had."""
+
+    job: Job
+    part: UnitPart
+    rows: int
+    digest: str
+
+    def require_log(self, own: UnitData) -> None:
+        """DataError unless the log is the one that the fit rests on."""
+        if len(own.y) != self.rows or _digest(own) != self.digest:
+            raise DataError(
+                f"unit {own.unit.name!r}: its log has changed since {self.job.label}, so that the coordinator's rows "
+                "are others: ask about the past after the next fit, or ask what a change would do from now on"
+            )
+
+
+def saved_unit(home: Path, unit: str, fit: str | None = None) -> SavedUnit:
+    """A unit's part of a finished job; the latest, if none is named."""
+    known = finished_fits(home, UNIT_FILE)
+    if not known:
+        raise StorageError(
+            f"unit {unit!r} has taken part in no finished fit: ask when the coordinator has run one ({home})"
+        )
+    chosen = known[-1] if fit is None else fit
+    if chosen not in known:
+        raise OptionError(f"unit {unit!r}: there is no finished fit {chosen!r:.80}; there are {', '.join(known)}")
+    folder = home / FOLDER / chosen
+    job, part = _job(folder, chosen), load_unit(folder / UNIT_FILE)
+    if part.link != link_of(job) or part.unit.name != unit:
+        raise StorageError(f"unit {unit!r}: {folder} holds a part of another job or unit; run the job again")
+    try:
+        read = json.loads((folder / LOG_FILE).read_text("utf-8"))
+        rows, digest = read["rows"], read["digest"]
+        good = set(read) == {"rows", "digest"} and type(rows) is int and rows > 0 and isinstance(digest, str)
+    except (OSError, ValueError, KeyError, TypeError):
+        good = False
+    if not good:
+        raise StorageError(f"unit {unit!r}: {folder / LOG_FILE} is not what a fit writes; run the job again")
+    return SavedUnit(job, part, rows, digest)
+
+
+# ---- files
+
+
+def _job(folder: Path, fit: str) -> Job:
+    try:
+        with open(folder / JOB_FILE, "rb") as file:
+            job = Job.from_text(file.read(2 << 20))
+    except OSError as error:
+        raise StorageError(f"federation: {folder / JOB_FILE} cannot be read: {error.strerror or error}") from error
+    if job.id != fit:
+        raise StorageError(f"federation: {folder / JOB_FILE} is of job {job.id!r}, and should be of {fit!r}")
+    return job
+
+
+def _kept(home: Path, job: Job, name: str, content: bytes, more: Mapping[str, bytes] = NOTHING) -> Path:
+    """All files, each whole or not there; the part comes last, and with it the fit is there."""
+    folder = home / FOLDER / job.id
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for file, data in {JOB_FILE: job.to_text().encode(), **more, name: content}.items():
+        write_whole(folder / file, data)
+    return folder

@@ -1,0 +1,300 @@
+"""Questions at a plant: whoever asks puts them into a box, the plant's part of a standing job takes them out.
+
+::
+
+    home/questions/<id>.question     put by ``RemoteServer``; goes when it is answered, or after LIFETIME
+    home/questions/<id>.answer       put by ``PlantQuestions``; taken by whoever asked
+
+The box is a folder, because the two are different processes and either may be killed: a question that was not answered
+is asked again, and asking twice does nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from counterflow import errors
+from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
+from counterflow.federation.durable import make_folder, write_whole
+from counterflow.federation.guard import Guard
+from counterflow.federation.job import Job
+from counterflow.federation.parts import link_of
+from counterflow.federation.policy import Policy
+from counterflow.federation.turns import pack, unpack
+from counterflow.plant import Unit
+from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
+from counterflow.runtime.answering import Watch
+from counterflow.runtime.storage_server import described_unit
+
+FOLDER = "questions"
+LARGEST = 256 << 20  # bytes of a question, or of an answer
+MOST = 1000  # questions that wait
+LIFETIME = 600.0  # seconds after which nobody waits for an answer any more
+LOOK = 0.02  # seconds between two looks into the box
+Numbered = list[tuple[int, bytes]]  # messages with the number of the question that they belong to
+
+
+class QuestionBox:
+    """The folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> box = QuestionBox(Path(tempfile.mkdtemp()))
+    >>> question = box.put([b"what if"])
+    >>> box.waiting() == [question], box.read(question)
+    (True, [b'what if'])
+    >>> box.settle(question, [b"this"])
+    >>> box.answer(question, patience=0), box.waiting()
+    ([b'this'], [])
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, messages: Sequence[bytes]) -> str:
+        """Put a question in; its name."""
+        make_folder(self.folder)
+        if len(self.waiting()) >= MOST:
+            raise StorageError(f"federation: {MOST} questions wait in {self.folder}: see that the plant's site runs")
+        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+        write_whole(self._path(name, "question"), pack({"question": name}, messages))
+        return name
+
+    def waiting(self) -> list[str]:
+        """Questions without an answer, the oldest first."""
+        return sorted(place.stem for place in self._fresh("question") if not self._path(place.stem, "answer").exists())
+
+    def read(self, name: str) -> list[bytes]:
+        """The messages of a question; none if it has gone."""
+        return self._read(name, "question") or []
+
+    def settle(self, name: str, messages: Sequence[bytes]) -> None:
+        """Put its answer beside a question that is still there."""
+        if self._path(name, "question").exists():
+            write_whole(self._path(name, "answer"), pack({"question": name}, messages))
+
+    def answer(self, name: str, patience: float) -> list[bytes]:
+        """Wait for the answer and take it, and the question, out.
+
+        Raises
+        ------
+        StorageError
+            There is none in time.
+        """
+        deadline = time.monotonic() + patience
+        try:
+            while (found := self._read(name, "answer")) is None:
+                if time.monotonic() >= deadline:
+                    raise StorageError(
+                        f"federation: no answer in {patience:.0f} s: see with counterflow federation status that this "
+                        "plant and the coordinator run and that the coordinator has a finished fit; then ask again"
+                    )
+                time.sleep(LOOK)
+            return found
+        finally:
+            for kind in ("question", "answer"):
+                self._path(name, kind).unlink(missing_ok=True)
+
+    def _path(self, name: str, kind: str) -> Path:
+        return self.folder / f"{name}.{kind}"
+
+    def _fresh(self, kind: str) -> Iterator[Path]:
+        """Files of that kind; those for which nobody waits any more are removed."""
+        for place in list(self.folder.glob(f"*.{kind}")):
+            try:
+                age = time.time() - place.stat().st_mtime
+            except OSError:
+                continue
+            if abs(age) > LIFETIME:
+                for each in ("question", "answer"):
+                    self._path(place.stem, each).unlink(missing_ok=True)
+            else:
+                yield place
+
+    def _read(self, name: str, kind: str) -> list[bytes] | None:
+        path = self._path(name, kind)
+        try:
+            if path.stat().st_size > LARGEST:
+                raise StorageError(f"federation: {path} is larger than {LARGEST} bytes: ask for fewer steps")
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"federation: {path} cannot be read: {error.strerror or error}") from error
+        return unpack(data, str(path))[1]
+
+
+@dataclass(frozen=True)
+class RemoteServer:
+    """The coordinator, as a plant's questions see it: what it is told of the job, and a box.
+
+    Parameters
+    ----------
+    job : whose fit is asked about.
+    box : of this plant.
+    recorded : rows of this plant's log at the fit.
+    states : of this plant.
+    patience : seconds to wait for an answer.
+    """
+
+    job: Job
+    box: QuestionBox
+    recorded: int
+    states: int
+    patience: float = 60.0
+
+    @property
+    def link(self) -> str:
+        """What the unit's part must refer to."""
+        return link_of(self.job)
+
+    @property
+    def rows(self) -> int:
+        """Rows that questions about the past can refer to."""
+        if self.job.method != "sufficient":
+            raise OptionError(f"method {self.job.method!r} keeps no record of inputs: fit with method 'sufficient'")
+        return self.recorded
+
+    def unit(self, name: str) -> Unit:
+        """A unit as the job describes it."""
+        if name not in self.job.inputs:
+            raise UnknownNameError(f"no unit {name!r:.80}; the units are {', '.join(self.job.units)}")
+        return described_unit(name, 1, self.job.inputs[name])
+
+    def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
+        """Put the question into the box and wait for its answer."""
+        asked: list[Message] = [*changes, ask]
+        if watch is not None:
+            for message in asked:
+                watch(message, True)
+        name = self.box.put([encode(message) for message in asked])
+        parts: list[Answer] = []
+        for data in self.box.answer(name, self.patience):
+            message = decode(data)
+            if watch is not None:
+                watch(message, False)
+            if isinstance(message, Refused):
+                kind: type[CounterflowError] = getattr(errors, message.error)
+                raise kind(message.reason)
+            if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != self.states:
+                raise ProtocolError(f"unit {ask.unit!r}: {type(message).__name__} is no answer to {ask.kind!r}")
+            parts.append(message)
+        if not parts:
+            raise ProtocolError(f"unit {ask.unit!r}: the answer to {ask.kind!r} is empty")
+        return tuple(parts)
+
+
+class PlantQuestions:
+    """A plant's side of the standing job: every exchange brings answers, and takes the next question with it.
+
+    Parameters
+    ----------
+    box : of this plant.
+    job : the standing job.
+    renewed : makes the guard from the policy as it is now; called again when the policy's file has changed.
+    policy_file : that file.
+    """
+
+    def __init__(self, box: QuestionBox, job: Job, renewed: Callable[[], Guard], policy_file: Path) -> None:
+        self._box, self._job, self._renewed, self._file = box, job, renewed, policy_file
+        self._state: object = None
+        self._told = ""
+        self._number = 0
+        self._open: dict[int, str] = {}
+        self.guard = renewed()
+
+    def exchange(self, arrived: Numbered, patience: float, over: Callable[[], bool] = lambda: False) -> Numbered:
+        """Take answers in; return the next question, or nothing after ``patience`` seconds or when it is ``over``."""
+        for number, group in groupby(arrived, key=lambda entry: entry[0]):
+            self._take_in(number, [data for _, data in group])
+        deadline = time.monotonic() + patience
+        while True:
+            out = [*self._terms(), *self._next()]
+            if out or over() or time.monotonic() >= deadline:
+                return out
+            time.sleep(LOOK)
+
+    def _take_in(self, number: int, answer: list[bytes]) -> None:
+        name = self._open.pop(number, None)
+        try:
+            kinds = [type(self.guard.incoming(data)).__name__ for data in answer]
+        except CounterflowError as error:
+            if name is not None:
+                self._settle(name, ProtocolError(f"the coordinator's answer was not taken: {error}"))
+            raise
+        if name is not None:  # else it answers a question of a process that has gone; it will be asked again
+            self.guard.audit.write("answered", job=self._job.id, unit=self.guard.unit, question=name, kinds=kinds[:20])
+            self._box.settle(name, answer)
+
+    def _terms(self) -> Numbered:
+        """Who may ask about this plant's inputs, if the coordinator has not been told yet."""
+        try:
+            state: object = self._file.stat().st_mtime_ns
+        except OSError:
+            state = 0
+        if state != self._state:
+            self._state = state
+            try:
+                self.guard = self._renewed()
+                asking = self.guard.policy.asking()
+            except CounterflowError as error:  # a policy that cannot be read allows nothing
+                asking = Policy(self.guard.unit, answers=False).asking()
+                self.guard.audit.write("refused", job=self._job.id, unit=self.guard.unit, reason=f"{error}"[:2000])
+            self._asking = asking
+        data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True)))
+        digest = hashlib.sha256(data).hexdigest()
+        if digest == self._told:
+            return []
+        approved = self.guard.outgoing(data)
+        self._told = digest
+        return [(self._numbered(), approved)]
+
+    def _next(self) -> Numbered:
+        under_way = set(self._open.values())
+        for name in self._box.waiting():
+            if name in under_way:
+                continue
+            try:
+                messages = self._box.read(name)
+                if not messages:
+                    continue
+                if not self._asking["answers"]:
+                    raise errors.PrivacyError(
+                        f"unit {self.guard.unit!r} may put no questions by its own policy (answers.allowed)"
+                    )
+                approved = [self.guard.outgoing(data) for data in messages]
+            except CounterflowError as error:
+                self._settle(name, error)
+                continue
+            number = self._numbered()
+            self._open[number] = name
+            self.guard.audit.write("asked", job=self._job.id, unit=self.guard.unit, question=name)
+            return [(number, data) for data in approved]
+        return []
+
+    def _numbered(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _settle(self, name: str, error: CounterflowError) -> None:
+        self._box.settle(name, [encode(refusal_of(self.guard.unit, error))])
+
+
+def refusal_of(unit: str, error: CounterflowError) -> Refused:
+    """An error as a message: its class by name, if it is one that may cross, and its text.
+
+    >>> refusal_of("boiler", OptionError("horizon must be ...")).error
+    'OptionError'
+    """
+    from counterflow.protocol.messages import NOTE_LIMIT, REFUSALS
+
+    name = type(error).__name__
+    return Refused(unit, name if name in REFUSALS else "CounterflowError", (str(error) or name)[:NOTE_LIMIT])

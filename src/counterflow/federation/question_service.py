@@ -1,0 +1,134 @@
+"""Questions at the coordinator: what comes from the plants in a standing job, and what they are told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
+from counterflow.federation.audit import Audit
+from counterflow.federation.durable import make_folder, write_whole
+from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.policy import LARGEST_FILE, SENT_BY_UNITS, Policy
+from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
+from counterflow.federation.question_gate import QuestionGate
+from counterflow.protocol import Ask, Change, Message, Terms, decode, encode
+from counterflow.runtime.answering import Server
+from counterflow.runtime.threads import one_blas_thread
+
+FOLDER = "terms"
+GRACE = 20.0  # seconds that a plant may take to start
+
+
+class QuestionService:
+    """Answers the questions of all units of one job, as their policies allow.
+
+    Parameters
+    ----------
+    home : the coordinator's folder; who may ask whom is kept in it, as each plant has last said.
+    job : the standing job.
+    server : the server's part of the fit that is asked about.
+    audit : where questions and refusals are written down.
+    grace : seconds from now on in which a question waits for plants that have never said who may ask about them: they
+        may be slower to start than whoever asks.
+    """
+
+    def __init__(self, home: Path, job: Job, server: Server, audit: Audit | None, grace: float = 0.0) -> None:
+        if job.method != QUESTIONS or server.names != job.units:
+            raise ProtocolError(f"{job.label} asks about {', '.join(job.units)}; the fit has {', '.join(server.names)}")
+        self._folder, self._job, self._server, self._audit = home / FOLDER, job, server, audit
+        self._told = threading.Condition()
+        self._patient_until = time.monotonic() + grace
+        self._policies = {unit: policy for unit in job.units if (policy := self._known(unit)) is not None}
+        self._gate = self._made()
+
+    def receive(self, unit: str, messages: Numbered) -> Numbered:
+        """What the unit that has authenticated itself as ``unit`` is told in return, question by question."""
+        out: Numbered = []
+        with self._told:
+            for number, group in groupby(messages, key=lambda entry: entry[0]):
+                out += [(number, encode(reply)) for reply in self._answered(unit, [data for _, data in group])]
+        return out
+
+    def _answered(self, unit: str, question: list[bytes]) -> list[Message]:
+        try:
+            read = [self._decoded(unit, data) for data in question]
+            if isinstance(read[0], Terms) and len(read) == 1:
+                self._agree(unit, read[0])
+                return []
+            *changes, ask = read
+            if not isinstance(ask, Ask) or not all(isinstance(change, Change) for change in changes):
+                raise ProtocolError(
+                    f"server: unit {unit!r}: a question is any number of Change, and one Ask at its end"
+                )
+            self._wait_for_terms(changes, ask)
+            with one_blas_thread(), np.errstate(all="ignore"):
+                parts = self._gate.answer(self._server, unit, [c for c in changes if isinstance(c, Change)], ask)
+            return list(parts)
+        except CounterflowError as error:
+            return [refusal_of(unit, error)]
+        except (np.linalg.LinAlgError, MemoryError) as error:
+            text = f"the numbers of this question are beyond the server ({type(error).__name__}): ask for less"
+            return [refusal_of(unit, DataError(text))]
+
+    def _wait_for_terms(self, changes: list[Message], ask: Ask) -> None:
+        """While this waits, others are heard."""
+        asked = {change.cause for change in changes if isinstance(change, Change)} & set(self._job.units)
+        needed = set(self._job.units) if ask.kind == "attribute" else asked
+        left = self._patient_until - time.monotonic()
+        if left > 0:
+            self._told.wait_for(lambda: needed <= set(self._policies), left)
+
+    def _decoded(self, unit: str, data: bytes) -> Message:
+        message = decode(data, LARGEST)
+        if message.unit != unit:
+            raise ProtocolError(
+                f"server: unit {unit!r} speaks as {message.unit[:100]!r}; a plant speaks for itself only"
+            )
+        if type(message).__name__ not in SENT_BY_UNITS[QUESTIONS]:
+            raise ProtocolError(f"server: unit {unit!r} sends {type(message).__name__}, which is no part of a question")
+        return message
+
+    # ---- who may ask whom
+
+    def _agree(self, unit: str, terms: Terms) -> None:
+        policy = _read(unit, terms.text)
+        make_folder(self._folder)
+        write_whole(self._folder / f"{unit}.json", terms.text.encode())
+        if self._audit is not None:
+            self._audit.write("terms", unit=unit, ask={k: list(v) for k, v in policy.ask.items()}, asks=policy.answers)
+        self._policies[unit] = policy
+        self._gate = self._made()
+        self._told.notify_all()
+
+    def _known(self, unit: str) -> Policy | None:
+        path = self._folder / f"{unit}.json"
+        try:
+            with open(path, "rb") as file:
+                return _read(unit, file.read(LARGEST_FILE).decode())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, CounterflowError) as error:
+            raise StorageError(
+                f"federation: {path} cannot be read ({error}); remove it, the plant says it again"
+            ) from error
+
+    def _made(self) -> QuestionGate:
+        inputs = {unit: self._job.input_names(unit) for unit in self._job.units}
+        return QuestionGate(self._policies, inputs, self._audit)
+
+
+def _read(unit: str, text: str) -> Policy:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"server: the terms of unit {unit!r} are not JSON") from None
+    policy = Policy.from_asking(found)
+    if policy.unit != unit:
+        raise ProtocolError(f"server: unit {unit!r} sends the terms of {policy.unit!r:.100}")
+    return policy

@@ -1,0 +1,402 @@
+"""Questions between machines: the same answers as in one process, what policies forbid, what may go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError
+from counterflow.federation.audit import Audit
+from counterflow.federation.description import Description
+from counterflow.federation.guard import Guard
+from counterflow.federation.job import Job
+from counterflow.federation.loopback import Federation
+from counterflow.federation.machines import UnitData
+from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
+from counterflow.federation.policy import Policy
+from counterflow.federation.question_box import LIFETIME, PlantQuestions, QuestionBox, RemoteServer
+from counterflow.federation.question_service import QuestionService
+from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
+from counterflow.runtime import questions
+
+UNITS = ("boiler", "turbine", "pump")
+PLANT = cf.random_plant(units=UNITS, rng=3)
+RECORDING = PLANT.simulate(600, rng=4)
+OPEN = '[ask]\nboiler = ["*"]\nturbine = ["*"]\npump = ["*"]\n'
+TURBINE = UnitData(RECORDING["turbine"].unit, RECORDING["turbine"].y, RECORDING["turbine"].u, PLANT.locals()["turbine"])
+
+
+class Asking:
+    """A coordinator and one plant that asks, with bytes carried between them in a thread."""
+
+    def __init__(self, home: Path, job: Job, asker: UnitData) -> None:
+        self.home, self.job, self.asker = home, job, asker
+        self.unit = asker.unit.name
+        self.box = QuestionBox(home / self.unit / "questions")
+        self.policy_file = home / self.unit / "policy.toml"
+        self.allow()
+        self.standing = questions_about(job)
+        self.audits = [Audit(home / "audit.jsonl"), Audit(home / self.unit / "audit.jsonl")]
+        for unit in job.units:
+            if unit != self.unit:
+                self.say(unit, OPEN)
+
+    def allow(self, text: str = OPEN) -> None:
+        self.policy_file.parent.mkdir(parents=True, exist_ok=True)
+        self.policy_file.write_text(f'unit = "{self.unit}"\n{text}', encoding="utf-8")
+
+    def say(self, unit: str, text: str) -> None:
+        """Another plant says who may ask about it."""
+        policy = Policy.from_text(f'unit = "{unit}"\n{text}')
+        folder = self.home / "terms"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{unit}.json").write_text(json.dumps(policy.asking()), encoding="utf-8")
+
+    def service(self) -> QuestionService:
+        return QuestionService(self.home, self.standing, saved_server(self.home, self.job.id)[1], self.audits[0])
+
+    def plant(self) -> PlantQuestions:
+        def renewed() -> Guard:
+            return Guard(self.standing, Description.of(self.asker), Policy.read(self.policy_file), self.audits[1])
+
+        return PlantQuestions(self.box, self.standing, renewed, self.policy_file)
+
+    def remote(self, patience: float = 20.0) -> RemoteServer:
+        saved = saved_unit(self.home / self.unit, self.unit)
+        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit.states, patience)
+
+    @contextmanager
+    def running(self) -> Iterator[RemoteServer]:
+        over, service, plant = threading.Event(), self.service(), self.plant()
+        troubles: list[BaseException] = []
+
+        def carry() -> None:
+            try:
+                answers: list[tuple[int, bytes]] = []
+                while not over.is_set():
+                    answers = service.receive(self.unit, plant.exchange(answers, 0.05, over.is_set))
+            except BaseException as error:
+                troubles.append(error)
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        try:
+            yield self.remote()
+        finally:
+            over.set()
+            thread.join()
+            assert not troubles, troubles
+
+
+def fitted(home: Path, job: Job, models: Any, data: cf.Recording = RECORDING) -> Asking:
+    """A finished job, with the parts of the server and of the asking unit, the turbine, kept."""
+    policies = {name: Policy(name, methods=(job.method,), demanded=False) for name in job.units}
+    units = {
+        name: UnitData(data[name].unit, data[name].y, data[name].u, None if models is None else models[name])
+        for name in job.units
+    }
+    with Federation(home / "sessions", job, units, policies) as federation:
+        found = federation.run()
+        save_server(home, found.result)
+        session = federation.plant("turbine")
+        save_unit(home / "turbine", job, units["turbine"], session.state, session.losses)
+    return Asking(home, job, units["turbine"])
+
+
+def job_of(method: str = "sufficient", **given: Any) -> Job:
+    return Job("fit-1", method, {unit.name: unit.inputs for unit in RECORDING.units}, **given)
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Asking:
+    return fitted(tmp_path_factory.mktemp("between"), job_of(), PLANT.locals())
+
+
+@pytest.fixture(scope="module")
+def alone() -> cf.Fit:
+    return cf.fit(RECORDING, PLANT.locals())
+
+
+def same(found: Any, wanted: Any) -> None:
+    """All numbers of two answers."""
+    compared = 0
+    for name, value in vars(wanted).items():
+        got = getattr(found, name)
+        if isinstance(value, np.ndarray):
+            np.testing.assert_allclose(got, value, rtol=EXACT, atol=EXACT, err_msg=name)
+            compared += 1
+        elif name == "shares" or name == "through":
+            assert set(got) == set(value)
+            for key in value:
+                np.testing.assert_allclose(got[key], value[key], rtol=EXACT, atol=EXACT, err_msg=f"{name} {key}")
+            compared += 1
+        elif name == "change":
+            assert {k: dict(v) for k, v in got.items()} == {
+                k: pytest.approx(dict(v), rel=EXACT, abs=EXACT) for k, v in value.items()
+            }
+        elif name != "caveats":
+            assert got == value, name
+    assert compared
+
+
+def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, alone: cf.Fit) -> None:
+    y, change = RECORDING["turbine"].y, {"u1": 0.5}
+    with asking.running() as server:
+        part = saved_unit(asking.home / "turbine", "turbine").part
+        same(part.effect(server, "boiler", change, horizon=20), alone.effect("boiler", "turbine", change, 20))
+        both = {"boiler": {"u1": 1.0}, "pump": {"u2": -1.0}}
+        same(
+            part.effect(server, ["boiler", "pump"], both, horizon=9, duration=4),
+            alone.effect(["boiler", "pump"], "turbine", both, 9, duration=4),
+        )
+        do = {"pump": {"u2": 0.0}}
+        same(
+            part.counterfactual(server, y, do, start=500, stop=530),
+            alone.counterfactual(RECORDING, do, start=500, stop=530)["turbine"],
+        )
+        same(part.attribute(server, y, 500, 530), alone.attribute(RECORDING, "turbine", 500, 530))
+        target = {RECORDING["turbine"].unit.output_names[0]: 0.3}
+        same(
+            part.restore(server, target, ["boiler", "pump"], horizon=10),
+            alone.restore("turbine", target, ["boiler", "pump"], horizon=10),
+        )
+        same(questions.forecast(server, part, 7, do, 0.9, None), alone.forecast(RECORDING, 7, do, 0.9)["turbine"])
+        same(
+            questions.paths(server, part, "boiler", change, 8, None, None), alone.paths("boiler", "turbine", change, 8)
+        )
+        told = part.effect(server, "boiler", change).caveats
+    assert set(told) <= set(alone.caveats)
+    events = [record["event"] for record in asking.audits[1].records()]
+    assert events.count("asked") == events.count("answered") == 8
+    assert not list(asking.box.folder.iterdir()), "the box is left empty"
+
+
+def test_from_logs_too(tmp_path: Path) -> None:
+    """Levels and alignments of others' inputs are the server's affair; answers are the same."""
+    alone = cf.fit(RECORDING, order=2)
+    between = fitted(tmp_path, job_of(from_logs=True, options={"order": 2}), None)
+    with between.running() as server:
+        saved = saved_unit(tmp_path / "turbine", "turbine")
+        same(
+            saved.part.effect(server, "boiler", {"u1": 0.5}, horizon=9),
+            alone.effect("boiler", "turbine", {"u1": 0.5}, 9),
+        )
+        do = {"boiler": {"u1": 0.25}}
+        same(
+            saved.part.counterfactual(server, TURBINE.y, do, start=500, stop=520),
+            alone.counterfactual(RECORDING, do, 500, 520)["turbine"],
+        )
+
+
+@pytest.mark.parametrize("method", ["penalty", "lagrangian", "fedgc"])
+def test_published_methods_answer_and_say_what_they_are(tmp_path: Path, method: str) -> None:
+    options = {"rounds": 3} if method == "penalty" else {"rounds": 5}
+    alone = cf.fit(RECORDING, PLANT.locals(), method, **options)
+    between = fitted(tmp_path, job_of(method, options=options), PLANT.locals())
+    with between.running() as server:
+        part = saved_unit(tmp_path / "turbine", "turbine").part
+        found = part.effect(server, "boiler", {"u1": 0.5}, horizon=9)
+        same(found, alone.effect("boiler", "turbine", {"u1": 0.5}, 9))
+        assert any("published method" in text for text in found.caveats)
+        with pytest.raises(cf.OptionError, match="keeps no record"):
+            part.attribute(server, TURBINE.y)
+
+
+def test_what_a_policy_forbids_is_refused_written_down_and_allowed_when_it_changes(asking: Asking) -> None:
+    asking.say("boiler", '[ask]\nturbine = ["u2"]\n')
+    part = saved_unit(asking.home / "turbine", "turbine").part
+    try:
+        with asking.running() as server:
+            part.effect(server, "boiler", {"u2": 1.0})
+            with pytest.raises(PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u1'"):
+                part.effect(server, "boiler", {"u1": 1.0})
+            with pytest.raises(PrivacyError, match="'u1'"):
+                part.attribute(server, TURBINE.y)
+            with pytest.raises(PrivacyError, match="'u1'"):
+                part.restore(server, {"y1": 0.1}, {"boiler": ["u1"]})
+            part.restore(server, {"y1": 0.1}, {"boiler": ["u2"]})
+            refused = [record for record in asking.audits[0].records() if record["event"] == "refused"]
+            assert [record["kind"] for record in refused] == ["effect", "attribute", "reach"]
+            asking.allow(OPEN + "[answers]\nallowed = false\n")
+            os.utime(asking.policy_file, ns=(1, 1))
+            with pytest.raises(PrivacyError, match=r"answers\.allowed"):
+                part.effect(server, "boiler", {"u2": 1.0})
+            asking.policy_file.write_text("nonsense", encoding="utf-8")
+            os.utime(asking.policy_file, ns=(2, 2))
+            with pytest.raises(PrivacyError, match=r"answers\.allowed"):
+                part.effect(server, "boiler", {"u2": 1.0})
+            asking.allow()
+            os.utime(asking.policy_file, ns=(3, 3))
+            part.effect(server, "boiler", {"u2": 1.0})
+    finally:
+        asking.allow()
+        asking.say("boiler", OPEN)
+
+
+def test_the_coordinator_keeps_what_plants_have_said_and_takes_it_from_themselves_only(asking: Asking) -> None:
+    service = asking.service()
+    closed = Terms("pump", '{"unit": "pump", "ask": {}, "answers": true}')
+    assert service.receive("pump", [(1, encode(closed))]) == []
+    again = asking.service()  # as after a restart
+    change = Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
+    question = [(7, encode(change)), (7, encode(Ask("turbine", "effect", 0, 2)))]
+    ((number, data),) = again.receive("turbine", question)
+    assert number == 7
+    assert decode(data).error == "PrivacyError"
+    for text, wrong in (
+        ('{"unit": "boiler", "ask": {}, "answers": true}', "terms of 'boiler'"),
+        ("[" * 1000, "not JSON"),
+        ("{}", "needs 'unit'"),
+    ):
+        ((_, data),) = service.receive("pump", [(1, encode(Terms("pump", text)))])
+        assert wrong in decode(data).reason
+    asking.say("pump", OPEN)
+
+
+def test_a_question_waits_for_a_plant_that_starts_late(asking: Asking) -> None:
+    """It has never said who may ask about it; after the grace nobody may."""
+    (asking.home / "terms" / "pump.json").unlink()
+    server, change = saved_server(asking.home, "fit-1")[1], Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
+    question = [(1, encode(change)), (1, encode(Ask("turbine", "effect", 0, 2)))]
+    late = QuestionService(asking.home, asking.standing, server, None, grace=30.0)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(late.receive, "turbine", question)
+        late.receive(
+            "pump", [(1, encode(Terms("pump", '{"unit": "pump", "ask": {"turbine": ["*"]}, "answers": true}')))]
+        )
+        ((_, data),) = asked.result()
+    assert isinstance(decode(data), Answer)
+    (asking.home / "terms" / "pump.json").unlink()
+    never = QuestionService(asking.home, asking.standing, server, None, grace=0.01)
+    assert "has no policy here" in decode(never.receive("turbine", question)[0][1]).reason
+    asking.say("pump", OPEN)
+
+
+def test_hostile_questions_are_refused_one_by_one(asking: Asking) -> None:
+    service = asking.service()
+    effect, change = Ask("turbine", "effect", 0, 2), Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
+    cases = {
+        "another's name": ([Change("boiler", "pump", False, 0, "", np.ones((3, 2))), effect], "speaks as"),
+        "two questions in one": ([change, effect, effect], "one Ask at its end"),
+        "no question": ([change], "one Ask at its end"),
+        "no such unit": ([Change("turbine", "x", False, 0, "", np.ones((3, 2))), effect], "has 0 inputs"),
+        "other columns": ([Change("turbine", "pump", False, 0, "", np.ones((3, 1))), effect], "has 2 inputs"),
+        "too far": ([change, Ask("turbine", "effect", 0, 100_001)], "at most"),
+        "rows that are not there": ([Ask("turbine", "attribute", 500, 5000)], "recorded"),
+        "far too large": ([Change("turbine", "pump", False, 0, "", np.full((3, 2), 1e308)), effect], "too large"),
+        "replacing from now on": (
+            [Change("turbine", "pump", True, 0, "", np.ones((3, 2))), effect],
+            "give what is added",
+        ),
+    }
+    for name, (messages, reason) in cases.items():
+        replies = service.receive("turbine", [(1, encode(message)) for message in messages])
+        assert len(replies) == 1, name
+        assert reason in decode(replies[0][1]).reason, name
+    for data in (b"", b"CFLW", os.urandom(200)):
+        assert decode(service.receive("turbine", [(1, data)])[0][1]).error == "ProtocolError"
+    good = service.receive("turbine", [(1, encode(change)), (1, encode(effect)), (2, b"?")])
+    assert [number for number, _ in good] == [1, 2], "one bad question does not spoil the others"
+    assert decode(good[0][1]).mean.shape == (2, 2)
+
+
+def test_a_coordinator_that_says_anything_else_is_not_believed(asking: Asking) -> None:
+    """Answers of other units, other states, or none at all."""
+    part = saved_unit(asking.home / "turbine", "turbine").part
+    for forged in (
+        encode(Answer("boiler", "effect", "", "", np.ones((1, 2)), np.zeros((0, 2)))),
+        encode(Answer("turbine", "effect", "", "", np.ones((1, 7)), np.zeros((0, 7)))),
+        encode(Terms("turbine", "{}")),
+        b"nonsense",
+    ):
+        plant = asking.plant()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(part.effect, asking.remote(), "boiler", {"u1": 1.0})
+            sent = plant.exchange([], 0.0)
+            while not any(isinstance(decode(data), Ask) for _, data in sent):
+                sent = plant.exchange([], 5.0)
+            with pytest.raises(ProtocolError):
+                plant.exchange([(sent[-1][0], forged)], 0.0)
+            with pytest.raises(ProtocolError, match="was not taken"):
+                asked.result()
+
+
+def test_nobody_there_is_said_and_nothing_is_left_behind(asking: Asking) -> None:
+    part = saved_unit(asking.home / "turbine", "turbine").part
+    with pytest.raises(StorageError, match=r"no answer in 0 s.*federation status"):
+        part.effect(asking.remote(patience=0.1), "boiler", {"u1": 1.0})
+    assert not list(asking.box.folder.iterdir())
+
+
+def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> None:
+    """Asked, and the process gone before the answer: the next one asks again. A late answer to nobody is dropped."""
+    service = asking.service()
+    name = asking.box.put([encode(Ask("turbine", "forecast", 0, 2))])
+    first = asking.plant()
+    first.exchange([], 0.0)  # the terms, and the question
+    second = asking.plant()
+    sent = [entry for _ in range(2) for entry in second.exchange([], 0.0)]
+    answers = service.receive("turbine", sent)
+    second.exchange([(99, answers[0][1])], 0.0)  # of a question that nobody here has put
+    assert asking.box.waiting() == [name]
+    second.exchange(answers, 0.0)
+    (data,) = asking.box.answer(name, 0.0)
+    assert decode(data).mean.shape == (2, 2)
+
+
+def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = QuestionBox(tmp_path)
+    old = box.put([b"x"])
+    stamp = os.stat(tmp_path / f"{old}.question").st_mtime - 2 * LIFETIME
+    os.utime(tmp_path / f"{old}.question", (stamp, stamp))
+    assert box.waiting() == []
+    box.settle(old, [b"too late"])
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("counterflow.federation.question_box.MOST", 2)
+    box.put([b"1"])
+    box.put([b"2"])
+    with pytest.raises(StorageError, match="2 questions wait"):
+        box.put([b"3"])
+
+
+def test_couplings_that_the_data_cannot_tell_are_refused_over_the_wire(tmp_path: Path) -> None:
+    """One input of the boiler never moved."""
+    still = PLANT.simulate(600, rng=4)
+    u = np.array(still["boiler"].u)
+    u[:, 0] = 0.0
+    recording = cf.Recording(
+        {name: still[name] for name in UNITS} | {"boiler": replace(still["boiler"], u=u)}, still.dt
+    )
+    between = fitted(tmp_path, job_of(), PLANT.locals(), recording)
+    with between.running() as server:
+        saved = saved_unit(tmp_path / "turbine", "turbine")
+        with pytest.raises(UnidentifiedError, match="not to be told"):
+            saved.part.effect(server, "boiler", {"u1": 1.0})
+        saved.part.effect(server, "boiler", {"u2": 1.0})
+        with pytest.raises(DataError, match="log has changed"):
+            saved.require_log(replace(TURBINE, y=TURBINE.y[:-1]))
+        saved.require_log(between.asker)
+
+
+def test_parts_of_another_fit_or_unit_are_not_taken(asking: Asking, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no finished fit"):
+        saved_unit(tmp_path, "turbine")
+    with pytest.raises(StorageError, match="another job or unit"):
+        saved_unit(asking.home / "turbine", "boiler")
+    with pytest.raises(cf.OptionError, match="there is no finished fit 'x'"):
+        saved_unit(asking.home / "turbine", "turbine", "x")
+    job, server = saved_server(asking.home, "fit-1")
+    assert (job.to_text(), server.names) == (asking.job.to_text(), UNITS)
+    assert [channel.limits for channel in server.unit("boiler").inputs] == [c.limits for c in job.inputs["boiler"]]
