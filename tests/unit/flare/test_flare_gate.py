@@ -18,6 +18,8 @@ with warnings.catch_warnings():
     from nvflare.apis.fl_constant import ReturnCode
     from nvflare.apis.fl_context import FLContext
     from nvflare.apis.shareable import Shareable, make_reply
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
+    from nvflare.fuel.f3.message import Message
 
     from counterflow.federation.flare import envelope, filter, gate, jobs
 
@@ -127,3 +129,46 @@ assert isinstance(NetAgent(Cell()).cell, Cell)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+ADMIN = "_admin_53a9e189-a3de-4ef1-bfa7-f86585f4d5f2"
+
+
+@pytest.mark.parametrize(
+    ("me", "speaker", "origin", "destination", "kind", "refusal"),
+    [
+        ("boiler", "", "server", "boiler.run", "req", ""),
+        ("boiler", "", "server.run", "boiler.run", "req", ""),
+        ("boiler", "", "boiler", "boiler.run", "req", ""),
+        ("boiler", "", "turbine.run", "boiler.run", "req", "turbine asks"),
+        ("boiler", "", ADMIN, "boiler.run", "req", "is not the server"),
+        ("boiler", "", "", "boiler", "req", "is not the server"),
+        ("boiler", "", "turbine", "boiler", "reply", ""),
+        ("server", "boiler", "boiler.run", "server.run", "req", ""),
+        ("server", "boiler", "boiler", "server", "reply", ""),
+        ("server", "boiler", "turbine.run", "server.run", "req", "boiler speaks as turbine"),
+        ("server", "boiler", "turbine", "server", "reply", "boiler speaks as turbine"),
+        ("server", "boiler", "server.run", "turbine.run", "req", "boiler speaks as server"),
+        ("server", "boiler", ADMIN, "server", "req", "boiler speaks as"),
+        ("server", "boiler", "boiler", "turbine.run", "req", "may ask the server only"),
+        ("server", "me@x.org", ADMIN, "server", "req", ""),
+        ("server", "me@x.org", ADMIN, "boiler.run", "req", "may ask the server only"),
+        ("server", "me@x.org", "boiler", "server", "req", "speaks as boiler"),
+        ("server", "me@x.org", "_admin_x", "server", "req", "speaks as _admin_x"),
+        ("server", "host.example", "server.run", "boiler.run", "req", ""),
+        ("server", "", "server.run", "boiler.run", "req", ""),
+    ],
+)
+def test_nobody_speaks_for_another_and_only_the_server_speaks_to_a_plant(
+    me: str, speaker: str, origin: str, destination: str, kind: str, refusal: str
+) -> None:
+    message = Message(
+        {
+            MessageHeaderKey.ORIGIN: origin,
+            MessageHeaderKey.DESTINATION: destination,
+            MessageHeaderKey.MSG_TYPE: {"req": MessageType.REQ, "reply": MessageType.REPLY}[kind],
+        },
+        b"",
+    )
+    found = gate.refusal_of(me, "host.example", speaker, message)
+    assert (refusal in found) if refusal else found == ""

@@ -150,13 +150,18 @@ def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path)
     assert (local / "authorization.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_hardened_server_keeps_its_files_at_home(tmp_path: Path) -> None:
+def test_a_hardened_server_keeps_its_files_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = _kit(tmp_path / "kit", "fed_server.json")
+    with pytest.raises(cf.StorageError, match=r"server\.crt has no name"):
+        kit.harden(server, tmp_path / "home")
+    monkeypatch.setattr(kit, "subject", lambda kit: ("host.example", "works"))
     kit.harden(server, tmp_path / "home")
     resources = (server / "local" / "resources.json").read_text()
     assert "/tmp/nvflare" not in resources
     assert str(tmp_path / "home") in resources
     assert json.loads(resources)["class_allow_list"] == [kit.CONTROLLER]
+    (lock,) = [each for each in json.loads(resources)["components"] if each["id"] == "lock"]
+    assert lock["args"] == {"own": "host.example"}, "else the server would let plants speak as itself"
     with pytest.raises(cf.StorageError, match="kit of a server"):
         kit.harden(server, tmp_path / "home", "boiler")
     with pytest.raises(cf.StorageError, match="not the kit"):

@@ -7,7 +7,8 @@
     coordinator   approve(folder, request_zip, who)   signed zip, to be sent back
     participant   assemble(signed, ...)            a kit, if the authority has the fingerprint told by other means
 
-The work is done by FLARE's own command line in a child process: it ends the process on errors, and prints.
+The work is done by FLARE's own commands in a child process (``provisioning``): they end the process on errors, and
+print. ``establish`` does all four for the coordinator's own participants with two children.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,8 @@ class Participant:
                 else "1 to 63 letters, digits, dots, dashes and underscores, as it stands in a certificate"
             )
             raise OptionError(f"federation: the name of a {self.kind} must be {needs}, got {self.name!r}")
+        if self.kind == "plant" and self.name.split(".")[0] == "server":
+            raise OptionError("federation: a plant cannot be called 'server': that is the server's name in the network")
         if not isinstance(self.organisation, str) or not _ORGANISATION.fullmatch(self.organisation):
             raise OptionError(
                 f"federation: the organisation of {self.name!r} must be letters, digits and underscores, "
@@ -81,31 +85,39 @@ def found(folder: Path, name: str, host: str, port: int, admin_port: int | None 
     name : of the federation.
     host, port : where plants reach the server; operators use ``admin_port`` (default: the same).
     """
-    for what, number in (("port", port), ("admin_port", admin_port if admin_port is not None else port)):
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 65535:
-            raise OptionError(f"federation: {what} must be a whole number from 1 to 65535, got {number!r}")
-    if not _NAME.fullmatch(name):
-        raise OptionError(f"federation: the name must be letters, digits, dots, dashes and underscores, got {name!r}")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    profile = {
-        "name": name,
-        "scheme": "grpc",
-        "connection_security": "mtls",
-        "server": {"host": host, "fed_learn_port": port, "admin_port": admin_port or port},
-    }
-    _write_yaml(folder / "profile.yml", profile)
-    _flare("cert", "init", "--profile", str(folder / "profile.yml"), "-o", str(folder / "authority"))
+    _flare(folder, _founding(folder, name, host, port, admin_port))
     return fingerprint(folder / "authority" / "rootCA.pem")
+
+
+def establish(
+    folder: Path, name: str, host: str, port: int, parties: Mapping[Path, Participant]
+) -> tuple[str, dict[str, Path]]:
+    """Found a federation and admit the coordinator's own participants, each with a folder of its own.
+
+    Returns
+    -------
+    The authority's fingerprint, and {participant: its kit, which ``kit`` has yet to harden}.
+    """
+    _flare(
+        folder,
+        _founding(folder, name, host, port, None),
+        *(_requesting(own, name, who) for own, who in parties.items()),
+    )
+    print_of_authority = fingerprint(folder / "authority" / "rootCA.pem")
+    (folder / "approved").mkdir(exist_ok=True, mode=0o700)
+    commands: list[tuple[str, ...]] = []
+    for own, who in parties.items():
+        signed = folder / "approved" / f"{who.name}.signed.zip"
+        commands.append(_approving(folder, own / "request" / f"{who.name}.request.zip", signed))
+        commands.append(_assembling(own, signed, print_of_authority))
+    done = _flare(folder, *commands)
+    kits = (Path(answer["output_dir"]) for answer in done[1::2])
+    return print_of_authority, dict(zip((who.name for who in parties.values()), kits, strict=True))
 
 
 def request(folder: Path, federation: str, who: Participant) -> Path:
     """Make a private key in ``folder`` and a request for a certificate; returns the zip to send to the coordinator."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    described: dict[str, Any] = {"name": who.name, "org": who.organisation, "type": KINDS[who.kind]}
-    if who.kind == "operator":
-        described["role"] = "lead"  # the only role that our policies let submit
-    _write_yaml(folder / "participant.yml", {"name": federation, "participants": [described]})
-    _flare("cert", "request", "-p", str(folder / "participant.yml"), "--out", str(folder / "request"))
+    _flare(folder, _requesting(folder, federation, who))
     return folder / "request" / f"{who.name}.request.zip"
 
 
@@ -128,8 +140,8 @@ def approve(folder: Path, request_zip: Path, who: Participant) -> Path:
     Parameters
     ----------
     who : whom the coordinator means to admit; a request that says anything else is refused, and so is a name that has
-        a certificate already: two holders of one name could speak for each other. After ``remove``-ing a participant,
-        take its zip out of ``approved/`` to let it come back.
+        a certificate already: two holders of one name could speak for each other. ``CoordinatorFolder.remove`` takes
+        a participant's zip out of ``approved/``, so that it can come back with another key.
     """
     asks = requested(request_zip)
     if asks != who:
@@ -138,10 +150,7 @@ def approve(folder: Path, request_zip: Path, who: Participant) -> Path:
     if signed.exists():
         raise OptionError(f"federation: {who.name!r} has a certificate already ({signed}); take another name")
     signed.parent.mkdir(parents=True, exist_ok=True)
-    _flare(
-        *("cert", "approve", str(request_zip), "-c", str(folder / "authority")),
-        *("--profile", str(folder / "profile.yml"), "--out", str(signed)),
-    )
+    _flare(folder, _approving(folder, request_zip, signed))
     return signed
 
 
@@ -150,16 +159,34 @@ def assemble(folder: Path, signed_zip: Path, expected_fingerprint: str) -> Path:
 
     The authority's certificate comes with the signed zip and is trusted only if it has ``expected_fingerprint``.
     """
-    if not _FINGERPRINT.fullmatch(expected_fingerprint):
+    (done,) = _flare(folder, _assembling(folder, signed_zip, check_fingerprint(expected_fingerprint)))
+    return Path(done["output_dir"])
+
+
+def check_federation(name: str) -> None:
+    """Refuse a name of a federation that could not stand in a certificate."""
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"federation: its name must be letters, digits, dots, dashes and underscores, got {name!r:.120}"
+        )
+
+
+def check_fingerprint(text: str) -> str:
+    """The fingerprint of an authority as it was told; OptionError if it cannot be one.
+
+    Examples
+    --------
+    >>> from counterflow.federation.flare.certificates import check_fingerprint
+    >>> check_fingerprint("sha256" + ":0a" * 32)[:12]
+    'SHA256:0A:0A'
+    """
+    found = text.strip().upper()
+    if not _FINGERPRINT.fullmatch(found):
         raise OptionError(
             f"federation: a fingerprint is SHA256 and 32 pairs of hexadecimal digits with colons between, "
-            f"got {expected_fingerprint!r:.120}"
+            f"got {text!r:.120}"
         )
-    done = _flare(
-        *("package", str(signed_zip), "-w", str(folder / "kits"), "--request-dir", str(folder / "request")),
-        *("--fingerprint", expected_fingerprint),
-    )
-    return Path(done["output_dir"])
+    return found
 
 
 def fingerprint(certificate: Path) -> str:
@@ -174,43 +201,95 @@ def fingerprint(certificate: Path) -> str:
     >>> fingerprint(path)[:15]
     'SHA256:AE:4B:32'
     """
+    try:
+        return fingerprint_of(certificate.read_text("ascii"))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"federation: {certificate} is not a certificate ({error})") from error
+
+
+def fingerprint_of(pem: str) -> str:
+    """The same of the text of a certificate; ValueError if it is none."""
     import hashlib
     import ssl
 
-    try:
-        der = ssl.PEM_cert_to_DER_cert(certificate.read_text("ascii"))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"federation: {certificate} is not a certificate ({error})") from error
-    return "SHA256:" + ":".join(f"{byte:02X}" for byte in hashlib.sha256(der).digest())
+    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).digest()
+    return "SHA256:" + ":".join(f"{byte:02X}" for byte in digest)
+
+
+# ---- FLARE's commands
+
+
+def _founding(folder: Path, name: str, host: str, port: int, admin_port: int | None) -> tuple[str, ...]:
+    for what, number in (("port", port), ("admin_port", admin_port if admin_port is not None else port)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 65535:
+            raise OptionError(f"federation: {what} must be a whole number from 1 to 65535, got {number!r}")
+    check_federation(name)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    profile = {
+        "name": name,
+        "scheme": "grpc",
+        "connection_security": "mtls",
+        "server": {"host": host, "fed_learn_port": port, "admin_port": admin_port or port},
+    }
+    _write_yaml(folder / "profile.yml", profile)
+    return ("cert", "init", "--profile", str(folder / "profile.yml"), "-o", str(folder / "authority"))
+
+
+def _requesting(folder: Path, federation: str, who: Participant) -> tuple[str, ...]:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    described: dict[str, Any] = {"name": who.name, "org": who.organisation, "type": KINDS[who.kind]}
+    if who.kind == "operator":
+        described["role"] = "lead"  # the only role that our policies let submit
+    _write_yaml(folder / "participant.yml", {"name": federation, "participants": [described]})
+    return ("cert", "request", "-p", str(folder / "participant.yml"), "--out", str(folder / "request"))
+
+
+def _approving(folder: Path, request_zip: Path, signed: Path) -> tuple[str, ...]:
+    approving = ("cert", "approve", str(request_zip), "-c", str(folder / "authority"))
+    return (*approving, "--profile", str(folder / "profile.yml"), "--out", str(signed))
+
+
+def _assembling(folder: Path, signed_zip: Path, expected_fingerprint: str) -> tuple[str, ...]:
+    package = ("package", str(signed_zip), "-w", str(folder / "kits"), "--request-dir", str(folder / "request"))
+    return (*package, "--fingerprint", expected_fingerprint)
 
 
 def _write_yaml(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")  # JSON is YAML, and has no surprises
 
 
-def _flare(*arguments: str) -> dict[str, Any]:
-    """Run one of FLARE's commands; the data of its answer."""
+def _flare(folder: Path, *commands: Sequence[str]) -> list[dict[str, Any]]:
+    """Run FLARE's commands one after the other in one child; the data of their answers."""
     require_flare()
-    command = [sys.executable, "-P", "-m", "nvflare.cli", "--format", "json", *arguments]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    home = folder.absolute() / ".flare"  # FLARE keeps notes in ~/.nvflare: they are this party's, not the user's
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "NVFL"))}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, env=environment
+            [sys.executable, "-P", "-W", "ignore", "-m", f"{__package__}.provisioning"],
+            input=json.dumps([list(command) for command in commands]),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            env={**environment, "HOME": str(home)},
         )
     except subprocess.TimeoutExpired as error:
-        raise StorageError(f"federation: 'nvflare {arguments[0]}' gave no answer in {_SECONDS} s") from error
-    answer = _answer(done.stdout)
-    if done.returncode or answer.get("status") != "ok":
-        said = answer.get("message") or (done.stdout + done.stderr).strip()[-600:]
-        raise StorageError(f"federation: 'nvflare {' '.join(arguments[:2])}' failed: {said}")
-    data = answer.get("data")
-    return data if isinstance(data, dict) else {}
+        raise StorageError(f"federation: FLARE's commands gave no answer in {_SECONDS} s") from error
+    answers = _answers(done.stdout)
+    for k, command in enumerate(commands):
+        answer = answers[k] if k < len(answers) else {}
+        if answer.get("status") != "ok":
+            said = " ".join(str(answer[key]) for key in ("message", "hint", "detail") if answer.get(key))
+            said = said or (done.stdout + done.stderr).strip()[-600:]
+            named = " ".join(command[: 2 if command[0] == "cert" else 1])
+            raise StorageError(f"federation: FLARE's {named!r} failed: {said}")
+    return [answer["data"] if isinstance(answer.get("data"), dict) else {} for answer in answers]
 
 
-def _answer(text: str) -> dict[str, Any]:
-    """The last line of what a command printed, which is JSON."""
+def _answers(text: str) -> list[dict[str, Any]]:
+    """One JSON table a line."""
     try:
-        read = json.loads(text.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        return {}
-    return read if isinstance(read, dict) else {}
+        read = [json.loads(line) for line in text.splitlines()]
+    except ValueError:
+        return []
+    return read if all(isinstance(answer, dict) for answer in read) else []

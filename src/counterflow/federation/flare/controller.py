@@ -1,29 +1,46 @@
-"""The coordinator's part of a job inside FLARE: sends what its session has to say, waits for all answers."""
+"""The coordinator's part of a job inside FLARE: sends what its session has to say, waits for all answers.
+
+A task is pushed to its plant and the answer comes back as the reply, in one exchange (FLARE's topic DO_TASK). Plants
+treat it as any task: allow-lists, executor and the plant's own filter are the same. Had plants to fetch their tasks,
+that would be three exchanges and all the questions for work in between.
+"""
 
 from __future__ import annotations
 
 import queue
+import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvflare.apis.client import Client
-from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.flare import envelope, jobs
+from counterflow.federation.flare.push import push
+from counterflow.federation.flare.serving import serve
 from counterflow.federation.flare.site import CoordinatorSite
-from counterflow.federation.job import Job
+from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.parts import save_server
 
 _LOOK = 0.2  # seconds between two looks at whether the job was aborted
-_Arrival = tuple[str, str, dict[str, Any]]  # unit, return code, content
+_PAUSE = 0.5  # seconds before a plant that was not reached is tried again
+_PATIENCE = 20.0  # seconds for the first try, twice that for the next; a plant that is asked again answers the same
+
+
+class _Arrival(NamedTuple):
+    """An answer of a plant; no code if it was not reached before the deadline, or the job was aborted."""
+
+    unit: str
+    code: str
+    content: dict[str, Any]
 
 
 class CoordinatorController(Controller):
@@ -45,6 +62,7 @@ class CoordinatorController(Controller):
         self._deadline = deadline
         self._site: CoordinatorSite | None = None
         self._exchanges = self._bytes_up = self._bytes_down = 0
+        self._over = threading.Event()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """FLARE calls this first; there is nothing to prepare."""
@@ -62,42 +80,65 @@ class CoordinatorController(Controller):
         self._site = CoordinatorSite.of_kit(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
         self._say(fl_ctx, "running")
         try:
-            session = self._site.session(self._job)
-            try:
-                self._converse(session, abort_signal, fl_ctx)
-            finally:
-                session.close()
+            if self._job.method == QUESTIONS:
+                self._serve(abort_signal, fl_ctx)
+            else:
+                self._run(abort_signal, fl_ctx)
         except CounterflowError as error:
             self._say(fl_ctx, "failed", f"{type(error).__name__}: {error}")
             self.system_panic(f"{self._job.label}: {error}", fl_ctx)
         else:
             self._say(fl_ctx, "aborted" if abort_signal.triggered else "finished")
 
+    def _serve(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        assert self._site is not None
+        with self._site.audit() as audit:
+            service = self._site.service(self._job, audit)
+            serve(
+                service,
+                self._job.units,
+                fl_ctx.get_engine(),
+                lambda: bool(abort_signal.triggered),
+                lambda news: self._say(fl_ctx, "running", **news),
+            )
+
+    def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        assert self._site is not None
+        session = self._site.session(self._job)
+        try:
+            self._converse(session, abort_signal, fl_ctx)
+            if session.finished:  # what was found is kept before anybody hears of it
+                save_server(self._site.home, session.result())
+        finally:
+            session.close()
+
     def _converse(self, session: CoordinatorSession, abort_signal: Signal, fl_ctx: FLContext) -> None:
         arrivals: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        asked: dict[str, tuple[float, tuple[int, ...]]] = {}  # unit -> when it was asked, and the sequences it was sent
-        while True:
-            for unit, messages in self._outstanding(session).items():
-                if unit not in asked:
-                    self._send(unit, messages, arrivals.put, fl_ctx)
-                    asked[unit] = (time.monotonic(), tuple(sequence for sequence, _ in messages))
-            if not asked:
-                break
-            unit, code, content = self._next(arrivals, asked, abort_signal)
-            if not unit:
-                return  # aborted
-            if code != ReturnCode.OK:
-                raise ProtocolError(
-                    f"unit {unit!r} refused ({code}); the reason stands in that plant's audit log and process log"
-                )
-            self._exchanges += 1
-            _, sent = asked.pop(unit)
-            for sequence, data in envelope.unpacked(content, unit):
-                self._bytes_up += len(data)
-                session.receive(unit, sequence, data)
-            for sequence in sent:
-                session.acknowledge(unit, sequence)
-            self._say(fl_ctx, "running")
+        asked: dict[str, tuple[int, ...]] = {}  # unit -> the sequences it was sent
+        pool = ThreadPoolExecutor(len(self._job.units), "exchange")
+        try:
+            while True:
+                for unit, messages in self._outstanding(session).items():
+                    if unit not in asked:
+                        asked[unit] = tuple(sequence for sequence, _ in messages)
+                        self._bytes_down += sum(len(data) for _, data in messages)
+                        pool.submit(self._ask, unit, messages, arrivals, abort_signal, fl_ctx.get_engine())
+                if not asked:
+                    break
+                arrival = self._next(arrivals, abort_signal)
+                if arrival is None:
+                    return  # aborted
+                self._exchanges += 1
+                sent = asked.pop(arrival.unit)
+                for sequence, data in envelope.unpacked(arrival.content, arrival.unit):
+                    self._bytes_up += len(data)
+                    session.receive(arrival.unit, sequence, data)
+                for sequence in sent:
+                    session.acknowledge(arrival.unit, sequence)
+                self._say(fl_ctx, "running")
+        finally:
+            self._over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
         if not session.finished:
             raise ProtocolError(f"{self._job.label}: nobody has anything to say, and it is not finished")
 
@@ -108,47 +149,58 @@ class CoordinatorController(Controller):
             found.setdefault(message.unit, []).append((message.sequence, message.data))
         return found
 
-    def _send(
-        self, unit: str, messages: list[tuple[int, bytes]], arrived: Callable[[_Arrival], None], fl_ctx: FLContext
-    ) -> None:
-        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            result = client_task.result
-            content = {key: value for key, value in result.items() if key != ReservedHeaderKey.HEADERS}
-            # FLARE knows by the connection who answers, and hands the task of one unit to no other
-            arrived((client_task.client.name, result.get_return_code(), content))
-            client_task.result = None
-
-        self._bytes_down += sum(len(data) for _, data in messages)
-        task = Task(envelope.TASK, Shareable(envelope.packed(messages)), result_received_cb=received)
-        self.send(task, fl_ctx, targets=[unit])
-
-    def _next(
+    def _ask(
         self,
+        unit: str,
+        messages: list[tuple[int, bytes]],
         arrivals: queue.SimpleQueue[_Arrival],
-        asked: dict[str, tuple[float, tuple[int, ...]]],
         abort_signal: Signal,
-    ) -> _Arrival:
-        """The next answer; no unit if the job was aborted. ProtocolError when a deadline has passed."""
-        while True:
-            if abort_signal.triggered:
-                return "", "", {}
+        engine: Any,
+    ) -> None:
+        """Put a plant's answer into ``arrivals``; until the deadline it is tried again if the plant is not reached."""
+        deadline, patience = time.monotonic() + self._deadline, _PATIENCE
+        code, content = "", dict[str, Any]()
+        try:
+            while True:
+                left = deadline - time.monotonic()
+                if left <= 0 or abort_signal.triggered or self._over.is_set():
+                    break
+                code, content = push(engine, unit, messages, min(left, patience))
+                if code:
+                    break
+                if deadline - time.monotonic() <= left - patience:
+                    patience *= 2  # it may have much to compute
+                self._over.wait(min(_PAUSE, max(left, 0.0)))
+        finally:  # whatever happens, somebody waits for this
+            arrivals.put(_Arrival(unit, code, content))
+
+    def _next(self, arrivals: queue.SimpleQueue[_Arrival], abort_signal: Signal) -> _Arrival | None:
+        """The next answer; None if the job was aborted. ProtocolError if it is a refusal, or came to nothing."""
+        while not abort_signal.triggered:
             try:
                 arrival = arrivals.get(timeout=_LOOK)
             except queue.Empty:
-                late = [unit for unit, (since, _) in asked.items() if time.monotonic() - since > self._deadline]
-                if late:
-                    raise ProtocolError(
-                        f"{self._job.label}: no answer in {self._deadline} s from {', '.join(sorted(late))}; nothing "
-                        "is computed from a part of the units. See that they run and submit it again: it goes on"
-                    ) from None
                 continue
-            if arrival[0] in asked:
+            if arrival.code == ReturnCode.OK:
                 return arrival
+            if abort_signal.triggered:
+                break
+            if arrival.code:
+                raise ProtocolError(
+                    f"unit {arrival.unit!r} refused ({arrival.code}); the reason stands in that plant's audit log and "
+                    "process log"
+                )
+            raise ProtocolError(
+                f"{self._job.label}: no answer in {self._deadline} s from {arrival.unit}; nothing is computed from a "
+                "part of the units. See that it runs and submit the job again: it goes on"
+            )
+        return None
 
-    def _say(self, fl_ctx: FLContext, state: str, reason: str = "") -> None:
+    def _say(self, fl_ctx: FLContext, state: str, reason: str = "", **more: Any) -> None:
         assert self._site is not None
         self._site.write_state(
             self._job.id,
+            **more,
             state=state,
             reason=reason,
             run=str(fl_ctx.get_job_id()),

@@ -33,7 +33,7 @@ def packed(messages: Sequence[tuple[int, bytes]]) -> dict[str, Any]:
 def unpacked(content: Mapping[str, Any], unit: str) -> list[tuple[int, bytes]]:
     """Messages of an envelope, in order; ProtocolError if it is anything else. ``content`` has no FLARE headers."""
     if set(content) != _KEYS:
-        raise ProtocolError(f"envelope of unit {unit!r}: must hold {sorted(_KEYS)}, got {str(sorted(content))[:120]}")
+        raise ProtocolError(f"envelope of unit {unit!r}: must hold {sorted(_KEYS)}, got {_names(content)}")
     if content["counterflow"] != FORM:
         raise ProtocolError(
             f"envelope of unit {unit!r}: is of form {content['counterflow']!r:.20}, here it is {FORM}: "
@@ -55,3 +55,8 @@ def unpacked(content: Mapping[str, Any], unit: str) -> list[tuple[int, bytes]]:
     if size > LARGEST:
         raise ProtocolError(f"envelope of unit {unit!r}: {size} bytes are over the limit of {LARGEST}")
     return read
+
+
+def _names(content: Mapping[Any, Any]) -> str:
+    """The keys of somebody else's table, which need not be text."""
+    return str(sorted(map(repr, content)))[:120]

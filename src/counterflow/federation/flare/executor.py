@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -15,8 +16,13 @@ from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.flare import envelope, jobs
 from counterflow.federation.flare.filter import guarding
 from counterflow.federation.flare.site import PlantSite
-from counterflow.federation.job import Job
+from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.machines import UnitData
+from counterflow.federation.parts import save_unit
 from counterflow.federation.plant_session import PlantSession
+from counterflow.federation.question_box import PlantQuestions
+
+PATIENCE = 10.0  # seconds that a plant keeps the coordinator waiting for a question
 
 
 class PlantExecutor(Executor):
@@ -32,40 +38,66 @@ class PlantExecutor(Executor):
 
     def __init__(self, job: str) -> None:
         super().__init__()
+        self._turn = threading.Lock()
         self._job = Job.from_text(jobs.decoded(job))
+        self._site: PlantSite | None = None
+        self._own: UnitData | None = None
         self._session: PlantSession | None = None
+        self._questions: PlantQuestions | None = None
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """FLARE calls this with every task."""
+        """FLARE calls this with every task, from any thread: what is sent again waits for the first answer to it."""
+        with self._turn:
+            return self._executed(task_name, shareable, fl_ctx, abort_signal)
+
+    def _executed(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         try:
             if task_name != envelope.TASK:
                 raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
             content = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
-            session = self._opened(fl_ctx)
-            replies: list[tuple[int, bytes]] = []
-            for sequence, data in envelope.unpacked(content, session.unit):
-                replies += [(reply.sequence, reply.data) for reply in session.receive(sequence, data)]
+            site = self._opened(fl_ctx)
+            arrived = envelope.unpacked(content, site.unit)
+            if self._questions is not None:
+                replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
+                guarding(self._questions.guard)
+            else:
+                replies = self._taken_in(site, arrived)
             return Shareable(envelope.packed(replies))
         except CounterflowError as error:
             self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
+    def _taken_in(self, site: PlantSite, arrived: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        session, replies = self._session, []
+        assert session is not None
+        for sequence, data in arrived:
+            replies += [(reply.sequence, reply.data) for reply in session.receive(sequence, data)]
+        if session.finished and self._own is not None:  # what was learned is kept before the coordinator hears of it
+            save_unit(site.home, self._job, self._own, session.state, session.losses)
+            self._own = None
+        return replies
+
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """FLARE calls this; the end of the run is the end of the session's hold on its files."""
         if event_type == EventType.END_RUN and self._session is not None:
             self._session.close()
-            self._session = None
+            self._session = self._site = None
 
-    def _opened(self, fl_ctx: FLContext) -> PlantSession:
-        if self._session is None:
+    def _opened(self, fl_ctx: FLContext) -> PlantSite:
+        if self._site is None:
             site = PlantSite.of_kit(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
             if fl_ctx.get_identity_name() != site.unit:
                 raise ProtocolError(
                     f"unit {site.unit!r}: the certificate is that of {fl_ctx.get_identity_name()!r}; "
                     "join again with a certificate of this unit"
                 )
-            own = site.own()
-            guard = site.guard(self._job, site.audit(), own)
-            self._session = site.session(self._job, guard, own)
-            guarding(guard)
-        return self._session
+            own, audit = site.own(), site.audit()
+            if self._job.method == QUESTIONS:
+                self._questions = site.questions(self._job, audit, own)
+                guarding(self._questions.guard)
+            else:
+                guard = site.guard(self._job, audit, own)
+                self._session, self._own = site.session(self._job, guard, own), own
+                guarding(guard)
+            self._site = site
+        return self._site

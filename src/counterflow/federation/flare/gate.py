@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from nvflare.apis.app_validation import AppValidator
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 from nvflare.fuel.f3.cellnet.net_agent import NetAgent
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.utils.admin_name_utils import is_valid_admin_client_name
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from counterflow.errors import CounterflowError
@@ -16,6 +21,8 @@ _SIGNATURES = {
     ".__nvfl_sig.json",
     ".__nvfl_submitter.crt",
 }  # of whoever submitted, in every folder; FLARE verifies them
+SERVER = "server"
+UNKNOWN = "N/A"  # as some of FLARE's drivers say
 COMMANDS = frozenset(  # what a server needs to say to a plant to run a job
     {
         *("train.deploy", "train.start_job", "train.abort", "train.delete_run", "train.check_status"),
@@ -57,11 +64,19 @@ class SiteLock:
     """Takes from a site's FLARE what any participant may ask of any other over its network.
 
     FLARE answers requests to stop, to change where the root of the network is, to echo and to send in bulk, from every
-    cell that has a certificate: one plant could stop another. Our jobs need none of them.
+    cell that has a certificate: one plant could stop another. Our jobs need none of them. It also hands a task to a
+    plant whoever sends it, and the answer to whoever asked; and it believes what a message says of its origin. Here
+    nobody speaks for another, and nobody but the server speaks to a plant.
+
+    Parameters
+    ----------
+    own : name in the server's certificate, at the server.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: str = "") -> None:
+        _own[:] = [own]
         NetAgent.__init__ = _registers_nothing
+        CoreCell._process_received_msg = _takes_what_may_be_said
 
 
 class PlantLock(SiteLock):
@@ -94,3 +109,43 @@ _registers_all = NetAgent.__init__
 def _registers_nothing(self: NetAgent, cell: Any, *given: Any, **named: Any) -> None:
     _registers_all(self, _Deaf(), *given, **named)
     self.cell = getattr(cell, "core_cell", cell)
+
+
+def refusal_of(me: str, own: str, speaker: str, message: Message) -> str:
+    """Why a cell does not take a message in; "" if it does.
+
+    Parameters
+    ----------
+    me : its name in FLARE's network: "server", "boiler", and below them jobs as "server.<run>", "boiler.<run>".
+    own : name in the certificate of the server, at the server.
+    speaker : name in the certificate of whoever is at the other end of the connection; "" if it is not known, as at the
+        end that has dialled: that one has checked the server's certificate.
+    """
+    origin, destination = _root(message, MessageHeaderKey.ORIGIN), _root(message, MessageHeaderKey.DESTINATION)
+    asks = message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ
+    if me != SERVER:
+        return f"{origin} asks, and is not the server" if asks and origin not in (SERVER, me) else ""
+    if speaker and speaker != own:
+        operates = "@" in speaker and is_valid_admin_client_name(origin)
+        if origin != speaker and not operates:
+            return f"{speaker} speaks as {origin}"
+        if asks and destination != SERVER:
+            return f"{speaker} asks {destination}, and may ask the server only"
+    return ""
+
+
+def _root(message: Message, header: str) -> str:
+    return str(message.get_header(header, "")).split(".")[0]
+
+
+_own = [""]
+_takes_everything = CoreCell._process_received_msg
+
+
+def _takes_what_may_be_said(self: CoreCell, endpoint: Any, connection: Any, message: Message) -> Any:
+    speaker = connection.get_conn_properties().get(DriverParams.PEER_CN.value, "") if connection else ""
+    refusal = refusal_of(self.my_info.root, _own[0], "" if speaker == UNKNOWN else speaker, message)
+    if refusal:
+        self.logger.warning(f"Counterflow drops a message: {refusal[:200]}")
+        return None
+    return _takes_everything(self, endpoint, connection, message)

@@ -17,8 +17,7 @@ from counterflow.errors import ProtocolError
 from counterflow.federation.flare import envelope
 from counterflow.federation.flare.kit import CONTROLLER, EXECUTOR
 
-POLL = (0.01, 0.0125)  # seconds between a plant's questions for work: at least, and for every plant; FLARE's 2 s would
-# be most of a round, and many plants that ask all the time leave no core for the server
+POLL = 2.0  # seconds between a plant's questions for work: there never is any, tasks are pushed; see ``controller``
 DEADLINE = 600  # seconds that a plant may take for one answer
 LARGEST = 1_000_000  # bytes of a configuration
 COORDINATOR_FILE = "config_fed_server.json"
@@ -56,7 +55,7 @@ def write(folder: Path, job_id: str, job: str, units: tuple[str, ...], deadline:
     }
     for place, content in (
         (made / "meta.json", meta),
-        (made / "coordinator" / "config" / COORDINATOR_FILE, _coordinator(job, deadline, _poll(len(units)))),
+        (made / "coordinator" / "config" / COORDINATOR_FILE, _coordinator(job, deadline)),
         (made / "plant" / "config" / PLANT_FILE, _plant(job)),
     ):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -80,12 +79,12 @@ def read_coordinator(text: str) -> str:
     """The job in the coordinator's configuration; ProtocolError if there is anything else in it."""
     read = _parsed(text)
     try:
-        arguments, poll = read["workflows"][0]["args"], read["server"]["task_request_interval"]
+        arguments = read["workflows"][0]["args"]
         job, deadline = decoded(arguments["job"]), arguments["deadline"]
     except (KeyError, IndexError, TypeError) as error:
         raise ProtocolError("job: the configuration of the coordinator does not hold a job of Counterflow") from error
-    plausible = type(deadline) is int and 1 <= deadline <= 86_400 and type(poll) is float and _poll(0) <= poll <= 10
-    if not plausible or read != _coordinator(job, deadline, poll):
+    plausible = type(deadline) is int and 1 <= deadline <= 86_400
+    if not plausible or read != _coordinator(job, deadline):
         raise ProtocolError("job: the configuration of the coordinator holds more than a job of Counterflow")
     return job
 
@@ -114,16 +113,11 @@ def _parsed(text: str) -> Any:
         raise ProtocolError("job: a configuration is not valid JSON") from error
 
 
-def _poll(units: int) -> float:
-    least, each = POLL
-    return max(least, each * units) if units > 4 else least
-
-
-def _coordinator(job: str, deadline: int, poll: float) -> dict[str, Any]:
+def _coordinator(job: str, deadline: int) -> dict[str, Any]:
     return {
         "format_version": 2,
         "np_download_chunk_size": 0,  # arrays and bytes travel in the message, not in a second conversation
-        "server": {"task_request_interval": poll},
+        "server": {"task_request_interval": POLL},
         "workflows": [{"id": "coordinator", "path": CONTROLLER, "args": {"job": encoded(job), "deadline": deadline}}],
         "components": [],
         "task_data_filters": [],

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
+from counterflow.federation.flare.members import PRESENCE
 
 _PACKAGE = "counterflow.federation.flare"
 CONTROLLER = f"{_PACKAGE}.controller.CoordinatorController"
@@ -94,7 +95,23 @@ def is_server(kit: Path) -> bool:
     raise StorageError(f"federation: {kit} is not the kit of a server or a plant")
 
 
-def harden(kit: Path, home: Path, unit: str = "") -> None:
+def subject(kit: Path) -> tuple[str, str]:
+    """Name and organisation in the certificate of a kit."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    path = kit / "startup" / ("server.crt" if is_server(kit) else "client.crt")
+    try:
+        found = x509.load_pem_x509_certificate(path.read_bytes()).subject
+        name, organisation = (
+            str(found.get_attributes_for_oid(oid)[0].value) for oid in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)
+        )
+    except (OSError, ValueError, IndexError) as error:
+        raise StorageError(f"federation: {path} has no name or organisation ({error}); make the kit again") from error
+    return name, organisation
+
+
+def harden(kit: Path, home: Path, unit: str = "", members: Path | None = None) -> None:
     """Write the local policy of a kit, replacing what is there.
 
     Parameters
@@ -102,6 +119,7 @@ def harden(kit: Path, home: Path, unit: str = "") -> None:
     kit : as ``certificates.assemble`` returned it.
     home : folder of this site's sessions, made if needed.
     unit : a plant's unit.
+    members : of a server, the list of those that it talks to; None: all whose certificates the authority has signed.
     """
     server = is_server(kit)
     if server == bool(unit):
@@ -109,7 +127,7 @@ def harden(kit: Path, home: Path, unit: str = "") -> None:
     home = home.absolute()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     files: dict[str, Any] = {
-        "resources.json": _server_resources(home) if server else _plant_resources(),
+        "resources.json": _server_resources(home, subject(kit)[0], members) if server else _plant_resources(home),
         "authorization.json": {"format_version": "1.0", "permissions": permissions()},
         LOCAL_FILE: {"unit": unit, "home": str(home)},
     }
@@ -145,16 +163,18 @@ def permissions() -> dict[str, dict[str, str]]:
     }
 
 
-def _plant_resources() -> dict[str, Any]:
+def _plant_resources(home: Path) -> dict[str, Any]:
     return {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": [EXECUTOR],
         "allow_log_streaming": False,
-        "client": {"retry_timeout": 30, "compression": "None"},
+        # FLARE may lose the first message of a connection: after 15 s the site ends, and its supervisor starts it again
+        "client": {"retry_timeout": 30, "compression": "None", "maint_msg_timeout": 15.0},
         "app_validator": {"path": f"{_PACKAGE}.gate.JobGate", "args": {}},
         "components": [
             _component("lock", f"{_PACKAGE}.gate.PlantLock"),
+            _component("presence", f"{_PACKAGE}.admission.PlantPresence", presence=str(home / PRESENCE)),
             *_no_resources(),
             _component(
                 "process_launcher", "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
@@ -163,7 +183,9 @@ def _plant_resources() -> dict[str, Any]:
     }
 
 
-def _server_resources(home: Path) -> dict[str, Any]:
+def _server_resources(home: Path, own: str, members: Path | None) -> dict[str, Any]:
+    gate = f"{_PACKAGE}.admission.MemberGate"
+    admitted = {"listed": str(members.absolute()), "presence": str(home / PRESENCE)} if members is not None else {}
     storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
     return {
         "format_version": 2,
@@ -182,7 +204,8 @@ def _server_resources(home: Path) -> dict[str, Any]:
         },
         "app_validator": {"path": f"{_PACKAGE}.gate.JobGate", "args": {}},
         "components": [
-            _component("lock", f"{_PACKAGE}.gate.SiteLock"),
+            _component("lock", f"{_PACKAGE}.gate.SiteLock", own=own),
+            *([_component("members", gate, **admitted)] if admitted else []),
             _component(
                 "job_scheduler",
                 "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",

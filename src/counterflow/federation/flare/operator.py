@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from counterflow.errors import CounterflowError, ProtocolError, StorageError
 from counterflow.federation.flare import require_flare
 from counterflow.federation.flare.kit import read_json
 
 CONNECT = 20.0  # seconds to reach the server
+_silent = logging.NullHandler()
+_ANSWERS = frozenset(  # FLARE's errors that are a server's no; the others are a server that is not there, or not well
+    {
+        *("AuthenticationError", "AuthorizationError", "InvalidArgumentError", "InvalidJobDefinition"),
+        *("InvalidTarget", "JobNotFound", "JobNotRunning", "NoClientsAvailable", "ValueError"),
+    }
+)
+
+
+class Unreachable(ProtocolError):
+    """The server gave no answer; the same may be asked again later."""
 
 
 class Operator:
@@ -21,12 +34,20 @@ class Operator:
     Parameters
     ----------
     kit : of the operator, as ``certificates.assemble`` returned it.
+    patience : seconds to reach the server.
+
+    Raises
+    ------
+    Unreachable
+        Here and in every method: the server does not answer. Any other ProtocolError is its refusal.
     """
 
     def __init__(self, kit: Path, patience: float = CONNECT) -> None:
         require_flare()
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+        # with no handler at all, Python prints what FLARE has to say of a server that does not answer
+        logging.getLogger("nvflare").addHandler(_silent)
         name = read_json(kit / "startup" / "fed_admin.json")["admin"]["username"]
         with _blaming(f"the server cannot be reached as {name}"), contextlib.redirect_stdout(io.StringIO()):
             self._session = new_secure_session(name, str(kit.absolute()), timeout=patience)
@@ -47,10 +68,25 @@ class Operator:
             return str(self._session.submit_job(str(job.absolute())))
 
     def plants(self) -> tuple[str, ...]:
-        """Names of the plants that are connected."""
+        """Names of the plants that are connected, or were until a minute ago: see ``answering``."""
         with _blaming("the server gave no list of plants"):
             status = self._session.check_status("server")
         return tuple(sorted(str(client["client_name"]) for client in status.get("clients", [])))
+
+    def answering(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the named plants that answer when they are asked: one that was killed stays on the server's list."""
+        listed = [name for name in self.plants() if name in names]
+        if not listed:
+            return ()
+        with _blaming("the server gave no word of its plants"):
+            try:
+                said: list[dict[str, Any]] = self._session.get_client_job_status(listed) or []
+            except Exception as error:
+                if type(error).__name__ not in ("InvalidTarget", "NoClientsAvailable", "NoReply"):
+                    raise
+                return ()  # one has left meanwhile
+        silent = {str(one["client_name"]) for one in said if one.get("status") in ("no_reply", "error")}
+        return tuple(sorted({str(one["client_name"]) for one in said} - silent))
 
     def wait_for_plants(self, names: tuple[str, ...], patience: float = 60.0) -> None:
         """Return when all named plants are connected; StorageError if they are not in time."""
@@ -62,13 +98,36 @@ class Operator:
 
     def state(self, run: str) -> str:
         """FLARE's word for the state of a run: SUBMITTED, RUNNING, FINISHED:COMPLETED, FINISHED:..."""
-        with _blaming(f"the server does not know run {run}"):
-            return str(self._session.get_job_meta(run)["status"])
+        return str(self._meta(run)["status"])
+
+    def refusals(self, run: str) -> tuple[str, ...]:
+        """Why a run could not be deployed, if a site refused it: "site: reason" of each."""
+        said = self._meta(run).get("job_deploy_detail") or []
+        sites = [str(line) for line in said if ": " in str(line)]
+        return tuple(line for line in sites if not line.endswith(": OK") and "no reply" not in line)
+
+    def runs(self, name: str) -> dict[str, str]:
+        """FLARE's word for every run of the job of that name, the latest last."""
+        with _blaming("the server gave no list of runs"):
+            known = self._session.list_jobs(name_prefix=name)
+        ours = [run for run in known if run.get("job_name", run.get("name")) == name]
+        ours.sort(key=lambda run: str(run.get("submit_time", "")))
+        return {str(run["job_id"]): str(run["status"]) for run in ours}
+
+    def alive(self) -> frozenset[str]:
+        """Runs that have a process at the server; FLARE calls a run RUNNING for ever if the server was killed."""
+        with _blaming("the server gave no list of runs"):
+            status = self._session.check_status("server")
+        return frozenset(str(run["job_id"]) for run in status.get("jobs", []))
 
     def abort(self, run: str) -> None:
         """End a run; its sessions stay, and the same job submitted again goes on."""
         with _blaming(f"run {run} cannot be ended"):
             self._session.abort_job(run)
+
+    def _meta(self, run: str) -> dict[str, Any]:
+        with _blaming(f"the server does not know run {run}"):
+            return dict(self._session.get_job_meta(run))
 
 
 @contextlib.contextmanager
@@ -79,4 +138,5 @@ def _blaming(what: str) -> Iterator[None]:
     except CounterflowError:
         raise
     except Exception as error:
-        raise ProtocolError(f"federation: {what}: {type(error).__name__}: {error}") from error
+        kind = ProtocolError if type(error).__name__ in _ANSWERS else Unreachable
+        raise kind(f"federation: {what}: {type(error).__name__}: {error}") from error

@@ -18,7 +18,7 @@ from typing import IO
 
 from counterflow.errors import StorageError
 from counterflow.federation.flare import require_flare
-from counterflow.federation.flare.kit import is_server, read_json
+from counterflow.federation.flare.kit import is_server, read_json, subject
 
 PATIENCE = 10.0  # seconds between a request to end and the end
 _MODULES = "nvflare.private.fed.app."
@@ -27,10 +27,11 @@ _SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Running:
-    """One process of a site: its id, and whether it is a job's (else the parent's)."""
+    """One process of a site: its id, whether it is a job's (else the parent's), and which run's."""
 
     pid: int
     job: bool
+    run: str = ""
 
 
 def command(kit: Path) -> list[str]:
@@ -42,11 +43,11 @@ def command(kit: Path) -> list[str]:
     common = [sys.executable, "-u", "-m"]
     if is_server(kit):
         started = [*common, f"{_MODULES}server.server_train", "-m", str(kit), "-s", "fed_server.json"]
-        return [*started, "--set", "secure_train=true", f"org={_organisation(kit)}", "config_folder="]
+        return [*started, "--set", "secure_train=true", f"org={subject(kit)[1]}", "config_folder="]
     described = read_json(kit / "startup" / "fed_client.json")
     name = described["client"]["fqsn"]
     started = [*common, f"{_MODULES}client.client_train", "-m", str(kit), "-s", "fed_client.json"]
-    return [*started, "--set", "secure_train=true", f"uid={name}", f"org={_organisation(kit)}", "config_folder="]
+    return [*started, "--set", "secure_train=true", f"uid={name}", f"org={subject(kit)[1]}", "config_folder="]
 
 
 def environment() -> dict[str, str]:
@@ -103,7 +104,8 @@ def running(kit: Path) -> list[Running]:
             continue
         modules = [argument for argument in arguments if argument.startswith(_MODULES)]
         if modules:
-            found.append(Running(process.pid, not modules[0].endswith(("client_train", "server_train"))))
+            job = not modules[0].endswith(("client_train", "server_train"))
+            found.append(Running(process.pid, job, _after(arguments, "-n") if job else ""))
     return sorted(found, key=lambda process: process.job)
 
 
@@ -125,6 +127,12 @@ def stop(kit: Path, patience: float = PATIENCE) -> int:
     return len(first)
 
 
+def _after(arguments: Sequence[str], flag: str) -> str:
+    """The argument after a flag; "" if it is not there."""
+    places = [k for k, argument in enumerate(arguments[:-1]) if argument == flag]
+    return arguments[places[0] + 1] if places else ""
+
+
 def _send(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
@@ -132,16 +140,3 @@ def _send(pid: int, number: signal.Signals) -> None:
         return  # it ended by itself meanwhile
     except PermissionError as error:
         raise StorageError(f"federation: process {pid} is another user's; stop the site as that user") from error
-
-
-def _organisation(kit: Path) -> str:
-    """From the certificate's subject, where FLARE's start script would have it as plain text."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    path = kit / "startup" / ("server.crt" if is_server(kit) else "client.crt")
-    try:
-        subject = x509.load_pem_x509_certificate(path.read_bytes()).subject
-        return str(subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
-    except (OSError, ValueError, IndexError) as error:
-        raise StorageError(f"federation: {path} has no organisation ({error}); make the kit again") from error

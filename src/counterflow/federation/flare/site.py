@@ -6,8 +6,11 @@
       log.safetensors           its log, one unit
       model.safetensors         its local model, if it has one
       policy.toml               what may leave
-      audit.jsonl               what has left
+      audit.jsonl               what has left                  what was asked, and refused
       sessions/<job>/           journal of each job            journal of each job
+      fits/<job>/               its part of what was found     the server's part
+      questions/                what it asks
+      terms/<unit>.json                                        who may ask about which unit's inputs
       states/<job>.json                                        how far each job is
 """
 
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from counterflow.errors import StorageError
+from counterflow.federation import question_box
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
@@ -28,8 +32,12 @@ from counterflow.federation.flare.kit import Local
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.machines import UnitData, unit_machine
+from counterflow.federation.parts import finished_fits, questions_about, saved_server, saved_unit
 from counterflow.federation.plant_session import PlantSession
+from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
+from counterflow.federation.question_box import PlantQuestions, QuestionBox
+from counterflow.federation.question_service import GRACE, QuestionService
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model, save_model
 
@@ -76,6 +84,19 @@ class PlantSite:
         """The log of what has left."""
         return Audit(self.home / "audit.jsonl")
 
+    @property
+    def box(self) -> QuestionBox:
+        """Where this plant's questions wait."""
+        return QuestionBox(self.home / question_box.FOLDER)
+
+    def questions(self, job: Job, audit: Audit, own: UnitData) -> PlantQuestions:
+        """This plant's side of a standing job."""
+        return PlantQuestions(self.box, job, lambda: self.guard(job, audit, own), self.home / "policy.toml")
+
+    def view(self, fit: str | None = None, patience: float = 60.0) -> PlantView:
+        """What this plant sees of a finished fit; the latest, if none is named."""
+        return PlantView(saved_unit(self.home, self.unit, fit), self.box, self.own, patience)
+
     def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
         """The session of one job, where it stopped."""
         folder = self.home / "sessions" / job.id
@@ -99,6 +120,28 @@ class CoordinatorSite:
     def session(self, job: Job) -> CoordinatorSession:
         """The session of one job, where it stopped."""
         return _handed_over(lambda: CoordinatorSession.open(self.home / "sessions" / job.id, job))
+
+    def audit(self) -> Audit:
+        """The log of what was asked."""
+        return Audit(self.home / "audit.jsonl")
+
+    def current_fit(self) -> str | None:
+        """The job that was finished last; questions are about it."""
+        found = finished_fits(self.home)
+        return found[-1] if found else None
+
+    def questions_job(self, fit: str) -> Job:
+        """The standing job for questions about a finished one."""
+        return questions_about(saved_server(self.home, fit)[0])
+
+    def service(self, job: Job, audit: Audit) -> QuestionService:
+        """What answers in a standing job."""
+        found, server = saved_server(self.home, str(job.options["of"]))
+        if questions_about(found).to_text() != job.to_text():
+            raise StorageError(
+                f"federation: {job.label} asks about another fit than the {found.label} that is kept here"
+            )
+        return QuestionService(self.home, job, server, audit, GRACE)
 
     def write_state(self, job_id: str, **fields: Any) -> None:
         """Say how far a job is; readers see the last state or this one, never a part of it."""

@@ -1,0 +1,206 @@
+"""Whom the server admits, and what a site says of its connections; built into FLARE by ``local/resources.json``."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.defs import IdentityChallengeKey
+from nvflare.fuel.f3.drivers import grpc_driver
+from nvflare.fuel.f3.drivers.grpc_driver import Servicer
+from nvflare.private.defs import CellMessageHeaderKeys
+from nvflare.private.fed.server.client_manager import ClientManager
+
+from counterflow.errors import StorageError
+from counterflow.federation.flare import members
+from counterflow.federation.flare.certificates import fingerprint_of
+
+LOOK = 0.5  # seconds between two looks at the list of members and at the connections
+_SAY_AGAIN = 5.0
+
+
+class Admission:
+    """The list of members as it stands on the disk, and the connections that were let in under it.
+
+    A list that cannot be read admits nobody.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._members: dict[str, str] = {}
+        self._open: dict[int, tuple[str, Callable[[], object]]] = {}
+        self._lock = threading.Lock()
+
+    def current(self) -> dict[str, str]:
+        """{participant: fingerprint}, read again if the file has changed."""
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp != self._stamp:
+                self._members, self._stamp = members.read(self._path), stamp
+        except (OSError, StorageError):
+            self._members, self._stamp = {}, None
+        return self._members
+
+    def admits(self, pem: str | bytes | None, name: str | None = None) -> str:
+        """The fingerprint of a certificate if it is a member's (the named one's); "" if not."""
+        try:
+            text = pem.decode("ascii") if isinstance(pem, bytes) else pem or ""
+            found = fingerprint_of(text[: text.index("-----END CERTIFICATE-----") + 26].strip())  # the first of a chain
+        except ValueError:
+            return ""
+        wanted = self.current()
+        good = found in wanted.values() if name is None else wanted.get(name) == found
+        return found if good else ""
+
+    def opened(self, key: int, fingerprint: str, cut: Callable[[], object]) -> None:
+        """Remember a connection and how to end it."""
+        with self._lock:
+            self._open[key] = (fingerprint, cut)
+
+    def closed(self, key: int) -> None:
+        """Forget it."""
+        with self._lock:
+            self._open.pop(key, None)
+
+    def cut(self) -> int:
+        """End the connections of those who are members no more; how many there were."""
+        wanted = set(self.current().values())
+        with self._lock:
+            ending = [(key, end) for key, (fingerprint, end) in self._open.items() if fingerprint not in wanted]
+            for key, _ in ending:
+                del self._open[key]
+        for _, end in ending:
+            end()
+        return len(ending)
+
+
+class MemberGate(FLComponent):
+    """Lets the server talk to members only, and says who is connected.
+
+    Checked are the certificate of every connection, that of every registration, and the name in every sign of life: a
+    token that a plant once got does not bring it back.
+
+    Parameters
+    ----------
+    listed : absolute path of the list of members.
+    presence : absolute path of the file that says who is connected.
+    """
+
+    def __init__(self, listed: str, presence: str) -> None:
+        super().__init__()
+        self._admission, self._presence = Admission(Path(listed)), Path(presence)
+        Servicer.Stream = _only_members(Servicer.Stream, self._admission)
+        ClientManager.authenticated_client = _only_own_certificate(ClientManager.authenticated_client, self._admission)
+        ClientManager.heartbeat = _only_names_of_members(ClientManager.heartbeat, self._admission)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE calls this; the server's parent process starts once."""
+        if event_type == EventType.SYSTEM_START:
+            server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            threading.Thread(target=self._watch, args=(server,), name="members", daemon=True).start()
+
+    def _watch(self, server: Any) -> None:
+        told = _Telling(self._presence)
+        known = dict(self._admission.current())
+        while True:
+            manager = server.client_manager
+            self._admission.cut()
+            now = dict(self._admission.current())
+            for token, client in list(manager.get_clients().items()):
+                if known.get(client.name) != now.get(client.name):  # taken off, or come back with another certificate
+                    server.logout_client(token)
+            known = now
+            told.say(plants=sorted(c.name for c in manager.get_clients().values() if _is_connected(server, c.name)))
+            time.sleep(LOOK)
+
+
+class PlantPresence(FLComponent):
+    """Says whether this plant is connected to the server, for those who look at its folder."""
+
+    def __init__(self, presence: str) -> None:
+        super().__init__()
+        self._presence = Path(presence)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE calls this; from the first registration on there is something to say."""
+        if event_type == EventType.AFTER_CLIENT_REGISTER:
+            client = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            threading.Thread(target=self._watch, args=(client,), name="presence", daemon=True).start()
+
+    def _watch(self, client: Any) -> None:
+        told = _Telling(self._presence)
+        while True:
+            told.say(connected=bool(client.token) and _is_connected(client, "server"))
+            time.sleep(LOOK)
+
+
+class _Telling:
+    """Writes a file when there is news, and now and then to say that nothing has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._said: dict[str, Any] = {}
+        self._when = 0.0
+
+    def say(self, **news: Any) -> None:
+        if news == self._said and time.monotonic() - self._when < _SAY_AGAIN:
+            return
+        try:
+            members.replace_json(self._path, {"time": time.time(), "process": os.getpid(), **news})
+        except StorageError:
+            return  # a full disk is no reason to stop a site; readers see that this is old
+        self._said, self._when = news, time.monotonic()
+
+
+def _is_connected(site: Any, name: str) -> bool:
+    cell = getattr(site.cell, "core_cell", site.cell)
+    return bool(cell.is_cell_connected(name))
+
+
+def _only_members(stream: Any, admission: Admission) -> Any:
+    def guarded(self: Any, request_iterator: Any, context: Any) -> Iterator[Any]:
+        shown = context.auth_context().get("x509_pem_cert") or [None]
+        fingerprint = admission.admits(shown[0])
+        if not fingerprint:
+            self.logger.warning("Counterflow refuses a connection: its certificate is not that of a member")
+            context.abort(grpc_driver.grpc.StatusCode.PERMISSION_DENIED, "not a member of this federation")
+        admission.opened(id(context), fingerprint, context.cancel)
+        try:
+            yield from stream(self, request_iterator, context)
+        finally:
+            admission.closed(id(context))
+
+    return guarded
+
+
+def _only_own_certificate(authenticated: Any, admission: Admission) -> Any:
+    def guarded(self: Any, request: Any, fl_ctx: FLContext, client_type: Any) -> Any:
+        name = request.get_header(CellMessageHeaderKeys.CLIENT_NAME)
+        shown = request.payload.get(IdentityChallengeKey.CERT) if isinstance(request.payload, dict) else None
+        if not isinstance(shown, (str, bytes)) or not admission.admits(shown, str(name)):
+            fl_ctx.set_prop(FLContextKey.UNAUTHENTICATED, "not a member of this federation", sticky=False)
+            self.logger.warning(f"Counterflow refuses to register {str(name)[:80]!r}: not a member's certificate")
+            return None
+        return authenticated(self, request, fl_ctx, client_type)
+
+    return guarded
+
+
+def _only_names_of_members(heartbeat: Any, admission: Admission) -> Any:
+    def guarded(self: Any, token: Any, client_name: Any, client_fqcn: Any, fl_ctx: FLContext) -> Any:
+        if client_name not in admission.current():
+            fl_ctx.set_prop(FLContextKey.UNAUTHENTICATED, "not a member of this federation", sticky=False)
+            return False
+        return heartbeat(self, token, client_name, client_fqcn, fl_ctx)
+
+    return guarded

@@ -1,0 +1,279 @@
+"""The coordinator's folder: the authority, the server's and the operator's keys, the plants and the jobs.
+
+::
+
+    authority/            the key that signs; whoever has it can admit anybody
+    server/  operator/    their keys and kits
+    approved/             boiler.welcome: goes back to the plant
+    plants/boiler.json    card and certificate of every member
+    removed/              the same of those who were removed
+    members.json          certificates that the server talks to
+    jobs/fit-1.json       what was started here
+    sessions/  states/    journals of the jobs, and how far they are
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from counterflow.errors import CounterflowError, OptionError, StorageError
+from counterflow.federation.flare import certificates, kit, letters, members, party
+from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.flare.letters import Card, JoinRequest
+from counterflow.federation.flare.site import CoordinatorSite
+from counterflow.federation.job import Job
+from counterflow.privacy import Privacy
+
+_RESERVED = ("server", "relay", "admin")  # what FLARE calls its own
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A plant that was approved: its card, the fingerprints of its key and of its certificate, and when."""
+
+    card: Card
+    key: str
+    certificate: str
+    approved: str
+    removed: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """In plain types."""
+        known = {"key": self.key, "certificate": self.certificate, "approved": self.approved, "removed": self.removed}
+        return {"card": self.card.to_json(), **known}
+
+    @classmethod
+    def read(cls, path: Path) -> Plant:
+        """From a file of the coordinator's own."""
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            rest = {key: str(found[key]) for key in ("key", "certificate", "approved", "removed")}
+            return cls(Card.from_json(found["card"]), **rest)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, CounterflowError) as error:
+            raise StorageError(f"{path}: cannot be read ({error}); put back the file of this plant.") from error
+
+
+@dataclass(frozen=True)
+class CoordinatorFolder:
+    """A coordinator; made by ``create`` once and by ``open`` ever after."""
+
+    folder: Path
+    federation: str
+    fingerprint: str
+    host: str
+    port: int
+    operator: str
+    kit: Path
+    operator_kit: Path
+
+    @classmethod
+    def create(
+        cls, folder: Path, name: str, host: str, port: int, organisation: str = "coordinator", operator: str = ""
+    ) -> CoordinatorFolder:
+        """Found a federation in a new folder: authority, server and operator, with keys of their own."""
+        certificates.check_federation(name)
+        operator = operator or f"operator@{name.lower().replace('_', '-').replace('.', '-')}.local"
+        server, person = Participant(host, "server", organisation), Participant(operator, "operator", organisation)
+        folder = folder.absolute()
+        with party.new(folder, "found a federation"):
+            fingerprint, kits = certificates.establish(
+                folder, name, host, port, {folder / "server": server, folder / "operator": person}
+            )
+            own = {
+                who.name: certificates.fingerprint_of(
+                    letters.certificate_in(folder / "approved" / f"{who.name}.signed.zip", who.name)
+                )
+                for who in (server, person)
+            }
+            members.write(folder / members.FILE, own)
+            for place in ("plants", "removed", "jobs"):
+                (folder / place).mkdir(mode=0o700)
+            party.write_service(folder, f"coordinator-{name}", f"coordinator of {name}")
+            described = {
+                "role": party.COORDINATOR,
+                "federation": name,
+                "fingerprint": fingerprint,
+                "host": host,
+                "port": port,
+                "operator": operator,
+                "server_kit": kits[host].relative_to(folder).as_posix(),
+                "operator_kit": kits[operator].relative_to(folder).as_posix(),
+            }
+            party.write(folder, described)  # last: with it the folder is whole
+            made = cls.open(folder)
+            made.prepare()
+        return made
+
+    @classmethod
+    def open(cls, folder: Path) -> CoordinatorFolder:
+        """The coordinator of a folder that ``create`` made."""
+        folder = folder.absolute()
+        found = party.read(folder, party.COORDINATOR)
+        plain = {name: found[name] for name in ("federation", "fingerprint", "host", "port", "operator")}
+        return cls(folder, kit=folder / found["server_kit"], operator_kit=folder / found["operator_kit"], **plain)
+
+    @property
+    def label(self) -> str:
+        return f"coordinator of {self.federation}"
+
+    @property
+    def site(self) -> CoordinatorSite:
+        """Sessions and states of the jobs."""
+        return CoordinatorSite(self.folder)
+
+    def prepare(self) -> None:
+        """Write the hardened policy of the server's kit: at first, and again before every start."""
+        kit.harden(self.kit, self.folder, members=self.folder / members.FILE)
+
+    # ---- plants
+
+    def plants(self) -> dict[str, Plant]:
+        """The members that are plants, by unit."""
+        found = [Plant.read(path) for path in sorted((self.folder / "plants").glob("*.json"))]
+        return {plant.card.unit: plant for plant in found}
+
+    def removed(self) -> list[Plant]:
+        """Those who were removed, the last one last; a unit may stand here several times."""
+        found = [Plant.read(path) for path in (self.folder / "removed").glob("*.json")]
+        return sorted(found, key=lambda plant: plant.removed)
+
+    def check(self, request: JoinRequest) -> None:
+        """Refuse a request that cannot be approved, before anybody is asked."""
+        unit, card = request.card.unit, request.card
+        if card.federation != self.federation:
+            raise OptionError(
+                f"unit {unit!r} asks to join the federation {card.federation!r:.80}, this is {self.federation!r}: tell "
+                "the plant the right name."
+            )
+        if "." in unit or unit.lower() in (*_RESERVED, self.host.lower()):
+            raise OptionError(f"unit {unit!r}: a plant's name has no dot, and is not one of {', '.join(_RESERVED)}.")
+        known = self.plants().get(unit)
+        if known is not None and known.key != request.key:
+            raise OptionError(
+                f"unit {unit!r} is a member already, with another key ({known.key[:23]}...): two holders of one name "
+                f"could speak for each other. If this is its new key: counterflow federation remove {self.folder} "
+                f"{unit}, then approve again."
+            )
+        if any(plant.key == request.key for plant in self.removed()):
+            raise OptionError(
+                f"unit {unit!r}: this key ({request.key[:23]}...) was removed, and a removed key does not come back: "
+                "the plant joins again in a new folder."
+            )
+
+    def approve(self, request: JoinRequest) -> Path:
+        """Sign a plant's certificate and make it a member; returns the file that goes back. Again: the same file."""
+        with party.changing(self.folder):
+            return self._approved(request)
+
+    def _approved(self, request: JoinRequest) -> Path:
+        self.check(request)
+        unit = request.card.unit
+        welcome = self.folder / "approved" / f"{unit}.welcome"
+        if unit in self.plants() and welcome.exists():
+            return welcome
+        signed = welcome.with_suffix(".signed.zip")
+        signed.unlink(missing_ok=True)  # of an approval that broke off; its certificate never became a member's
+        asked = signed.with_name(f"{unit}.request.zip")
+        try:
+            asked.write_bytes(request.request)
+            certificates.approve(self.folder, asked, request.who)
+        finally:
+            asked.unlink(missing_ok=True)
+        certificate = certificates.fingerprint_of(letters.certificate_in(signed, unit))
+        plant = Plant(request.card, request.key, certificate, _now())
+        members.replace_json(self.folder / "plants" / f"{unit}.json", plant.to_json())
+        members.write(self.folder / members.FILE, {**members.read(self.folder / members.FILE), unit: certificate})
+        signed.replace(welcome)
+        return welcome
+
+    def remove(self, unit: str) -> Plant:
+        """Take a plant off the list of members: from now on its certificate is worth nothing here."""
+        with party.changing(self.folder):
+            return self._removed(unit)
+
+    def _removed(self, unit: str) -> Plant:
+        known = self.plants()
+        if unit not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}; there are {there}.")
+        listed = members.read(self.folder / members.FILE)
+        members.write(self.folder / members.FILE, {name: one for name, one in listed.items() if name != unit})
+        plant = Plant(**{**known[unit].__dict__, "removed": _now()})
+        tail = plant.certificate[-11:].replace(":", "")
+        members.replace_json(self.folder / "removed" / f"{unit}-{tail}.json", plant.to_json())
+        (self.folder / "plants" / f"{unit}.json").unlink()
+        (self.folder / "approved" / f"{unit}.welcome").unlink(missing_ok=True)
+        (self.folder / "terms" / f"{unit}.json").unlink(missing_ok=True)  # nobody may ask about its inputs any more
+        return plant
+
+    # ---- jobs
+
+    def job(self, job_id: str) -> Job | None:
+        """A job that was started here, to the letter; None if there is none of that name."""
+        path = self.folder / "jobs" / f"{job_id}.json"
+        try:
+            return Job.from_text(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, CounterflowError) as error:
+            raise StorageError(f"{path}: cannot be read ({error}).") from error
+
+    def jobs(self) -> list[Job]:
+        """All jobs that were started here, the oldest first."""
+        found = [self.job(path.stem) for path in (self.folder / "jobs").glob("*.json")]
+        return sorted((job for job in found if job is not None), key=lambda job: (job.created, job.id))
+
+    def keep(self, job: Job) -> None:
+        """Remember a job before it is submitted: to go on, it must be the same to the letter."""
+        members.replace_json(self.folder / "jobs" / f"{job.id}.json", job.to_json())
+
+    def new_job(
+        self,
+        job_id: str = "",
+        method: str = "sufficient",
+        units: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        privacy: Privacy | None = None,
+        from_logs: bool = False,
+    ) -> Job:
+        """A job of the plants that are members now (``units``: of these, in this order), from their cards."""
+        known = self.plants()
+        if not known:
+            raise OptionError(f"{self.label}: no plant is approved yet; send them the line that 'init' has printed.")
+        for unit in units:
+            if unit not in known:
+                raise OptionError(f"--units: {unit!r:.80} is not a member; there are {', '.join(sorted(known))}.")
+        chosen = list(units) or sorted(known)
+        if len(set(chosen)) < len(chosen):
+            raise OptionError(f"--units: a unit is named twice in {', '.join(chosen)}.")
+        steps = {known[unit].card.dt for unit in chosen}
+        if len(steps) > 1:
+            told = ", ".join(f"{unit} {known[unit].card.dt:g} s" for unit in chosen)
+            raise OptionError(
+                f"{self.label}: the plants' rows are not equally far apart: {told}. Choose some by --units."
+            )
+        inputs = {unit: known[unit].card.inputs for unit in chosen}
+        return Job(
+            job_id or self._free_id(),
+            method,
+            inputs,
+            options=dict(options or {}),
+            seed=seed,
+            privacy=privacy,
+            from_logs=from_logs,
+            dt=steps.pop(),
+        )
+
+    def _free_id(self) -> str:
+        taken = {path.stem for path in (self.folder / "jobs").glob("*.json")}
+        return next(f"fit-{k}" for k in range(1, len(taken) + 2) if f"fit-{k}" not in taken)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,243 @@
+"""What a plant and the coordinator send each other before they are connected: two files, by any means.
+
+::
+
+    boiler.join      plant -> coordinator   card.json    the unit, its input channels, dt; no measurement
+                                            card.sig     signature of the card with the plant's key
+                                            request.zip  FLARE's request for a certificate
+    boiler.welcome   coordinator -> plant   FLARE's signed certificate, and the authority's
+
+Both come from outside and are read with suspicion: exactly these entries, small, no links, nothing unpacked before it
+was looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import stat
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from counterflow.errors import CounterflowError, OptionError, StorageError
+from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.job import Job
+from counterflow.plant import Channel
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+FORMAT = 1
+LARGEST = 1_000_000  # bytes of a file, and of all that is in it
+_CARD, _SIGNATURE, _REQUEST = "card.json", "card.sig", "request.zip"
+_KEYS = ("format", "unit", "organisation", "federation", "inputs", "dt")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What others get to know of a unit: who it is, its input channels and the time between two rows.
+
+    Examples
+    --------
+    >>> from counterflow.federation.flare.letters import Card
+    >>> from counterflow.plant import Channel
+    >>> card = Card("boiler", "steam_works", "waterworks", (Channel("fuel", "kg/s", (0.0, 2.0)),), 60.0)
+    >>> Card.from_json(card.to_json()) == card
+    True
+    """
+
+    unit: str
+    organisation: str
+    federation: str
+    inputs: tuple[Channel, ...]
+    dt: float
+
+    def to_json(self) -> dict[str, Any]:
+        """In plain types."""
+        (unit,) = Job("card", "sufficient", {self.unit: self.inputs}, dt=self.dt).to_json()["units"]
+        return {
+            "format": FORMAT,
+            "unit": self.unit,
+            "organisation": self.organisation,
+            "federation": self.federation,
+            "inputs": unit["inputs"],
+            "dt": self.dt,
+        }
+
+    @classmethod
+    def from_json(cls, found: object) -> Card:
+        """From plain types, trusting nothing; OptionError says what is wrong."""
+        if not isinstance(found, dict) or set(found) != set(_KEYS):
+            raise OptionError(f"a card holds {', '.join(_KEYS)}, and nothing else")
+        if found["format"] != FORMAT:
+            raise OptionError(f"a card of format {found['format']!r:.20}, here it is {FORMAT}: upgrade the older side")
+        for key in ("unit", "organisation", "federation"):
+            if not isinstance(found[key], str):
+                raise OptionError(f"{key!r} of a card must be text, got {found[key]!r:.80}")
+        told = Job("card", "sufficient", {"unit": ()}).to_json()  # a job knows how to check channels
+        told |= {"units": [{"name": found["unit"], "inputs": found["inputs"]}], "dt": found["dt"]}
+        job = Job.from_json(told)
+        who = Participant(found["unit"], "plant", found["organisation"])
+        return cls(who.name, who.organisation, found["federation"], job.inputs[who.name], job.dt)
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """A ``.join`` file that was read and found in order."""
+
+    card: Card
+    key: str
+    request: bytes
+
+    @property
+    def who(self) -> Participant:
+        """Whom it asks a certificate for."""
+        return Participant(self.card.unit, "plant", self.card.organisation)
+
+
+def write_join(path: Path, card: Card, private_key: Path, request_zip: Path) -> str:
+    """Write a ``.join`` file; returns the fingerprint of the plant's key."""
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import padding
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+    content = (json.dumps(card.to_json(), indent=2, sort_keys=True) + "\n").encode()
+    try:
+        key = serialization.load_pem_private_key(private_key.read_bytes(), None)
+        request = request_zip.read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        raise StorageError(f"federation: {private_key.parent} has no usable key ({error}); join anew") from error
+    if not isinstance(key, RSAPrivateKey):
+        raise StorageError(f"federation: {private_key} is not a key that FLARE makes; join anew")
+    signature = key.sign(content, padding.PKCS1v15(), hashes.SHA256())
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in ((_CARD, content), (_SIGNATURE, signature), (_REQUEST, request)):
+            archive.writestr(name, data)
+    try:
+        path.write_bytes(buffer.getvalue())
+    except OSError as error:
+        raise StorageError(f"federation: cannot write {path}: {error.strerror or error}") from error
+    return key_fingerprint(key.public_key())
+
+
+def read_join(path: Path) -> JoinRequest:
+    """Read a ``.join`` file from outside; whatever is wrong is told with the file and the entry."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
+    entries = _entries(path, _bytes_of(path), (_CARD, _SIGNATURE, _REQUEST), "a request to join")
+    try:
+        card = Card.from_json(json.loads(entries[_CARD]))
+    except (CounterflowError, ValueError, RecursionError) as error:
+        raise StorageError(f"{path}: {_CARD} is not in order: {error}. Ask the plant to join again.") from error
+    asked = (f"{card.unit}.csr", "request.json", "site.yaml")
+    inner = _entries(path, entries[_REQUEST], asked, f"the request of unit {card.unit!r}", _REQUEST)
+    key = _requested_key(path, card, inner)
+    try:
+        key.verify(entries[_SIGNATURE], entries[_CARD], padding.PKCS1v15(), hashes.SHA256())
+    except InvalidSignature as error:
+        raise StorageError(
+            f"{path}: {_CARD} was not signed with the key of the request: somebody has put two requests together. "
+            "Ask the plant to send its file again."
+        ) from error
+    return JoinRequest(card, key_fingerprint(key), entries[_REQUEST])
+
+
+def read_welcome(path: Path, unit: str) -> bytes:
+    """The bytes of a ``.welcome`` file, which FLARE verifies against the authority's fingerprint."""
+    data = _bytes_of(path)
+    names = ("rootCA.pem", "signed.json", "signed.json.sig", "site.yaml", f"{unit}.crt")
+    _entries(path, data, names, f"the welcome of unit {unit!r}")
+    return data
+
+
+def certificate_in(welcome: Path, name: str) -> str:
+    """The text of the certificate in a signed zip of the coordinator's own making."""
+    try:
+        with zipfile.ZipFile(welcome) as archive:
+            return archive.read(f"{name}.crt").decode("ascii")
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise StorageError(f"federation: {welcome} holds no certificate of {name!r} ({error})") from error
+
+
+def key_fingerprint(key: RSAPublicKey) -> str:
+    """SHA-256 of a public key: what two people compare by telephone."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    digest = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+    return "SHA256:" + ":".join(f"{byte:02X}" for byte in digest)
+
+
+def _requested_key(path: Path, card: Card, inner: Mapping[str, bytes]) -> RSAPublicKey:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.x509.oid import NameOID
+
+    try:
+        request = x509.load_pem_x509_csr(inner[f"{card.unit}.csr"])
+        key, valid = request.public_key(), request.is_signature_valid
+        named = {
+            "unit": str(request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value),
+            "organisation": str(request.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value),
+        }
+        asks = json.loads(inner["request.json"])
+        kind = asks["cert_type"]
+        told = {"unit": asks["name"], "organisation": asks["org"], "federation": asks["project"]}
+    except Exception as error:  # parsers of foreign bytes raise what they like
+        raise StorageError(f"{path}: {_REQUEST} is not a request of FLARE's ({type(error).__name__}).") from error
+    if not valid or not isinstance(key, RSAPublicKey) or not 2048 <= key.key_size <= 8192:
+        raise StorageError(f"{path}: the key of the request is not one that FLARE makes. Ask the plant to join again.")
+    if kind != "client":
+        raise StorageError(f"{path}: the request is for a certificate of kind {kind!r:.40}, a plant's is 'client'.")
+    for source in (named, told):
+        for field in ("unit", "organisation", "federation"):
+            if field in source and source[field] != getattr(card, field):
+                raise StorageError(
+                    f"{path}: the card says that {field} is {getattr(card, field)!r:.80}, the request says "
+                    f"{source[field]!r:.80}. Ask who sent it."
+                )
+    return key
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror or error}. Check the path.") from error
+    if len(data) > LARGEST:
+        raise StorageError(f"{path}: it has more than {LARGEST} bytes; such a file has a few thousand.")
+    return data
+
+
+def _entries(path: Path, data: bytes, names: Sequence[str], what: str, inside: str = "") -> dict[str, bytes]:
+    """Entries of a zip that holds exactly these; nothing is unpacked past the limit."""
+    place = f"{path}: {inside}" if inside else f"{path}: it"
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            found = archive.infolist()
+            if sorted(entry.filename for entry in found) != sorted(names):
+                there = ", ".join(repr(entry.filename[:40]) for entry in found[:8])
+                raise StorageError(f"{place} is not {what}: it must hold {', '.join(names)}, and holds {there}.")
+            for entry in found:
+                mode = entry.external_attr >> 16
+                if (stat.S_IFMT(mode) not in (0, stat.S_IFREG)) or entry.is_dir() or entry.flag_bits & 0x1:
+                    raise StorageError(f"{place} is not {what}: {entry.filename!r} is a link, a folder or encrypted.")
+            if sum(entry.file_size for entry in found) > LARGEST:
+                raise StorageError(f"{place} is not {what}: unpacked it would have more than {LARGEST} bytes.")
+            read: dict[str, bytes] = {}
+            for entry in found:
+                with archive.open(entry) as file:
+                    read[entry.filename] = file.read(LARGEST + 1)
+                if len(read[entry.filename]) > LARGEST:
+                    raise StorageError(f"{place} is not {what}: {entry.filename!r} has more than {LARGEST} bytes.")
+            return read
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise StorageError(f"{place} is not {what} ({error}). Ask for it again.") from error

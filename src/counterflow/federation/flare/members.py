@@ -1,0 +1,74 @@
+"""Who belongs to a federation now: a list of certificates, kept by the coordinator and read by its server.
+
+A certificate that the authority has signed is valid until it expires, and FLARE has no list of revoked ones. So the
+server admits those that stand in this list and no other (``admission.MemberGate``): whoever is taken off it is cut
+off, and may come back with another key and so another certificate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from counterflow.errors import StorageError
+
+FILE = "members.json"
+PRESENCE = "presence.json"
+FRESH = 20.0  # seconds for which a site's word on who is connected holds
+
+
+def read(path: Path) -> dict[str, str]:
+    """{participant: fingerprint of its certificate}.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from counterflow.federation.flare import members
+    >>> place = pathlib.Path(tempfile.mkdtemp()) / members.FILE
+    >>> members.write(place, {"boiler": "SHA256:AA"})
+    >>> members.read(place)
+    {'boiler': 'SHA256:AA'}
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StorageError(f"federation: the list of members {path} cannot be read ({error})") from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise StorageError(f"federation: the list of members {path} must be {{name: fingerprint}}")
+    return found
+
+
+def write(path: Path, members: Mapping[str, str]) -> None:
+    """Replace the list; a reader sees the old one or the new one."""
+    replace_json(path, dict(sorted(members.items())))
+
+
+def replace_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a small file that only its owner reads, whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StorageError(f"federation: cannot write {path}: {error.strerror or error}. Check disk and rights.") from (
+            error
+        )
+
+
+def presence(path: Path) -> dict[str, Any]:
+    """What a running site last said of its connections; empty if that is not fresh."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        fresh = isinstance(found, dict) and abs(time.time() - float(found["time"])) < FRESH
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if fresh else {}

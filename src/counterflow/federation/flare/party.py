@@ -1,0 +1,284 @@
+"""A folder is a party of a federation: its role stands in ``party.json``, and one supervisor runs it at a time.
+
+::
+
+    party.json           role, federation, fingerprint of the authority, and what else the role needs
+    presence.json        what the running site says of its connections
+    supervisor.pid       process of the supervisor, whose lock tells whether it lives
+    supervisor.log       what a supervisor in the background prints
+    site.log             what FLARE's processes print
+    counterflow-*.service  for systemd
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from counterflow.errors import OptionError, StorageError
+from counterflow.federation.flare.members import replace_json
+
+FILE = "party.json"
+COORDINATOR, PLANT = "coordinator", "plant"
+PID = "supervisor.pid"
+LOG = "supervisor.log"
+SITE_LOG = "site.log"
+_AWKWARD = re.compile(
+    r"""[\s"'\\#$]"""
+)  # FLARE joins the command lines of jobs with spaces, and takes them apart again
+_FIELDS = {
+    COORDINATOR: ("role", "federation", "fingerprint", "host", "port", "operator", "server_kit", "operator_kit"),
+    PLANT: ("role", "federation", "fingerprint", "unit", "organisation", "kit"),
+}
+
+
+def role(folder: Path) -> str:
+    """ "coordinator" or "plant"; OptionError if the folder is neither."""
+    return str(read(folder)["role"])
+
+
+def read(folder: Path, wanted: str = "") -> dict[str, Any]:
+    """What a folder says of itself; refuses one that is no party's, or one of another role."""
+    path = folder / FILE
+    if not path.is_file():
+        raise OptionError(
+            f"{str(folder)!r} is not the folder of a party of a federation: there is no {FILE}. The coordinator makes "
+            "one with 'counterflow federation init', a plant with 'counterflow federation join'."
+        )
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StorageError(f"{path}: cannot be read ({error}).") from error
+    named = found.get("role") if isinstance(found, dict) else None
+    fields = _FIELDS.get(named, ()) if isinstance(named, str) else ()
+    texts = [found[name] for name in fields if name != "port"] if fields and set(found) == set(fields) else [None]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(found.get("port", 0), int):
+        raise StorageError(
+            f"{path}: it must hold {', '.join(fields or ('role', '...'))}; put back the file of this party."
+        )
+    if wanted and named != wanted:
+        doer = {COORDINATOR: "the coordinator", PLANT: "a plant"}
+        raise OptionError(
+            f"{str(folder)!r} is the folder of {doer[str(named)]}, and this is done by {doer[wanted]}: give its folder."
+        )
+    return dict(found)
+
+
+def write(folder: Path, content: Mapping[str, Any]) -> None:
+    """Say what a folder is."""
+    replace_json(folder / FILE, content)
+
+
+@contextmanager
+def new(folder: Path, doing: str) -> Iterator[None]:
+    """Begin a party in a new folder: it becomes whole, or is left empty."""
+    if _AWKWARD.search(str(folder.absolute())):
+        raise OptionError(
+            f"{str(folder.absolute())!r}: FLARE cannot work in a folder whose path has spaces, quotes, backslashes, "
+            "'#' or '$': choose another place."
+        )
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise OptionError(f"{str(folder)!r} exists and is not empty: {doing} in a new folder. Nothing was changed.")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise StorageError(f"cannot write {str(folder)!r}: {error.strerror or error}. Choose another place.") from error
+    try:
+        yield
+    except BaseException as error:
+        for left in folder.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StorageError(f"cannot write {str(folder)!r}: {error.strerror or error}.") from error
+        raise
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Change who is a member; one command at a time, the others wait."""
+    try:
+        descriptor = os.open(folder / ".changing", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot write in {str(folder)!r}: {error.strerror or error}. Check its rights.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# ---- one supervisor at a time
+
+
+@contextmanager
+def supervising(folder: Path) -> Iterator[None]:
+    """Be the supervisor of a folder; StorageError if there is one already. The lock goes with the process."""
+    path = folder / PID
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot write {str(path)!r}: {error.strerror or error}. Check its rights.") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(
+                f"{str(folder)!r} runs already (process {supervisor(folder) or 'unknown'}): see it with 'counterflow "
+                "federation status', end it with 'counterflow federation stop'."
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def supervisor(folder: Path) -> int | None:
+    """Process of the living supervisor; None if there is none. What a dead one left behind does not matter."""
+    try:
+        with open(folder / PID, "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                text = file.read(32).decode("ascii", "replace").strip()
+                return int(text) if text.isdecimal() else None
+    except OSError:
+        return None
+    return None
+
+
+def end_supervisor(folder: Path, patience: float) -> bool:
+    """Ask the supervisor to end, and by force if it does not; whether there was one."""
+    process = supervisor(folder)
+    if process is None:
+        return False
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            return True
+        except PermissionError as error:
+            raise StorageError(f"process {process} is another user's; stop {str(folder)!r} as that user") from error
+        if _is_gone(process, seconds):
+            return True
+    raise StorageError(f"process {process} does not end; end it by hand: kill -9 {process}")
+
+
+def _is_gone(process: int, patience: float) -> bool:
+    """Whether a process ends in time; one that only waits to be asked for its end is gone."""
+    import psutil
+
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(process).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# ---- systemd
+
+
+def write_service(folder: Path, name: str, what: str) -> Path:
+    """Write a hardened unit file for systemd into the folder; returns its path.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from counterflow.federation.flare.party import write_service
+    >>> made = write_service(pathlib.Path(tempfile.mkdtemp()), "boiler", "plant boiler")
+    >>> made.name, "NoNewPrivileges=yes" in made.read_text()
+    ('counterflow-boiler.service', True)
+    """
+    place = folder.absolute()
+    path = place / f"counterflow-{name}.service"
+    command = " ".join(_quoted(word) for word in (sys.executable, "-P", "-m", "counterflow.cli", "federation", "start"))
+    import getpass
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    text = _SERVICE.format(
+        what=what.replace("%", "%%"),
+        command=f"{command} {_quoted(str(place))}",
+        folder=_quoted(str(place)),
+        plain=str(place).replace("%", "%%"),
+        home=_quoted(f"HOME={place}"),
+        path=str(path),
+        user=user,
+    )
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {str(path)!r}: {error.strerror or error}.") from error
+    return path
+
+
+def _quoted(word: str) -> str:
+    """For systemd, which knows quotes, backslashes, percent and dollar signs."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+_SERVICE = """# sudo cp '{path}' /etc/systemd/system/ && sudo systemctl enable --now the name of this file
+# Where the folder or Python lies in a home directory, ProtectHome must stay read-only; elsewhere set it to yes.
+[Unit]
+Description=Counterflow: {what}
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+User={user}
+ExecStart={command}
+Restart=always
+RestartSec=5
+KillMode=mixed
+TimeoutStopSec=60
+WorkingDirectory={plain}
+ReadWritePaths={folder}
+Environment={home}
+UMask=0077
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+CapabilityBoundingSet=
+LimitCORE=0
+
+[Install]
+WantedBy=multi-user.target
+"""

@@ -1,0 +1,261 @@
+"""A plant's folder: its key, which never leaves it, its log and model, its policy, and what has left.
+
+::
+
+    request/  kits/       the key, the certificate and the kit
+    boiler.join           goes to the coordinator
+    log.safetensors       the unit's log
+    model.safetensors     its local model, if it has one
+    policy.toml           what may leave, and who may ask; the plant's own
+    budgets/              durable privacy budget
+    audit.jsonl           what has left
+    sessions/             journals of the jobs
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from counterflow.errors import OptionError, StorageError
+from counterflow.federation.flare import certificates, kit, letters, party
+from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.flare.letters import Card
+from counterflow.federation.flare.site import PlantSite
+from counterflow.federation.policy import Policy
+from counterflow.plant import LocalModel, Recording, UnitRecording
+from counterflow.privacy import Ledger, ledger_path
+
+BUDGET = 3.0
+
+
+@dataclass(frozen=True)
+class PlantFolder:
+    """A plant; made by ``create`` once and by ``open`` ever after. ``kit`` is None until it was welcomed."""
+
+    folder: Path
+    federation: str
+    fingerprint: str
+    unit: str
+    organisation: str
+    kit: Path | None
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        unit: str,
+        federation: str,
+        fingerprint: str,
+        recording: Recording,
+        model: LocalModel | None,
+        policy: str = "",
+        organisation: str = "",
+        budget: float = BUDGET,
+    ) -> PlantFolder:
+        """Make a key, put log, model and policy (its text) in place, and write the ``.join`` file.
+
+        Parameters
+        ----------
+        policy : "" for ``default_policy``.
+        budget : epsilon of the ledger that is opened if the policy names one that does not exist.
+        """
+        if "." in unit:
+            raise OptionError(f"--unit {unit!r}: the name of a unit on several machines has no dot.")
+        certificates.check_federation(federation)
+        organisation = organisation or re.sub(r"[^A-Za-z0-9_]", "_", f"{unit}_owner")
+        who, expected = Participant(unit, "plant", organisation), certificates.check_fingerprint(fingerprint)
+        channels = _own(recording, unit).unit.inputs
+        text = policy or default_policy(unit)
+        _check_policy(text, unit)
+        _check_model(recording, model, unit)
+        folder = folder.absolute()
+        with party.new(folder, "join"):
+            PlantSite(unit, folder).bind(recording, model, text)
+            made = cls(folder, federation, expected, unit, organisation, None)
+            made._open_budget(budget)
+            request = certificates.request(folder, federation, who)
+            card = Card(unit, organisation, federation, channels, recording.dt)
+            letters.write_join(made.join_file, card, folder / "request" / f"{unit}.key", request)
+            made._write()
+        return made
+
+    @classmethod
+    def open(cls, folder: Path) -> PlantFolder:
+        """The plant of a folder that ``create`` made."""
+        folder = folder.absolute()
+        found = party.read(folder, party.PLANT)
+        plain = {name: found[name] for name in ("federation", "fingerprint", "unit", "organisation")}
+        return cls(folder, kit=folder / found["kit"] if found["kit"] else None, **plain)
+
+    @property
+    def label(self) -> str:
+        return f"plant {self.unit}"
+
+    @property
+    def join_file(self) -> Path:
+        return self.folder / f"{self.unit}.join"
+
+    @property
+    def site(self) -> PlantSite:
+        """What the plant brings to jobs."""
+        return PlantSite(self.unit, self.folder)
+
+    @property
+    def policy(self) -> Policy:
+        """What may leave, as the file says now."""
+        return Policy.read(self.folder / "policy.toml")
+
+    @property
+    def key(self) -> str:
+        """Fingerprint of the plant's key, as the coordinator sees it."""
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+        path = self.folder / "request" / f"{self.unit}.key"
+        try:
+            found = serialization.load_pem_private_key(path.read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            raise StorageError(f"{path}: cannot be read ({error}).") from error
+        assert isinstance(found, RSAPrivateKey)
+        return letters.key_fingerprint(found.public_key())
+
+    def welcome(self, file: Path) -> PlantFolder:
+        """Take the coordinator's answer: the kit, hardened. The same again is no error."""
+        if self.kit is not None:
+            return self
+        data = letters.read_welcome(file, self.unit)
+        signed = self.folder / f"{self.unit}.signed.zip"
+        try:
+            signed.write_bytes(data)
+            made = certificates.assemble(self.folder, signed, self.fingerprint)
+        except OSError as error:
+            raise StorageError(f"cannot write {str(signed)!r}: {error.strerror or error}.") from error
+        finally:
+            signed.unlink(missing_ok=True)
+        joined = replace(self, kit=made)
+        joined.prepare()
+        party.write_service(self.folder, self.unit, self.label)
+        joined._write()
+        return joined
+
+    def prepare(self) -> None:
+        """Write the hardened policy of the kit: at first, and again before every start."""
+        if self.kit is None:
+            raise OptionError(
+                f"{self.label} was not welcomed yet: send {self.join_file} to the coordinator, and give its answer: "
+                f"counterflow federation join {self.folder} --welcome {self.unit}.welcome"
+            )
+        kit.harden(self.kit, self.folder, self.unit)
+
+    def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "") -> None:
+        """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""
+        if party.supervisor(self.folder) is not None:
+            raise StorageError(f"{self.label} runs: stop it first (counterflow federation stop {self.folder}).")
+        kept = Recording.load(self.folder / "log.safetensors")
+        if recording is not None:
+            old, new = _own(kept, self.unit).unit.inputs, _own(recording, self.unit).unit.inputs
+            if old != new or kept.dt != recording.dt:
+                raise OptionError(
+                    f"--log: the inputs of unit {self.unit!r} or its time step are not those it has joined with "
+                    f"({', '.join(channel.name for channel in old)}; {kept.dt:g} s): join anew, in another folder."
+                )
+        if policy:
+            _check_policy(policy, self.unit)
+        chosen = recording if recording is not None else kept
+        _check_model(chosen, model if model is not None else self.site.own().model, self.unit)
+        text = policy or (self.folder / "policy.toml").read_text("utf-8")
+        self.site.bind(chosen, model, text)
+
+    def _open_budget(self, budget: float) -> None:
+        policy = self.policy
+        if policy.ledger is None or ledger_path(policy.ledger, self.unit).exists():
+            return
+        Ledger.create(ledger_path(policy.ledger, self.unit), self.unit, budget, policy.delta, policy.window).close()
+
+    def _write(self) -> None:
+        party.write(
+            self.folder,
+            {
+                "role": party.PLANT,
+                "federation": self.federation,
+                "fingerprint": self.fingerprint,
+                "unit": self.unit,
+                "organisation": self.organisation,
+                "kit": self.kit.relative_to(self.folder).as_posix() if self.kit is not None else "",
+            },
+        )
+
+
+def default_policy(unit: str) -> str:
+    """A strict policy, with words to whoever changes it.
+
+    Examples
+    --------
+    >>> from counterflow.federation.flare.plant_folder import default_policy
+    >>> from counterflow.federation.policy import Policy
+    >>> policy = Policy.from_text(default_policy("boiler"))
+    >>> policy.demanded, policy.epsilon, policy.methods, dict(policy.ask)
+    (True, 1.0, ('sufficient',), {})
+    """
+    strict = Policy(unit)
+    return _DEFAULT.format(unit=unit, strict=strict)
+
+
+def _check_policy(text: str, unit: str) -> None:
+    named = Policy.from_text(text).unit
+    if named != unit:
+        raise OptionError(f"--policy: it is that of unit {named!r}, this is unit {unit!r}: give its own.")
+
+
+def _check_model(recording: Recording, model: LocalModel | None, unit: str) -> None:
+    own = _own(recording, unit).unit
+    if model is None:
+        return
+    sides: tuple[tuple[str, int, int], ...] = (
+        ("inputs", own.n_inputs, model.n_inputs),
+        ("outputs", own.n_outputs, model.n_outputs),
+    )
+    for side, has, wanted in sides:
+        if has != wanted:
+            raise OptionError(f"--model: unit {unit!r} has {has} {side} in its log, the model has {wanted}.")
+
+
+def _own(recording: Recording, unit: str) -> UnitRecording:
+    if unit not in recording.names:
+        raise OptionError(f"--log: it has no unit {unit!r}; there are {', '.join(recording.names)}.")
+    return recording[unit]
+
+
+_DEFAULT = """# What may leave unit {unit}, and who may ask about its inputs: the plant's own file, read for every job.
+unit = "{unit}"
+
+[leave]
+# Jobs that this plant takes part in. "sufficient" needs one message; the others send one in every round.
+methods = ["sufficient"]
+largest_rows = {strict.largest_rows}
+
+[privacy]
+# true: nothing leaves without noise that keeps the promise below. false: exact numbers leave, see the threat model.
+demanded = true
+# Of one job, at most. Smaller is more private and less exact: counterflow privacy plan
+epsilon = {strict.epsilon}
+delta = {strict.delta}
+# Consecutive measurements that are protected as one, at least.
+window = {strict.window}
+# Folder of the durable budget, beside this file: counterflow privacy ledger budgets
+ledger = "budgets"
+# Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
+published = false
+simulation = false
+
+[ask]
+# Who may ask what would happen if this unit's inputs were others; nobody, unless it stands here:
+# turbine = ["valve", "fuel"]
+# condenser = ["*"]
+
+[answers]
+# Whether this plant may put questions itself.
+allowed = true
+"""

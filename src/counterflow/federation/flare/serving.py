@@ -1,0 +1,70 @@
+"""The standing job inside FLARE: every plant that is there is asked for its questions, all the time, and answered.
+
+A plant holds the coordinator's request until it has a question, so that neither of them polls. One that cannot be
+reached is tried again; the others do not notice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nvflare.apis.fl_constant import ReturnCode
+
+from counterflow.errors import CounterflowError
+from counterflow.federation.flare import envelope
+from counterflow.federation.flare.push import push
+from counterflow.federation.question_service import QuestionService
+
+HELD = 30.0  # seconds for one exchange; a plant that has nothing to ask answers after a third of that
+PAUSE = 1.0  # seconds before a plant that was not reached, or refused, is tried again
+TELL = 2.0  # seconds between two words on how it stands
+
+
+def serve(
+    service: QuestionService,
+    units: tuple[str, ...],
+    engine: Any,
+    over: Callable[[], bool],
+    tell: Callable[[dict[str, Any]], None],
+) -> None:
+    """Answer until it is ``over``; ``tell`` is called with who is served, who is not and why."""
+    served: dict[str, str] = dict.fromkeys(units, "not reached yet")  # "" if it is
+    ended = threading.Event()
+
+    def attend(unit: str) -> None:
+        answers: list[tuple[int, bytes]] = []
+        while not ended.is_set():
+            try:
+                code, content = push(engine, unit, answers, HELD)
+                if code == ReturnCode.OK:
+                    answers = service.receive(unit, envelope.unpacked(content, unit))
+                    served[unit] = ""
+                    continue
+                served[unit] = f"it refuses ({code}); see its logs" if code else "not reached"
+            except CounterflowError as error:
+                served[unit] = f"{error}"[:300]
+            answers = []  # whoever asks there asks again
+            ended.wait(PAUSE)
+
+    pool = ThreadPoolExecutor(len(units), "questions")
+    try:
+        for unit in units:
+            pool.submit(attend, unit)
+        told: dict[str, Any] = {}
+        since = 0.0
+        while not over():
+            now = {
+                "serving": [unit for unit in units if not served[unit]],
+                "missing": {unit: why for unit, why in served.items() if why},
+            }
+            if now != told and time.monotonic() - since > TELL:
+                tell(now)
+                told, since = now, time.monotonic()
+            ended.wait(0.2)
+    finally:
+        ended.set()
+        pool.shutdown(wait=False, cancel_futures=True)

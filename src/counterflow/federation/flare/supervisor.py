@@ -1,0 +1,204 @@
+"""Runs a party: its FLARE site as a child, started again when it dies, ended without leaving anything behind."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from counterflow.errors import CounterflowError, StorageError
+from counterflow.federation.flare import members, party, processes, require_flare
+from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.flare.keeper import Keeper
+from counterflow.federation.flare.plant_folder import PlantFolder
+
+LOOK = 0.5  # seconds between two looks
+KEEP = 3.0  # seconds between two looks at the standing job
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a dead site is started again
+STEADY = 60.0  # seconds after which a site counts as well
+STOPPING = 5.0  # seconds for FLARE to end by itself
+RELEASE = 10.0  # seconds in which the last thread of a killed process lets go of its port
+
+Folder = CoordinatorFolder | PlantFolder
+
+
+def opened(folder: Any) -> Folder:
+    """The party of a folder, by its role."""
+    if party.role(folder) == party.COORDINATOR:
+        return CoordinatorFolder.open(folder)
+    return PlantFolder.open(folder)
+
+
+class Supervisor:
+    """Runs the site of a folder until it is told to stop.
+
+    Parameters
+    ----------
+    site : whose folder.
+    say : takes one line for each event.
+    keeper : of the standing job, at a coordinator.
+    """
+
+    def __init__(self, site: Folder, say: Callable[[str], None], keeper: Keeper | None = None) -> None:
+        self.site, self._say, self._keeper = site, say, keeper
+        self._stop = threading.Event()
+        self._news = _News(site)
+
+    def stop(self) -> None:
+        """End it; may be called from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Until ``stop``, SIGTERM or SIGINT; nothing of the site is left when this returns."""
+        require_flare()
+        site = self.site
+        site.prepare()
+        assert site.kit is not None
+        with party.supervising(site.folder), _on_signals(self.stop):
+            left = processes.stop(site.kit, patience=0)  # of a supervisor that was killed
+            self._check_port(RELEASE if left else 0.0)
+            try:
+                self._keep_running()
+            finally:
+                processes.stop(site.kit, patience=STOPPING)
+                (site.folder / members.PRESENCE).unlink(missing_ok=True)
+                self._say("stopped")
+
+    def _keep_running(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._check_port(RELEASE)
+                child = self._started()
+            except CounterflowError as error:
+                self._say(str(error))
+            else:
+                self._watch(child)
+                if self._stop.is_set():
+                    return
+                self._say(
+                    f"the site ended by itself (code {child.returncode}); see {self.site.folder / party.SITE_LOG}"
+                )
+                assert self.site.kit is not None
+                processes.stop(self.site.kit, patience=0)  # jobs outlive a parent that was killed
+            if time.monotonic() - began > STEADY:
+                pause = FIRST_PAUSE
+            self._say(f"starting again in {pause:.0f} s")
+            self._stop.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self.site.kit is not None
+        (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
+        child = processes.start(self.site.kit, self.site.folder / party.SITE_LOG)
+        self._say(f"started (process {child.pid})")
+        return child
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> None:
+        """Until the child is dead or we are to stop."""
+        kept = time.monotonic()
+        while child.poll() is None and not self._stop.wait(LOOK):
+            for line in self._news.lines():
+                self._say(line)
+            if self._keeper is not None and time.monotonic() - kept > KEEP:
+                kept = time.monotonic()
+                try:
+                    told = self._keeper.look(self._news.plants)
+                except CounterflowError as error:
+                    told = str(error)
+                if told:
+                    self._say(told)
+
+    def _check_port(self, patience: float) -> None:
+        if isinstance(self.site, CoordinatorFolder):
+            check_port(self.site.port, patience)
+
+
+def check_port(port: int, patience: float = 0.0) -> None:
+    """Refuse a port on which somebody still listens after so many seconds: FLARE's server would share it in silence."""
+    deadline = time.monotonic() + patience
+    while True:
+        with socket.socket() as test:
+            test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                test.bind(("", port))
+                return
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise StorageError(
+                        f"port {port} cannot be listened on: {error.strerror or error}. End what uses it, or found the "
+                        "federation with another --port."
+                    ) from error
+        time.sleep(0.1)
+
+
+def reachable(host: str, port: int, patience: float = 2.0) -> str:
+    """ "" if somebody listens at an address; else why not."""
+    try:
+        socket.create_connection((host, port), timeout=patience).close()
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+    return ""
+
+
+class _News:
+    """What has changed since it was last asked: connections, and states of jobs."""
+
+    def __init__(self, site: Folder) -> None:
+        self._site = site
+        self.plants: tuple[str, ...] = ()
+        self._connected = False
+        self._states: dict[str, str] = {}
+        self._list_states(first=True)
+
+    def lines(self) -> Iterator[str]:
+        told = members.presence(self._site.folder / members.PRESENCE)
+        if isinstance(self._site, CoordinatorFolder):
+            now = tuple(told.get("plants", ()))
+            for unit in now:
+                if unit not in self.plants:
+                    yield f"plant {unit} has joined ({len(now)} connected)"
+            for unit in self.plants:
+                if unit not in now:
+                    yield f"plant {unit} has left ({len(now)} connected)"
+            self.plants = now
+            yield from self._list_states()
+        elif bool(told.get("connected")) != self._connected:
+            self._connected = bool(told.get("connected"))
+            yield "connected" if self._connected else "not connected: the site keeps trying"
+
+    def _list_states(self, first: bool = False) -> list[str]:
+        out: list[str] = []
+        if not isinstance(self._site, CoordinatorFolder):
+            return out
+        for path in sorted((self._site.folder / "states").glob("*.json")):
+            try:
+                found = self._site.site.state(path.stem)
+            except StorageError:
+                continue
+            text = f"{found.get('state')}" + (f": {found['reason']}" if found.get("reason") else "")
+            if self._states.get(path.stem) != text:
+                self._states[path.stem] = text
+                if not first:
+                    out.append(f"job {path.stem} {text}")
+        return out
+
+
+@contextmanager
+def _on_signals(act: Callable[[], None]) -> Iterator[None]:
+    """While inside, SIGTERM and SIGINT act and do nothing else."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: act()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,288 @@
+"""Following a job to its end, against a server that is played: lost runs, missing plants, refusals, patience."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import counterflow as cf
+from counterflow.federation.flare import following
+from counterflow.federation.flare.operator import Unreachable
+from counterflow.federation.flare.site import CoordinatorSite
+from counterflow.federation.job import Job
+
+JOB = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": []})
+LATE = "ProtocolError: job 'fit-1': no answer in 3 s from turbine; nothing is computed from a part of the units"
+
+
+class Played:
+    """A server, its clock and its runs; ``script`` says what becomes of each run that is submitted."""
+
+    def __init__(self, site: CoordinatorSite, script: list[Callable[[Played, str], None]]) -> None:
+        self.site, self.script, self.now = site, script, 0.0
+        self.words: dict[str, str] = {}
+        self.processes: set[str] = set()
+        self.there = {"boiler", "turbine"}
+        self.reachable = True
+        self.details: tuple[str, ...] = ()
+        self.submitted: list[str] = []
+        self.events: list[tuple[float, Callable[[], None]]] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-3)
+        for event in [one for one in self.events if one[0] <= self.now]:
+            self.events.remove(event)
+            event[1]()
+
+    def later(self, seconds: float, event: Callable[[], None]) -> None:
+        self.events.append((self.now + seconds, event))
+
+    def say(self, run: str, state: str, exchanges: int = 0, reason: str = "") -> None:
+        self.site.write_state(JOB.id, state=state, run=run, exchanges=exchanges, reason=reason)
+
+    # ---- what an Operator has
+
+    def _check(self) -> None:
+        if not self.reachable:
+            raise Unreachable("federation: no server")
+
+    def close(self) -> None:
+        raise OSError("of a connection that is dead anyway")
+
+    def submit(self, folder: Path) -> str:
+        self._check()
+        run = f"run-{len(self.submitted) + 1}"
+        self.submitted.append(run)
+        self.words[run] = "RUNNING"
+        self.processes.add(run)
+        self.script[min(len(self.submitted), len(self.script)) - 1](self, run)
+        return run
+
+    def answering(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        self._check()
+        return tuple(sorted(self.there & set(names)))
+
+    def runs(self, name: str) -> dict[str, str]:
+        self._check()
+        return dict(self.words)
+
+    def alive(self) -> frozenset[str]:
+        self._check()
+        return frozenset(self.processes)
+
+    def state(self, run: str) -> str:
+        self._check()
+        return self.words[run]
+
+    def refusals(self, run: str) -> tuple[str, ...]:
+        return self.details
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
+    def made(*script: Callable[[Played, str], None]) -> Played:
+        played = Played(CoordinatorSite(tmp_path), list(script))
+
+        def connect(kit: Path, patience: float) -> Played:
+            played.sleep(0.1)
+            played._check()
+            return played
+
+        monkeypatch.setattr(following, "Operator", connect)
+        monkeypatch.setattr("counterflow.federation.flare.following.time.sleep", played.sleep)
+        monkeypatch.setattr("counterflow.federation.flare.following.time.monotonic", lambda: played.now)
+        return played
+
+    return made
+
+
+def follow(played: Played, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    seen: list[dict[str, Any]] = []
+    return following.follow(Path("kit"), played.site, JOB, progress=seen.append, **more), seen
+
+
+def finishes(played: Played, run: str) -> None:
+    played.say(run, "running", 1)
+    played.later(3.0, lambda: played.say(run, "finished", 4))
+
+
+def dies_quietly(played: Played, run: str) -> None:
+    """The process of the run is gone, and FLARE calls it RUNNING for ever."""
+    played.say(run, "running", 2)
+    played.later(1.0, lambda: played.processes.discard(run))
+
+
+def test_it_is_submitted_once_if_all_goes_well(play: Callable[..., Played]) -> None:
+    played = play(finishes)
+    state, seen = follow(played)
+    assert state["state"] == "finished"
+    assert played.submitted == ["run-1"]
+    assert [one["exchanges"] for one in seen] == [1, 4]
+    assert follow(played)[0] == state, "a finished job is not submitted again"
+    assert played.submitted == ["run-1"]
+
+
+def test_a_lost_run_is_submitted_again(play: Callable[..., Played]) -> None:
+    def late(played: Played, run: str) -> None:
+        played.later(2.0, lambda: played.say(run, "failed", 3, LATE))
+
+    def vanishes(played: Played, run: str) -> None:
+        played.words[run] = "FINISHED:ABNORMAL"
+        played.processes.discard(run)
+
+    def halted(played: Played, run: str) -> None:  # FLARE has ended the plant's process: the plant did not refuse
+        played.say(run, "failed", 1, "ProtocolError: unit 'turbine' refused (TASK_ABORTED); the reason stands in")
+
+    def unscheduled(played: Played, run: str) -> None:
+        played.words[run] = "FINISHED:CAN_NOT_SCHEDULE"
+        played.processes.discard(run)
+
+    def interrupted(played: Played, run: str) -> None:
+        played.words[run] = "FINISHED:EXECUTION_EXCEPTION"
+        played.later(1.0, lambda: played.say(run, "aborted", 3))
+
+    played = play(late, dies_quietly, vanishes, halted, unscheduled, interrupted, finishes)
+    state, seen = follow(played)
+    assert (state["state"], state["run"]) == ("finished", "run-7")
+    assert len(played.submitted) == 7
+    assert any("no answer in" in one["reason"] for one in seen if one["state"] == "waiting")
+
+
+def test_it_waits_for_plants_and_for_the_server(play: Callable[..., Played]) -> None:
+    def loses_all(played: Played, run: str) -> None:
+        dies_quietly(played, run)
+        played.there, played.reachable = {"boiler"}, False
+        played.later(60.0, lambda: setattr(played, "reachable", True))
+        played.later(90.0, lambda: played.there.add("turbine"))
+
+    played = play(loses_all, finishes)
+    state, seen = follow(played)
+    assert state["state"] == "finished"
+    assert played.submitted == ["run-1", "run-2"], "nothing is submitted while somebody is missing"
+    assert played.now >= 90
+    reasons = [one["reason"] for one in seen if one["state"] == "waiting"]
+    assert "not connected: turbine" in reasons
+    assert any("the server does not answer" in reason for reason in reasons)
+
+
+def test_it_attaches_to_a_run_of_somebody_else(play: Callable[..., Played]) -> None:
+    played = play(finishes)
+    played.submit(Path())
+    assert follow(played)[0]["run"] == "run-1"
+    assert played.submitted == ["run-1"]
+
+
+def test_what_is_queued_or_about_to_start_is_waited_for(play: Callable[..., Played]) -> None:
+    def queued(played: Played, run: str) -> None:
+        played.words[run] = "SUBMITTED"
+        played.processes.discard(run)
+        played.later(20.0, lambda: played.words.update({run: "DISPATCHED"}))
+        played.later(24.0, lambda: played.processes.add(run))
+        played.later(25.0, lambda: finishes(played, run))
+
+    played = play(queued)
+    assert follow(played)[0]["run"] == "run-1"
+
+
+def test_a_dispatched_run_of_a_dead_server_is_not_waited_for_long(play: Callable[..., Played]) -> None:
+    played = play(finishes)
+    played.words["old"] = "DISPATCHED"
+    played.words["older"] = "RUNNING"
+    assert follow(played)[0]["run"] == "run-1"
+    assert played.now < following.BEGIN + 15
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("ProtocolError: unit 'boiler' refused (EXECUTION_EXCEPTION); the reason stands in", "boiler"),
+        ("ProtocolError: unit 'boiler' refused (TASK_RESULT_FILTER_ERROR); the reason stands in", "boiler"),
+        ("DataError: job 'fit-1': the numbers are beyond double precision", "double precision"),
+        ("StorageError: the journal could not be written: No space left on device", "No space left"),
+    ],
+)
+def test_refusals_and_failures_are_final(play: Callable[..., Played], reason: str, text: str) -> None:
+    played = play(lambda played, run: played.say(run, "failed", 1, reason))
+    with pytest.raises(cf.ProtocolError, match=text):
+        follow(played)
+    assert len(played.submitted) == 1
+    played.script = [finishes]
+    assert follow(played)[0]["run"] == "run-2", "the process of the first is still there, and does not count"
+
+
+def test_a_run_that_a_site_or_an_operator_ended_is_final(play: Callable[..., Played]) -> None:
+    def refused(played: Played, run: str) -> None:
+        played.words[run] = "FINISHED:FAILED_TO_RUN"
+        played.processes.discard(run)
+        played.details = ("boiler: Counterflow refuses this job.",)
+
+    def aborted(played: Played, run: str) -> None:
+        played.words[run] = "FINISHED:ABORTED"
+        played.say(run, "aborted", 3)
+
+    for script, text in ((refused, "refuses this job"), (aborted, "ended by an operator")):
+        played = play(script)
+        with pytest.raises(cf.ProtocolError, match=text):
+            follow(played)
+        assert len(played.submitted) == 1
+
+
+def test_a_refused_submission_is_final(play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch) -> None:
+    played = play(finishes)
+
+    def no(folder: Path) -> str:
+        raise cf.ProtocolError("federation: the server refused job fit-1: AuthorizationError")
+
+    monkeypatch.setattr(played, "submit", no)
+    with pytest.raises(cf.ProtocolError, match="AuthorizationError"):
+        follow(played)
+
+
+def test_an_answer_lost_on_the_way_does_not_submit_twice(
+    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = play(finishes)
+    honest = played.submit
+
+    def lost(folder: Path) -> str:
+        honest(folder)
+        raise Unreachable("federation: no answer")
+
+    monkeypatch.setattr(played, "submit", lost)
+    assert follow(played)[0]["run"] == "run-1"
+    assert played.submitted == ["run-1"]
+
+
+def test_patience_ends_and_names_who_is_missing(play: Callable[..., Played]) -> None:
+    played = play(finishes)
+    played.there = {"boiler"}
+    with pytest.raises(cf.StorageError, match="not connected: turbine"):
+        follow(played, patience=100.0)
+    assert 100 <= played.now < 110
+    played.reachable = False
+    with pytest.raises(cf.StorageError, match="the server does not answer"):
+        follow(played, patience=100.0)
+    assert not played.submitted
+
+
+def test_runs_that_come_to_nothing_again_and_again_are_given_up(play: Callable[..., Played]) -> None:
+    def in_use(played: Played, run: str) -> None:
+        played.later(1.0, lambda: played.say(run, "failed", 0, "StorageError: x is in use by another process"))
+
+    played = play(in_use)
+    with pytest.raises(cf.StorageError, match="in use by another process"):
+        follow(played)
+    assert len(played.submitted) == following.FRUITLESS
+
+
+def test_a_full_disk_of_the_server_is_said_at_once(
+    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = play(dies_quietly)
+    monkeypatch.setattr(following, "ROOM", 1 << 62)
+    with pytest.raises(cf.StorageError, match="free some space"):
+        follow(played)
+    assert len(played.submitted) == 1

@@ -1,0 +1,330 @@
+"""Who is admitted, who supervises, when the standing job is submitted, and that a dead site is started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import counterflow as cf
+from counterflow.federation.flare import members, party, processes, supervisor
+from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.flare.keeper import PAUSE, STARTING, Keeper
+from counterflow.federation.flare.supervisor import Supervisor, check_port
+from counterflow.federation.job import Job
+
+# ---- one supervisor
+
+
+def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
+    assert party.supervisor(tmp_path) is None
+    assert not party.end_supervisor(tmp_path, 0.1)
+    with party.supervising(tmp_path):
+        assert party.supervisor(tmp_path) == os.getpid()
+        with (
+            pytest.raises(cf.StorageError, match=f"runs already \\(process {os.getpid()}\\)"),
+            party.supervising(tmp_path),
+        ):
+            pass
+    assert party.supervisor(tmp_path) is None
+    (tmp_path / party.PID).write_text(f"{os.getpid()}\n")  # left behind by one that was killed, its number used again
+    assert party.supervisor(tmp_path) is None
+    with party.supervising(tmp_path):
+        assert party.supervisor(tmp_path) == os.getpid()
+
+
+def test_a_supervisor_is_ended_kindly_or_by_force(tmp_path: Path) -> None:
+    script = """
+import signal, sys, time
+from pathlib import Path
+from counterflow.federation.flare import party
+if sys.argv[2] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with party.supervising(Path(sys.argv[1])):
+    print("there", flush=True)
+    time.sleep(60)
+"""
+    for manner in ("kind", "deaf"):
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path), manner], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "there\n"
+            assert party.supervisor(tmp_path) == child.pid
+            assert party.end_supervisor(tmp_path, 0.3)
+            assert child.wait(5) == (-signal.SIGTERM if manner == "kind" else -signal.SIGKILL)
+            assert party.supervisor(tmp_path) is None
+        finally:
+            child.kill()
+            child.communicate()
+
+
+def test_a_port_that_is_used_is_not_shared() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(cf.StorageError, match=f"port {port} cannot be listened on.*--port"):
+            check_port(port)
+        threading.Timer(0.3, taken.close).start()
+        check_port(port, patience=10)  # one that is about to be given back is waited for
+    check_port(port)
+
+
+# ---- the site is started again
+
+
+class Site(CoordinatorFolder):
+    """A coordinator without FLARE."""
+
+    def prepare(self) -> None:
+        (self.folder / "prepared").touch()
+
+
+def _site(folder: Path) -> Site:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return Site(folder, "waterworks", "SHA256:", "localhost", port, "o@x.y", folder / "kit", folder / "operator")
+
+
+def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, said, children, stopped = _site(tmp_path), [], [], []
+
+    def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
+        seconds = "60" if len(children) == 2 else "0"  # it dies twice
+        children.append(subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"]))
+        return children[-1]
+
+    def stop(kit: Path, patience: float = 0.0) -> int:
+        stopped.append(kit)
+        for child in children:
+            child.terminate()
+        return 0
+
+    monkeypatch.setattr(supervisor, "require_flare", lambda: None)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(supervisor, "LOOK", 0.01)
+    monkeypatch.setattr(processes, "start", start)
+    monkeypatch.setattr(processes, "stop", stop)
+    found = Supervisor(site, said.append)
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    try:
+        _until(lambda: len(children) == 3)
+        assert party.supervisor(tmp_path) == os.getpid()
+        members.replace_json(tmp_path / members.PRESENCE, {"time": time.time(), "plants": ["boiler"]})
+        _until(lambda: "plant boiler has joined (1 connected)" in said)
+        site.site.write_state("fit-1", state="failed", reason="no answer")
+        _until(lambda: "job fit-1 failed: no answer" in said)
+        members.replace_json(tmp_path / members.PRESENCE, {"time": time.time() - 60, "plants": ["boiler"]})  # old
+        _until(lambda: "plant boiler has left (0 connected)" in said)
+    finally:
+        found.stop()
+        thread.join(10)
+    for child in children:
+        child.wait(5)
+    assert not thread.is_alive()
+    assert sum(line.startswith("started (process") for line in said) == 3
+    assert sum("the site ended" in line for line in said) == 2
+    assert said[-1] == "stopped"
+    assert stopped[-1] == site.kit
+    assert (tmp_path / "prepared").exists()
+    assert not (tmp_path / members.PRESENCE).exists()
+    assert party.supervisor(tmp_path) is None
+
+
+def _until(true: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# ---- the standing job
+
+
+class Runs:
+    """An engine that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[str, ...]] = []
+        self.aborted: list[str] = []
+        self.living: set[str] = set()
+        self.broken = False
+
+    def submit(self, job: Job, units: Sequence[str]) -> str:
+        if self.broken:
+            raise cf.ProtocolError("the server cannot be reached")
+        self.submitted.append(tuple(units))
+        run = f"run-{len(self.submitted)}"
+        self.living.add(run)
+        return run
+
+    def alive(self, run: str) -> bool:
+        return run in self.living
+
+    def abort(self, run: str) -> None:
+        self.aborted.append(run)
+        self.living.discard(run)
+
+
+def _questions(fit: str) -> Job:
+    return Job(f"questions-{fit}", "questions", {"turbine": (), "boiler": (), "pump": ()}, options={"of": fit})
+
+
+def test_the_standing_job_is_there_when_it_can_be() -> None:
+    runs, now, wanted, removed = Runs(), [0.0], [], []
+    keeper = Keeper(lambda: wanted[-1] if wanted else None, runs, lambda: len(removed), lambda: now[0])
+
+    def look(*plants: str, after: float = 3.0) -> str:
+        now[0] += after
+        return keeper.look(plants)
+
+    assert look("boiler", "turbine") == ""  # no fit yet
+    wanted.append(_questions("fit-1"))
+    assert look() == ""  # nobody is there
+    assert look("boiler") == ""  # others may be on their way
+    assert look("boiler", "turbine", "stranger") == ""
+    assert look("boiler", "turbine", "stranger") == "questions are answered for boiler, turbine"
+    assert runs.submitted == [("turbine", "boiler")]  # the job's order, and none who is not in it
+    assert look("boiler", "turbine") == ""
+    assert look("boiler") == ""  # one has left: those who are there are served
+    assert look("boiler", after=60) == ""
+    assert look("boiler", "turbine", "pump") == ""
+    assert look("boiler", "turbine", "pump").startswith("questions are answered")  # one more has come
+    assert runs.aborted == ["run-1"]
+    runs.living.clear()  # its process was killed
+    assert look("boiler", "turbine", "pump", after=STARTING + 1).startswith("questions")
+    assert (len(runs.submitted), runs.aborted) == (3, ["run-1"])
+    wanted.append(_questions("fit-2"))
+    assert look("boiler", "turbine", "pump", after=PAUSE + 1).startswith("questions")  # another fit
+    assert runs.aborted == ["run-1", "run-3"]
+    assert look("boiler", "turbine", after=PAUSE + 1) == ""
+    removed.append("pump")  # what it has agreed to holds no more
+    assert look("boiler", "turbine") == "questions are answered for boiler, turbine"
+    assert runs.aborted == ["run-1", "run-3", "run-4"]
+    assert look("boiler", "turbine", "pump", after=PAUSE + 1) == ""  # it has come back
+    runs.living.clear()
+    runs.broken = True
+    assert "cannot be answered yet" in look("boiler", "turbine", "pump", after=STARTING + 1)
+    tries = sum(bool(look("boiler", "turbine", "pump", after=1)) for _ in range(100))
+    assert 2 <= tries <= 4  # less and less often
+    runs.broken = False
+    assert look("boiler", "turbine", "pump", after=400).startswith("questions are answered")
+
+
+# ---- members
+
+
+def test_presence_must_be_fresh(tmp_path: Path) -> None:
+    place = tmp_path / members.PRESENCE
+    assert members.presence(place) == {}
+    members.replace_json(place, {"time": time.time(), "connected": True})
+    assert members.presence(place)["connected"]
+    for old in ({"time": time.time() - members.FRESH - 1, "connected": True}, {"connected": True}, {"time": "x"}):
+        members.replace_json(place, old)
+        assert members.presence(place) == {}
+    place.write_text("{")
+    assert members.presence(place) == {}
+
+
+def test_only_members_are_admitted(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FLARE's own, on import
+        from counterflow.federation.flare.admission import Admission
+    from counterflow.federation.flare.certificates import fingerprint_of
+
+    def pem(content: str) -> str:
+        return f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"
+
+    boiler, turbine, stranger = (pem(text) for text in ("AAEC", "AAED", "AAEE"))
+    place = tmp_path / members.FILE
+    members.write(place, {"boiler": fingerprint_of(boiler), "turbine": fingerprint_of(turbine)})
+    admission = Admission(place)
+    assert admission.admits(boiler.encode()) == fingerprint_of(boiler)
+    assert admission.admits(boiler + stranger, "boiler")  # with the authority's behind it
+    assert not admission.admits(boiler, "turbine")
+    assert not admission.admits(stranger + boiler)
+    assert not any(map(admission.admits, (None, b"", "nonsense", b"\xff\xfe", pem("%%%"))))
+    cut: list[str] = []
+    for k, (name, text) in enumerate((("boiler", boiler), ("turbine", turbine), ("boiler's job", boiler))):
+        admission.opened(k, admission.admits(text), lambda name=name: cut.append(name))
+    assert admission.cut() == 0
+    admission.closed(2)
+    members.write(place, {"turbine": fingerprint_of(turbine)})
+    assert admission.cut() == 1
+    assert cut == ["boiler"]
+    assert not admission.admits(boiler)
+    for broken in (lambda: place.write_text("{"), lambda: place.write_text('["x"]'), place.unlink):
+        members.write(place, {"turbine": fingerprint_of(turbine)})
+        assert admission.admits(turbine)
+        broken()
+        assert not admission.admits(turbine)  # a list that cannot be read admits nobody
+    assert admission.cut() == 1
+
+
+# ---- the commands say what is wrong
+
+
+def _said(*arguments: str) -> tuple[int, str]:
+    from counterflow.cli import app
+
+    done = CliRunner().invoke(app, ["federation", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_without_flare_the_commands_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from counterflow.federation import flare
+
+    def missing(name: str) -> str:
+        raise flare.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(flare.metadata, "version", missing)
+    code, text = _said("init", str(tmp_path / "c"), "--name", "x", "--host", "localhost")
+    assert (code, "pip install 'counterflow[federation]'" in text) == (2, True)
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_a_wrong_command_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
+    new = str(tmp_path / "new")
+    for arguments, text in (
+        (("status", new), "is not the folder of a party"),
+        (("start", new), "is not the folder of a party"),
+        (("stop", new), "is not the folder of a party"),
+        (("fit", new), "is not the folder of a party"),
+        (("remove", new, "boiler"), "is not the folder of a party"),
+        (("join", new), "also give --unit, --federation, --fingerprint, --log"),
+        (("join", new, "--welcome", "x"), "has not asked to join yet"),
+        (
+            ("join", new, "--unit", "a", "--federation", "f", "--fingerprint", "x", "--log", "log.csv"),
+            "a .toml that says which columns are inputs",
+        ),
+        (
+            ("join", new, "--unit", "a", "--federation", "f", "--fingerprint", "x", "--log", "no.safetensors"),
+            "no.safetensors",
+        ),
+        (("init", new, "--name", "a b", "--host", "localhost"), "its name must be letters"),
+        (("init", new, "--name", "a", "--host", "local host"), "the name of a server must be"),
+        (("init", new, "--name", "a", "--host", "h", "--operator", "me"), "an e-mail address"),
+    ):
+        code, said = _said(*arguments)
+        assert (code, text in said) == (2, True), said
+        assert said.startswith("counterflow: "), said
+    assert not Path(new).exists() or not list(Path(new).iterdir())
