@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from counterflow._version import __version__
 from counterflow.cli import commands
 from counterflow.cli import data as data_commands
+from counterflow.cli import federation as federation_commands
 from counterflow.cli import privacy as privacy_commands
 from counterflow.cli.output import UNIDENTIFIED, USAGE, Format
 from counterflow.errors import CounterflowError, UnidentifiedError
@@ -77,6 +78,7 @@ for _command in commands.ALL:
     app.command()(_command)
 app.add_typer(data_commands.app, name="data", short_help="Logs: what they hold, and recordings from them.")
 app.add_typer(privacy_commands.app, name="privacy", short_help="Budgets, what was spent, and what an epsilon buys.")
+app.add_typer(federation_commands.app, name="federation", short_help="Fits between machines: plants and a coordinator.")
 
 
 def main() -> None:

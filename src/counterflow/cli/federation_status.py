@@ -1,0 +1,215 @@
+"""``counterflow federation status``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from counterflow._version import __version__
+from counterflow.cli import output, wording
+from counterflow.cli.federation_joining import policy_line
+from counterflow.cli.output import Format
+from counterflow.federation import verify
+from counterflow.federation.flare import members, party
+from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.federation.flare.supervisor import opened
+from counterflow.privacy import Ledger, ledger_path
+
+
+def status(folder: Path, *, answer_format: Format) -> None:
+    """Tell how a party stands; nothing is changed, and nobody else is asked."""
+    site = opened(folder)
+    head: dict[str, Any] = {"version": __version__, "command": "federation status"}
+    if isinstance(site, CoordinatorFolder):
+        told = of_coordinator(site)
+        show = _show_coordinator
+    else:
+        told = of_plant(site)
+        show = _show_plant
+    if answer_format is Format.json:
+        print(output.as_json({**head, **told}))
+    else:
+        show(told)
+
+
+def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
+    """What the folder of a coordinator tells."""
+    process = party.supervisor(site.folder)
+    connected = members.presence(site.folder / members.PRESENCE).get("plants", []) if process is not None else []
+    plants = [
+        {
+            "unit": unit,
+            "organisation": plant.card.organisation,
+            "inputs": [channel.name for channel in plant.card.inputs],
+            "dt": plant.card.dt,
+            "key": plant.key,
+            "approved": plant.approved,
+            "connected": unit in connected,
+        }
+        for unit, plant in site.plants().items()
+    ]
+    removed = [{"unit": plant.card.unit, "key": plant.key, "removed": plant.removed} for plant in site.removed()]
+    jobs = []
+    for job in site.jobs():
+        state = site.site.state(job.id)
+        jobs.append(
+            {
+                "id": job.id,
+                "method": job.method,
+                "units": list(job.units),
+                "private": job.privacy is not None,
+                "created": job.created,
+                "state": state.pop("state", "not begun"),
+                **state,
+            }
+        )
+    own = {job["id"] for job in jobs}
+    for path in sorted((site.folder / "states").glob("*.json")):
+        if path.stem not in own:  # nobody has started it: it stands as long as the coordinator runs
+            state = site.site.state(path.stem)
+            if process is None:
+                state["state"] = "not running"
+            jobs.append({"id": path.stem, "method": "questions", "units": [], "private": False, **state})
+    return {
+        "role": party.COORDINATOR,
+        "folder": site.folder,
+        "federation": site.federation,
+        "fingerprint": site.fingerprint,
+        "address": f"{site.host}:{site.port}",
+        "running": process is not None,
+        "process": process,
+        "plants": plants,
+        "removed": removed,
+        "jobs": jobs,
+    }
+
+
+def of_plant(site: PlantFolder) -> dict[str, Any]:
+    """What the folder of a plant tells."""
+    process = party.supervisor(site.folder)
+    connected = process is not None and bool(members.presence(site.folder / members.PRESENCE).get("connected"))
+    own, policy = site.site.own(), site.policy
+    return {
+        "role": party.PLANT,
+        "folder": site.folder,
+        "federation": site.federation,
+        "fingerprint": site.fingerprint,
+        "unit": site.unit,
+        "key": site.key,
+        "welcomed": site.kit is not None,
+        "running": process is not None,
+        "process": process,
+        "connected": connected,
+        "rows": len(own.y),
+        "model": own.model is not None,
+        "policy": policy_line(policy),
+        "jobs": _jobs(site.folder / "audit.jsonl"),
+        "budget": _budget(site),
+        "audit": _audit(site.folder / "audit.jsonl"),
+    }
+
+
+def _budget(site: PlantFolder) -> dict[str, Any] | None:
+    folder = site.policy.ledger
+    if folder is None or not ledger_path(folder, site.unit).exists():
+        return None
+    with Ledger.open(ledger_path(folder, site.unit), site.unit) as ledger:
+        known = {"epsilon": ledger.epsilon, "delta": ledger.delta, "window": ledger.window}
+        return {**known, "spent": ledger.spent, "left": ledger.left, "room": ledger.room}
+
+
+def _audit(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {"records": 0, "in_order": True, "told": "nothing has left"}
+    checked = verify(path)
+    good = (
+        checked.broken is None or checked.torn
+    )  # a last line in the making, or torn by a crash: the next writer mends
+    return {"records": checked.records, "in_order": good, "told": str(checked)}
+
+
+def _jobs(path: Path) -> list[dict[str, Any]]:
+    """Jobs that this plant has taken part in or refused, as its audit log has them."""
+    found: dict[str, dict[str, Any]] = {}
+    if not path.exists():
+        return []
+    with open(path, "rb") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+                job, event, size = str(record["job"]), record["event"], int(record.get("bytes", 0))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            told = found.setdefault(job, {"id": job, "messages": 0, "bytes": 0, "refused": 0, "last": ""})
+            told["last"] = str(record.get("time", ""))
+            if event == "approved":
+                told["messages"] += 1
+                told["bytes"] += size
+            elif event == "refused":
+                told["refused"] += 1
+    return list(found.values())
+
+
+def _show_coordinator(told: dict[str, Any]) -> None:
+    running = f"runs (process {told['process']})" if told["running"] else "is not running"
+    output.show_text(f"Coordinator of {told['federation']} at {told['address']} {running}", style="bold")
+    output.show_text(f"fingerprint: {told['fingerprint']}")
+    rows = [
+        [
+            one["unit"],
+            one["organisation"],
+            ", ".join(one["inputs"]),
+            "connected" if one["connected"] else "not connected",
+        ]
+        for one in told["plants"]
+    ]
+    rows += [[one["unit"], "", "", f"removed {one['removed'][:16]}"] for one in told["removed"]]
+    output.show_table("plants", ["unit", "organisation", "inputs", "state"], rows, left=4)
+    if told["jobs"]:
+        rows = [
+            [
+                job["id"], job["method"] + (", private" if job["private"] else ""), job["state"],
+                str(job.get("exchanges", "")), _size(job.get("bytes_up")), _size(job.get("bytes_down")),
+            ]
+            for job in told["jobs"]
+        ]  # fmt: skip
+        output.show_table("jobs", ["job", "method", "state", "exchanges", "up", "down"], rows, left=3)
+        output.show_notes([f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")])
+
+
+def _show_plant(told: dict[str, Any]) -> None:
+    state = "waits for its welcome" if not told["welcomed"] else "is not running"
+    if told["running"]:
+        state = f"runs (process {told['process']}) and is {'' if told['connected'] else 'not '}connected"
+    output.show_text(f"Plant {told['unit']} of {told['federation']} {state}", style="bold")
+    output.show_text(f"key: {told['key']}")
+    output.show_text(f"log: {told['rows']} rows, {'with' if told['model'] else 'without'} a local model")
+    output.show_text(f"policy: {told['policy']}")
+    budget = told["budget"]
+    if budget is not None:
+        output.show_text(
+            f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
+            f"more release of up to {wording.number(budget['room'])} fits in"
+        )
+    audit = told["audit"]
+    output.show_text(f"audit: {audit['told']}", style=None if audit["in_order"] else "red")
+    if told["jobs"]:
+        rows = [
+            [
+                job["id"],
+                job["last"][:19].replace("T", " "),
+                str(job["messages"]),
+                _size(job["bytes"]),
+                str(job["refused"]),
+            ]
+            for job in told["jobs"]
+        ]
+        output.show_table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
+
+
+def _size(count: object) -> str:
+    if not isinstance(count, (int, float)):
+        return ""
+    return f"{count:,.0f} B" if count < 10_000 else f"{count / 1000:,.0f} kB"

@@ -1,0 +1,173 @@
+"""The commands of a federation on one machine: the example's script, and a plant that is cut off and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import EXACT
+from typer.testing import CliRunner
+
+import counterflow as cf
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
+
+from counterflow.cli import app
+from counterflow.federation import server_part
+from counterflow.federation.flare import members, party, processes
+from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.plant.model_file import load_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
+
+UNITS = ("boiler", "turbine", "condenser")
+SCRIPT = Path(__file__).parents[2] / "examples" / "three-plants" / "run.sh"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the example has run; whatever of it still runs at the end is ended."""
+    root = tmp_path_factory.mktemp("federation")
+    try:
+        yield root
+    finally:
+        for place in root.glob("*/party.json"):
+            party.end_supervisor(place.parent, 10)
+            site = PlantFolder if party.role(place.parent) == party.PLANT else CoordinatorFolder
+            kit = site.open(place.parent).kit
+            if kit is not None:
+                processes.stop(kit, patience=1)
+
+
+def test_three_plants_from_one_script(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PORT": str(port),
+        "COUNTERFLOW": f"{sys.executable} -m counterflow.cli",
+        "STEPS": "300",
+    }
+    done = subprocess.run(
+        ["bash", str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{_logs(folder)}"
+    assert "first: converged in" in done.stdout
+    assert done.stdout.count("is stopped") == 4
+    coordinator = CoordinatorFolder.open(folder / "coordinator")
+    job = coordinator.job("first")
+    assert job is not None
+    with coordinator.site.session(job) as session:
+        found = server_part(session.result())
+    whole = cf.Recording.load(folder / "data" / "recording.safetensors")
+    recording = cf.Recording({unit: whole[unit] for unit in job.units}, whole.dt)
+    models = {unit: load_model(folder / "data" / "models" / f"{unit}.safetensors") for unit in UNITS}
+    wanted = cf.fit(recording, models)
+    np.testing.assert_allclose(found.A, wanted.plant.A, rtol=EXACT, atol=EXACT)
+    np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
+    _nothing_runs(folder)
+    told = _json("status", str(folder / "coordinator"))
+    assert (told["running"], [one["unit"] for one in told["plants"]]) == (False, sorted(UNITS))
+    (first, *_) = told["jobs"]
+    assert (first["id"], first["state"], first["bytes_up"]) == ("first", "finished", wanted.traffic.bytes_up)
+    told = _json("status", str(folder / "boiler-site"))
+    assert (told["welcomed"], told["audit"]["in_order"], told["budget"]) == (True, True, None)
+    assert told["jobs"][0]["id"] == "first"
+    assert told["jobs"][0]["messages"] == 1
+
+
+def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path) -> None:
+    """On the federation of the script, with a supervisor that was killed on the way."""
+    coordinator, old, new = folder / "coordinator", folder / "boiler-site", folder / "boiler-again"
+    assert "is up" in _run("start", str(coordinator), "--detach")
+    first = party.supervisor(coordinator)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    _until(lambda: party.supervisor(coordinator) is None)
+    assert processes.running(CoordinatorFolder.open(coordinator).kit), "the site outlives its supervisor"
+    assert "is up" in _run("start", str(coordinator), "--detach")  # and the next one ends it
+    assert "is up" in _run("start", str(old), "--detach")
+    _until(lambda: _connected(coordinator) == ["boiler"])
+
+    told = _json("remove", str(coordinator), "boiler")
+    assert told["server"] == "cut off"
+    _until(lambda: not _json("status", str(old))["connected"])
+    log = coordinator / party.SITE_LOG
+    refused = "Counterflow refuses a connection: its certificate is not that of a member"
+    _until(lambda: refused in log.read_text(errors="replace"))  # it tries again, and is refused
+    assert _refused("approve", str(coordinator), str(old / "boiler.join"), "--yes", text="was removed")
+
+    fingerprint = CoordinatorFolder.open(coordinator).fingerprint
+    first_half = ("join", str(new), "--unit", "boiler", "--federation", "waterworks", "--fingerprint", fingerprint)
+    _run(*first_half, "--log", str(folder / "data" / "federation.toml"))
+    asked = _json(*first_half, "--log", str(folder / "data" / "federation.toml"))  # again: the same request
+    welcome = _json("approve", str(coordinator), asked["request"], "--yes")["welcome"]
+    assert _json("join", str(new), "--welcome", welcome)["state"] == "joined"
+    assert "is up" in _run("start", str(new), "--detach")
+    _until(lambda: _connected(coordinator) == ["boiler"])
+    assert not _json("status", str(old))["connected"], "the old key stays out"
+    assert _json("status", str(new))["budget"]["left"] == 3.0
+
+    told = _json("status", str(coordinator))
+    assert [one["unit"] for one in told["removed"]] == ["boiler"]
+    assert {one["unit"]: one["connected"] for one in told["plants"]}["boiler"]
+    # the policy of the new plant demands privacy: it says no, and the reason stays with it
+    assert _refused("fit", str(coordinator), "--units", "boiler", "--id", "second", "--patience", "60", text="refused")
+    assert "privacy.demanded" in (new / "audit.jsonl").read_text()
+    for place in (old, new, coordinator):
+        assert "is stopped" in _run("stop", str(place))
+    _nothing_runs(folder)
+
+
+def _run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["federation", *arguments])
+    assert done.exit_code == 0, f"{arguments}: {done.output} {done.exception!r}"
+    return re.sub(r"\s+", " ", done.output)
+
+
+def _json(*arguments: str) -> dict[str, Any]:
+    return dict(json.loads(_run(*arguments, "--format", "json")))
+
+
+def _refused(*arguments: str, text: str) -> bool:
+    done = CliRunner().invoke(app, ["federation", *arguments])
+    assert (done.exit_code, text in done.output) == (2, True), f"{done.output} {done.exception!r}"
+    return True
+
+
+def _connected(coordinator: Path) -> list[str]:
+    return list(members.presence(coordinator / members.PRESENCE).get("plants", []))
+
+
+def _until(true: Callable[[], object], patience: float = 30) -> None:
+    deadline = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _nothing_runs(folder: Path) -> None:
+    for place in sorted(folder.glob("*/party.json")):
+        assert party.supervisor(place.parent) is None, place
+        site = PlantFolder if party.role(place.parent) == party.PLANT else CoordinatorFolder
+        kit = site.open(place.parent).kit
+        assert kit is None or not processes.running(kit), place
+
+
+def _logs(folder: Path) -> str:
+    """The last lines of every log."""
+    texts = [(place, place.read_text(errors="replace").splitlines()[-25:]) for place in folder.glob("*/*.log")]
+    return "\n".join(f"== {place}\n" + "\n".join(lines) for place, lines in texts)
