@@ -42,7 +42,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(SINGLE) $(BIN)/python -m pytest -q --doctest-modules src --ignore=src/counterflow/federation/flare
+	$(SINGLE) $(BIN)/python -m pytest -q --doctest-modules src
 	$(SINGLE) $(BIN)/python -m pytest -q --doctest-glob='*.md' README.md docs
 
 bench: $(VENV)/.bench

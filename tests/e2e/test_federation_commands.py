@@ -83,6 +83,11 @@ def test_three_plants_from_one_script(folder: Path) -> None:
     assert (told["running"], [one["unit"] for one in told["plants"]]) == (False, sorted(UNITS))
     (first, *_) = told["jobs"]
     assert (first["id"], first["state"], first["bytes_up"]) == ("first", "finished", wanted.traffic.bytes_up)
+    asked = json.loads((folder / "answer.json").read_text())
+    effect = wanted.effect("boiler", "turbine", {"u1": 1.0}, 20)
+    np.testing.assert_allclose(asked["mean"], effect.mean, rtol=EXACT, atol=EXACT)
+    np.testing.assert_allclose(asked["upper"], effect.upper, rtol=EXACT, atol=EXACT)
+    assert "'boiler' does not let 'condenser' ask about its input 'u2'" in done.stderr
     told = _json("status", str(folder / "boiler-site"))
     assert (told["welcomed"], told["audit"]["in_order"], told["budget"]) == (True, True, None)
     assert told["jobs"][0]["id"] == "first"
@@ -91,7 +96,7 @@ def test_three_plants_from_one_script(folder: Path) -> None:
 
 def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path) -> None:
     """On the federation of the script, with a supervisor that was killed on the way."""
-    coordinator, old, new = folder / "coordinator", folder / "boiler-site", folder / "boiler-again"
+    coordinator, plant = folder / "coordinator", folder / "boiler-site"
     assert "is up" in _run("start", str(coordinator), "--detach")
     first = party.supervisor(coordinator)
     assert first is not None
@@ -99,35 +104,47 @@ def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path
     _until(lambda: party.supervisor(coordinator) is None)
     assert processes.running(CoordinatorFolder.open(coordinator).kit), "the site outlives its supervisor"
     assert "is up" in _run("start", str(coordinator), "--detach")  # and the next one ends it
-    assert "is up" in _run("start", str(old), "--detach")
+    assert "is up" in _run("start", str(plant), "--detach")
     _until(lambda: _connected(coordinator) == ["boiler"])
 
     told = _json("remove", str(coordinator), "boiler")
     assert told["server"] == "cut off"
-    _until(lambda: not _json("status", str(old))["connected"])
+    _until(lambda: not _json("status", str(plant))["connected"])
     log = coordinator / party.SITE_LOG
     refused = "Counterflow refuses a connection: its certificate is not that of a member"
     _until(lambda: refused in log.read_text(errors="replace"))  # it tries again, and is refused
-    assert _refused("approve", str(coordinator), str(old / "boiler.join"), "--yes", text="was removed")
+    assert _refused("approve", str(coordinator), str(plant / "boiler.join"), "--yes", text="was removed")
 
-    fingerprint = CoordinatorFolder.open(coordinator).fingerprint
-    first_half = ("join", str(new), "--unit", "boiler", "--federation", "waterworks", "--fingerprint", fingerprint)
-    _run(*first_half, "--log", str(folder / "data" / "federation.toml"))
-    asked = _json(*first_half, "--log", str(folder / "data" / "federation.toml"))  # again: the same request
+    assert _refused("join", str(plant), "--new-key", text="stop it first")
+    assert "is stopped" in _run("stop", str(plant))
+    audited = (plant / "audit.jsonl").read_bytes()
+    before = PlantFolder.open(plant).key
+    asked = _json("join", str(plant), "--new-key")
+    assert PlantFolder.open(plant).key != before
+    assert _refused("start", str(plant), text="was not welcomed yet")
     welcome = _json("approve", str(coordinator), asked["request"], "--yes")["welcome"]
-    assert _json("join", str(new), "--welcome", welcome)["state"] == "joined"
-    assert "is up" in _run("start", str(new), "--detach")
-    _until(lambda: _connected(coordinator) == ["boiler"])
-    assert not _json("status", str(old))["connected"], "the old key stays out"
-    assert _json("status", str(new))["budget"]["left"] == 3.0
+    assert _json("join", str(plant), "--welcome", welcome)["state"] == "joined"
+    assert (plant / "audit.jsonl").read_bytes() == audited, "what has left is remembered"
 
+    # from now on this plant demands privacy: without it says no, and the reason stays with it; with it, it pays
+    policy = folder / "private.toml"
+    policy.write_text('unit = "boiler"\n[privacy]\ndemanded = true\nepsilon = 1.0\nledger = "budgets"\n')
+    _run("join", str(plant), "--policy", str(policy))
+    budget = ("privacy", "open", str(plant / "budgets"), "--unit", "boiler", "--epsilon", "3", "--delta", "1e-6")
+    assert CliRunner().invoke(app, budget).exit_code == 0
+    assert "is up" in _run("start", str(plant), "--detach")
+    _until(lambda: _connected(coordinator) == ["boiler"])
     told = _json("status", str(coordinator))
     assert [one["unit"] for one in told["removed"]] == ["boiler"]
     assert {one["unit"]: one["connected"] for one in told["plants"]}["boiler"]
-    # the policy of the new plant demands privacy: it says no, and the reason stays with it
-    assert _refused("fit", str(coordinator), "--units", "boiler", "--id", "second", "--patience", "60", text="refused")
-    assert "privacy.demanded" in (new / "audit.jsonl").read_text()
-    for place in (old, new, coordinator):
+    alone = ("fit", str(coordinator), "--units", "boiler", "--patience", "60")
+    assert _refused(*alone, "--id", "second", text="refused")
+    assert "privacy.demanded" in (plant / "audit.jsonl").read_text()
+    assert _json("status", str(plant))["budget"]["left"] == 3.0
+    done = _json(*alone, "--id", "third", "--epsilon", "1", "--delta", "1e-6")
+    assert done["units"] == ["boiler"], done
+    assert 1.5 < _json("status", str(plant))["budget"]["left"] < 2.5
+    for place in (plant, coordinator):
         assert "is stopped" in _run("stop", str(place))
     _nothing_runs(folder)
 

@@ -13,8 +13,7 @@ app = typer.Typer(
     name="federation",
     help="Fits between machines that do not trust each other; needs pip install 'counterflow[federation]'.\n\n"
     "Coordinator: init, approve, start, fit, remove. Plant: join, start, ask. Both: status, stop.",
-    epilog="Key rotation: the plant joins again in a new folder, the coordinator removes the unit and approves the new "
-    "request; logs, policy and budget are copied by the plant.",
+    epilog="Key rotation: the plant runs join --new-key, the coordinator remove and approve, the plant join --welcome.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -73,6 +72,9 @@ def join(
     welcome: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Then: the coordinator's answer, UNIT.welcome.")
     ] = None,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Later: another key in the same folder, and a new request.")
+    ] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Plant: join a federation, in two steps; the private key never leaves the folder.
@@ -83,7 +85,7 @@ def join(
 
     Then: counterflow federation join boiler-site --welcome boiler.welcome
 
-    Later, while the plant is stopped, --log, --model and --policy replace what is there.
+    Later, while the plant is stopped, --log, --model and --policy replace what is there, and --new-key rotates the key.
     """
     from counterflow.cli import federation_joining
 
@@ -98,6 +100,7 @@ def join(
         organisation=organisation,
         budget=budget,
         welcome=welcome,
+        new_key=new_key,
         answer_format=answer_format,
     )
 
@@ -126,7 +129,7 @@ def remove(
 ) -> None:
     """Coordinator: cut a plant off. Its certificate is refused from now on; with a new key it may join again.
 
-    Key rotation: the plant joins in a new folder and sends its .join file; remove, then approve.
+    Key rotation: the plant runs join --new-key and sends its .join file; remove, then approve.
 
     Example: counterflow federation remove coordinator boiler
     """

@@ -62,12 +62,15 @@ def join(
     organisation: str | None,
     budget: float,
     welcome: Path | None,
+    new_key: bool,
     answer_format: Format,
 ) -> None:
-    """The first half, the second half, or other data for a plant that has joined."""
+    """The first half, the second half, other data or another key for a plant that has joined."""
     first = {"--unit": unit, "--federation": federation, "--fingerprint": fingerprint, "--organisation": organisation}
     given = [name for name, value in first.items() if value is not None]
     if not (folder / party.FILE).exists():
+        if new_key:
+            raise OptionError(f"--new-key: {str(folder)!r} has not joined yet; give the folder that has.")
         if welcome is not None:
             raise OptionError(f"--welcome: {str(folder)!r} has not asked to join yet; give the folder that has.")
         required = {name: value for name, value in {**first, "--log": log}.items() if name != "--organisation"}
@@ -96,6 +99,12 @@ def join(
                     f"{name} {first[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known[name]}; a "
                     "folder is one party for good. Join in a new folder."
                 )
+    if new_key:
+        if welcome is not None or log is not None or model is not None or policy is not None:
+            raise OptionError("--new-key: give it alone; with the coordinator's answer give --welcome.")
+        require_flare()
+        _tell_asked(plant.renew(), folder, answer_format)
+        return
     if welcome is not None:
         require_flare()
         plant = plant.welcome(welcome)

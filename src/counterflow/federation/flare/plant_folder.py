@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,8 +66,9 @@ class PlantFolder:
             raise OptionError(f"--unit {unit!r}: the name of a unit on several machines has no dot.")
         certificates.check_federation(federation)
         organisation = organisation or re.sub(r"[^A-Za-z0-9_]", "_", f"{unit}_owner")
-        who, expected = Participant(unit, "plant", organisation), certificates.check_fingerprint(fingerprint)
-        channels = _own(recording, unit).unit.inputs
+        Participant(unit, "plant", organisation)
+        expected = certificates.check_fingerprint(fingerprint)
+        _own(recording, unit)
         text = policy or default_policy(unit)
         _check_policy(text, unit)
         _check_model(recording, model, unit)
@@ -75,9 +77,7 @@ class PlantFolder:
             PlantSite(unit, folder).bind(recording, model, text)
             made = cls(folder, federation, expected, unit, organisation, None)
             made._open_budget(budget)
-            request = certificates.request(folder, federation, who)
-            card = Card(unit, organisation, federation, channels, recording.dt)
-            letters.write_join(made.join_file, card, folder / "request" / f"{unit}.key", request)
+            made._ask_to_join(recording)
             made._write()
         return made
 
@@ -140,6 +140,33 @@ class PlantFolder:
         joined._write()
         return joined
 
+    def renew(self) -> PlantFolder:
+        """Make a new key and ask to join with it; log, policy, budget and audit log stay as they are.
+
+        Until the coordinator has removed the old certificate and answered this request, the plant is out.
+        """
+        self._refuse_running()
+        for name in ("request", "kits"):
+            old = self.folder / f"{name}.old"
+            if (self.folder / name).exists():
+                shutil.rmtree(old, ignore_errors=True)
+                (self.folder / name).rename(old)
+        asking = replace(self, kit=None)
+        asking._write()
+        asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
+        return asking
+
+    def _ask_to_join(self, recording: Recording) -> None:
+        who = Participant(self.unit, "plant", self.organisation)
+        request = certificates.request(self.folder, self.federation, who)
+        inputs = _own(recording, self.unit).unit.inputs
+        card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt)
+        letters.write_join(self.join_file, card, self.folder / "request" / f"{self.unit}.key", request)
+
+    def _refuse_running(self) -> None:
+        if party.supervisor(self.folder) is not None:
+            raise StorageError(f"{self.label} runs: stop it first (counterflow federation stop {self.folder}).")
+
     def prepare(self) -> None:
         """Write the hardened policy of the kit: at first, and again before every start."""
         if self.kit is None:
@@ -151,8 +178,7 @@ class PlantFolder:
 
     def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "") -> None:
         """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""
-        if party.supervisor(self.folder) is not None:
-            raise StorageError(f"{self.label} runs: stop it first (counterflow federation stop {self.folder}).")
+        self._refuse_running()
         kept = Recording.load(self.folder / "log.safetensors")
         if recording is not None:
             old, new = _own(kept, self.unit).unit.inputs, _own(recording, self.unit).unit.inputs
