@@ -56,7 +56,10 @@ SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
     )
 )
 SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"sufficient": frozenset({"Request", "Identified", "Finished"}), QUESTIONS: frozenset({"Answer", "Refused"})}
+    {
+        "sufficient": frozenset({"Request", "Identified", "Finished"}),
+        QUESTIONS: frozenset({"Answer", "Refused", "Terms"}),
+    }
     | dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), frozenset({"Plan", "StateGradients", "Finished"}))
 )
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")

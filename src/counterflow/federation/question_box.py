@@ -215,6 +215,7 @@ class PlantQuestions:
         """Take answers in; return the next question, or nothing after ``patience`` seconds or when it is ``over``."""
         for number, group in groupby(arrived, key=lambda entry: entry[0]):
             self._take_in(number, [data for _, data in group])
+        self._open.clear()  # what has no answer by now was lost on the way, and is asked again
         deadline = time.monotonic() + patience
         while True:
             out = [*self._terms(), *self._next()]
@@ -225,7 +226,13 @@ class PlantQuestions:
     def _take_in(self, number: int, answer: list[bytes]) -> None:
         name = self._open.pop(number, None)
         try:
-            kinds = [type(self.guard.incoming(data)).__name__ for data in answer]
+            messages = [self.guard.incoming(data) for data in answer]
+            if len(messages) == 1 and isinstance(messages[0], Terms):
+                self._told = hashlib.sha256(answer[0]).hexdigest()
+                return
+            if name is not None and any(isinstance(message, Terms) for message in messages):
+                raise ProtocolError("terms are no answer to a question")
+            kinds = [type(message).__name__ for message in messages]
         except CounterflowError as error:
             if name is not None:
                 self._settle(name, ProtocolError(f"the coordinator's answer was not taken: {error}"))
@@ -235,7 +242,7 @@ class PlantQuestions:
             self._box.settle(name, answer)
 
     def _terms(self) -> Numbered:
-        """Who may ask about this plant's inputs, if the coordinator has not been told yet."""
+        """Who may ask about this plant's inputs, until the coordinator has said it back."""
         try:
             state: object = self._file.stat().st_mtime_ns
         except OSError:
@@ -250,18 +257,12 @@ class PlantQuestions:
                 self.guard.audit.write("refused", job=self._job.id, unit=self.guard.unit, reason=f"{error}"[:2000])
             self._asking = asking
         data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True)))
-        digest = hashlib.sha256(data).hexdigest()
-        if digest == self._told:
+        if hashlib.sha256(data).hexdigest() == self._told:
             return []
-        approved = self.guard.outgoing(data)
-        self._told = digest
-        return [(self._numbered(), approved)]
+        return [(self._numbered(), self.guard.outgoing(data))]
 
     def _next(self) -> Numbered:
-        under_way = set(self._open.values())
         for name in self._box.waiting():
-            if name in under_way:
-                continue
             try:
                 messages = self._box.read(name)
                 if not messages:

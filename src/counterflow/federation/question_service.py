@@ -60,7 +60,7 @@ class QuestionService:
             read = [self._decoded(unit, data) for data in question]
             if isinstance(read[0], Terms) and len(read) == 1:
                 self._agree(unit, read[0])
-                return []
+                return [read[0]]  # said back: now the plant knows that it was heard
             *changes, ask = read
             if not isinstance(ask, Ask) or not all(isinstance(change, Change) for change in changes):
                 raise ProtocolError(

@@ -464,7 +464,7 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Terms(Message):
-    """Unit to server: who may ask about its inputs, as JSON text; what it says is for ``federation.policy`` to read."""
+    """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``."""
 
     text: str
 

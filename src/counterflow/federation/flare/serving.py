@@ -14,7 +14,6 @@ from typing import Any
 
 from nvflare.apis.fl_constant import ReturnCode
 
-from counterflow.errors import CounterflowError
 from counterflow.federation.flare import envelope
 from counterflow.federation.flare.push import push
 from counterflow.federation.question_service import QuestionService
@@ -45,8 +44,8 @@ def serve(
                     served[unit] = ""
                     continue
                 served[unit] = f"it refuses ({code}); see its logs" if code else "not reached"
-            except CounterflowError as error:
-                served[unit] = f"{error}"[:300]
+            except Exception as error:  # whatever it is, the others are served, and this unit is tried again
+                served[unit] = f"{type(error).__name__}: {error}"[:300]
             answers = []  # whoever asks there asks again
             ended.wait(PAUSE)
 
