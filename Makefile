@@ -36,7 +36,7 @@ demo: $(VENV)/.run
 	$(BIN)/counterflow demo --out $(DEMO_OUT)
 
 test: $(VENV)/.dev
-	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS)
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,6 +1,8 @@
 """NVIDIA FLARE on loopback with mutual TLS: seconds to a result, seconds a round, bytes on the wire, cost of idling.
 
-Run: python benchmarks/bench_flare.py [number of plants ...]        (default: 3 8)
+Every number of plants is measured twice, with all sites started anew.
+
+Run: python benchmarks/bench_flare.py [number of plants ...]        (default: 3 8 16)
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
 
+import contextlib
 import re
 import subprocess
 import tempfile
@@ -33,25 +36,37 @@ ROWS = 10_000
 ROUNDS = 40
 WARM = 5  # rounds before the clock starts: the first one loads modules
 IDLE = 10.0  # seconds of watching sites that do nothing
+RUNS = 2
 
 
 def main() -> None:
-    sizes = [int(word) for word in sys.argv[1:]] or [3, 8]
+    sizes = [int(word) for word in sys.argv[1:]] or [3, 8, 16]
     columns = [_measured(size) for size in sizes]
     lines = [
         "# Across machines: NVIDIA FLARE on loopback",
         "",
-        f"`python benchmarks/bench_flare.py {' '.join(map(str, sizes))}` on {machine.description('nvflare')}, load "
-        f"{os.getloadavg()[0]:.1f} of all users at the end.",
+        f"`python benchmarks/bench_flare.py {' '.join(map(str, sizes))}` on {machine.description('nvflare')}.",
         f"T = {ROWS:,}, 2 states, 2 inputs and 8 outputs a unit; every plant, the server and the operator have keys of "
-        "their own, hardened kits, guard, journal and audit log; all processes share this machine's cores.",
+        "their own, hardened kits, guard, journal and audit log; all processes share this machine's cores. Two runs "
+        "each, with all sites started anew: first / second.",
         "",
         "| plants | " + " | ".join(map(str, sizes)) + " |",
         "|---" * (1 + len(sizes)) + "|",
     ]
     for name in columns[0]:
         lines.append(f"| {name} | " + " | ".join(column[name] for column in columns) + " |")
-    machine.write("flare", "\n".join(lines))
+    machine.write("flare", "\n".join([*lines, *NOTES]))
+
+
+NOTES = [
+    "",
+    "- *CPU a round*: what the processes use between two rounds. On a machine for every site, a round takes at least "
+    "what one plant and the server's job use, one after the other: the row *with a core for every process*.",
+    "- *Journal*: the largest file of a session while the job ran, and when it was over. A journal begins anew with a "
+    "snapshot when it is longer than 8 MB and three snapshots, so it does not grow with the rounds.",
+    "- *Load*: of everything on this machine in the minute before the sites were started; that of a second run is in "
+    "part the first one's own, all above that is of others who were at work here, too.",
+]
 
 
 def _measured(size: int) -> dict[str, str]:
@@ -62,12 +77,19 @@ def _measured(size: int) -> dict[str, str]:
         clock = time.perf_counter()
         sites = Loopback(Path(folder), recording, models).make()
         out["keys, certificates and kits, s"] = f"{time.perf_counter() - clock:.1f}"
-        clock = time.perf_counter()
-        with sites:
-            out["start of all sites until all are connected, s"] = f"{time.perf_counter() - clock:.1f}"
-            out |= _idle(sites)
-            out |= _one_round(sites, models)
-            out |= _iterative(sites, models)
+        runs = [_run(sites, models, str(number)) for number in range(RUNS)]
+    return out | {name: " / ".join(run[name] for run in runs) for name in runs[0]}
+
+
+def _run(sites: Loopback, models: Any, number: str) -> dict[str, str]:
+    out = {"load before": f"{os.getloadavg()[0]:.1f}"}
+    clock = time.perf_counter()
+    with sites:
+        out["start of all sites until all are connected, s"] = f"{time.perf_counter() - clock:.1f}"
+        out |= _idle(sites)
+        out |= _one_round(sites, models, number)
+        out |= _iterative(sites, models, number)
+    print(f"{len(sites.units)} plants, run {number}: {out}", file=sys.stderr, flush=True)
     return out
 
 
@@ -84,13 +106,13 @@ def _idle(sites: Loopback) -> dict[str, str]:
     }
 
 
-def _one_round(sites: Loopback, models: Any) -> dict[str, str]:
+def _one_round(sites: Loopback, models: Any, number: str) -> dict[str, str]:
     clock = time.perf_counter()
     wanted = cf.fit(sites.recording, models)
     alone = time.perf_counter() - clock
     times, flares = [], []
-    for k in range(3):
-        job = sites.job(f"one-round-{k}")
+    for k in range(2):
+        job = sites.job(f"one-round-{number}-{k}")
         clock = time.perf_counter()
         run = sites.submit(job)
         state = sites.ended(job, run, patience=300)
@@ -105,27 +127,37 @@ def _one_round(sites: Loopback, models: Any) -> dict[str, str]:
     worst = max(np.abs(found.A - wanted.plant.A).max(), np.abs(found.B - wanted.plant.B).max())
     return {
         "one round, in process: fit, s": f"{alone:.2f}",
-        "one round: from submission to the result, s (3 runs)": ", ".join(f"{one:.1f}" for one in times),
+        "one round: from submission to the result, s": ", ".join(f"{one:.1f}" for one in times),
         "one round: until FLARE has tidied up, s": ", ".join(f"{one:.1f}" for one in flares),
         "one round: largest difference from in process": f"{worst:.1g}",
         "one round: bytes of messages": f"{state['bytes_up'] + state['bytes_down']:,}",
     }
 
 
-def _iterative(sites: Loopback, models: Any) -> dict[str, str]:
+def _iterative(sites: Loopback, models: Any, number: str) -> dict[str, str]:
     options: dict[str, Any] = {"solver": "gradient", "rounds": ROUNDS}
     clock = time.perf_counter()
     wanted = cf.fit(sites.recording, models, "penalty", compress=False, **options)
     alone = (time.perf_counter() - clock) / ROUNDS
-    job = sites.job("iterative", "penalty", **options)
+    job = sites.job(f"iterative-{number}", "penalty", **options)
     clock = time.perf_counter()
     run = sites.submit(job)
     marks: dict[int, tuple[float, int, int]] = {}
+    used: list[dict[str, float]] = []
+    journals = {"localhost": 0, sites.units[0]: 0}
     while True:
         state = sites.server.state(job.id)
         rounds = state.get("exchanges", 0) // len(sites.units)
         if state.get("run") == run and rounds not in marks:
             marks[rounds] = (time.perf_counter(), _wire_bytes(sites), state["bytes_up"] + state["bytes_down"])
+            for name in journals:
+                journals[name] = max(journals[name], _journal(sites, name, job.id))
+            if WARM in marks and not used:
+                used.append(_used(sites))
+                warm = rounds
+            if rounds >= ROUNDS - 2 and len(used) == 1:
+                used.append(_used(sites))
+                counted = rounds - warm
         if state.get("state", "running") != "running":
             break
         time.sleep(0.005)
@@ -133,17 +165,50 @@ def _iterative(sites: Loopback, models: Any) -> dict[str, str]:
     total = time.perf_counter() - clock
     first, last = min(k for k in marks if k >= WARM), max(k for k in marks if k <= ROUNDS)
     seconds, wire, content = (b - a for a, b in zip(marks[first], marks[last], strict=True))
+    while any(one.job for one in processes.running(sites.kits["localhost"])):  # it has the session until it ends
+        time.sleep(0.1)
+    clock = time.perf_counter()
     with sites.server.session(job) as session:
+        opened = time.perf_counter() - clock
         found = server_part(session.result())
     worst = max(np.abs(found.A - wanted.plant.A).max(), np.abs(found.B - wanted.plant.B).max())
+    cpu = {key: (used[1][key] - used[0][key]) / counted for key in used[0]}
+    path = cpu["job"] + cpu["plants"] / len(sites.units)
+    ends = {name: _journal(sites, name, job.id) for name in journals}
     return {
         f"{ROUNDS} rounds: from submission to the result, s": f"{total:.1f}",
-        "seconds a round": f"{seconds / (last - first):.3f}",
+        "**seconds a round**": f"**{seconds / (last - first):.3f}**",
         "seconds a round, in process": f"{alone:.4f}",
+        "CPU a round: server's parent, its job, all plants' jobs, s": f"{cpu['parent']:.3f}, {cpu['job']:.3f}, "
+        f"{cpu['plants']:.3f}",
+        "seconds a round with a core for every process, at least": f"{path:.3f}",
         "bytes of messages a round": f"{content / (last - first):,.0f}",
         "bytes at the server's port over bytes of messages": f"{wire / content:.3f}",
+        "journal of the server, of a plant: largest, MB": ", ".join(f"{size / 1e6:.1f}" for size in journals.values()),
+        "journal of the server, of a plant: at the end, MB": ", ".join(f"{size / 1e6:.1f}" for size in ends.values()),
+        "the finished job opened again, s": f"{opened:.3f}",
         f"{ROUNDS} rounds: largest difference from in process": f"{worst:.1g}",
     }
+
+
+def _used(sites: Loopback) -> dict[str, float]:
+    """CPU seconds so far: of the server's parent process, of its job's, of all plants' jobs."""
+    out = {"parent": 0.0, "job": 0.0, "plants": 0.0}
+    for name in ("localhost", *sites.units):
+        for one in processes.running(sites.kits[name]):
+            key = ("job" if one.job else "parent") if name == "localhost" else "plants"
+            if one.job or name == "localhost":
+                out[key] += sum(psutil.Process(one.pid).cpu_times()[:2])
+    return out
+
+
+def _journal(sites: Loopback, name: str, job: str) -> int:
+    """Bytes that a site has on the disk for a job, a draft beside it included."""
+    sizes = []
+    for place in (sites.root / name / "home" / "sessions" / job).glob("*.journal*"):
+        with contextlib.suppress(FileNotFoundError):  # put in its place meanwhile
+            sizes.append(place.stat().st_size)
+    return sum(sizes)
 
 
 def _wire_bytes(sites: Loopback) -> int:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
+import signal
 import socket
+import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,11 +21,13 @@ import counterflow as cf
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.flare import certificates, jobs, kit, processes
 from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.flare.following import follow
 from counterflow.federation.flare.operator import Operator
 from counterflow.federation.flare.site import CoordinatorSite, PlantSite
 from counterflow.federation.job import Job
 
 OPERATOR = "operator@coordinator.org"
+CREATED = "2026-01-01T00:00:00+00:00"  # so that a job made again is the same job
 OPEN_POLICY = """unit = "{unit}"
 [leave]
 methods = ["sufficient", "penalty", "lagrangian"]
@@ -84,8 +91,30 @@ class Loopback:
         copy.kits = {name: Path(shutil.copytree(place, folder / name)) for name, place in self.kits.items()}
         return copy
 
-    def start(self, name: str) -> None:
-        self.children[name] = processes.start(self.kits[name], self.root / name / "site.log")
+    def start(self, name: str, within: Sequence[str] = ()) -> None:
+        """Start a site, even if a job's process of the one before is left; ``within``: a command that runs it."""
+        place = self.kits[name].absolute()
+        (place / "transfer").mkdir(exist_ok=True)
+        with open(self.root / name / "site.log", "ab") as log:
+            self.children[name] = subprocess.Popen(
+                [*within, *processes.command(place)],
+                cwd=place,
+                env=processes.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self, name: str, what: str = "whole") -> int:
+        """Kill -9 the "parent", the "job" processes or the "whole" of a site; returns how many processes."""
+        found = [one for one in processes.running(self.kits[name]) if what == "whole" or one.job == (what == "job")]
+        for one in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        if what != "job":
+            self.children[name].wait()
+        return len(found)
 
     def __enter__(self) -> Loopback:
         try:
@@ -112,7 +141,7 @@ class Loopback:
 
     def job(self, name: str, method: str = "sufficient", **options: Any) -> Job:
         inputs = {unit.name: unit.inputs for unit in self.recording.units}
-        return Job(name, method, inputs, options=options, dt=self.recording.dt)
+        return Job(name, method, inputs, options=options, dt=self.recording.dt, created=CREATED)
 
     def submit(self, job: Job, deadline: int = 60) -> str:
         assert self.operator is not None
@@ -124,7 +153,15 @@ class Loopback:
         state = self.ended(job, run, patience)
         if state["state"] != "finished":
             raise AssertionError(f"{state}\n{self.logs()}")
-        return until(lambda: self._session(job), patience)
+        return self.session(job)
+
+    def follow(self, job: Job, deadline: int = 60, patience: float = 120, **more: Any) -> dict[str, Any]:
+        """To the end of a job, whatever happens to the sites."""
+        return follow(self.kits[OPERATOR], self.server, job, deadline=deadline, patience=patience, **more)
+
+    def session(self, job: Job) -> CoordinatorSession:
+        """A finished job's session, closed."""
+        return until(lambda: self._session(job), 60)
 
     def _session(self, job: Job) -> CoordinatorSession:
         with self.server.session(job) as session:
@@ -161,3 +198,76 @@ def until(attempt: Callable[[], Any], patience: float) -> Any:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def rerouted(kit: Path) -> Iterator[Cable]:
+    """A plant's line to the server goes through a cable from now on."""
+    place = kit / "startup" / "fed_client.json"
+    text = place.read_text()
+    described = json.loads(text)
+    service = described["servers"][0]["service"]
+    host, port = service["target"].split(":")
+    with Cable((host, int(port))) as cable:
+        place.write_text(
+            json.dumps(
+                {
+                    **described,
+                    "servers": [{**described["servers"][0], "service": {**service, "target": f"{host}:{cable.port}"}}],
+                }
+            )
+        )
+        try:
+            yield cable
+        finally:
+            place.write_text(text)
+
+
+class Cable:
+    """A TCP line from a port of its own to another, which can be cut: nothing passes then, and nobody is told."""
+
+    def __init__(self, to: tuple[str, int], at: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+        self._to, self._over = to, threading.Event()
+        self._whole = threading.Event()
+        self._whole.set()
+        self._ear = socket.create_server(at)
+        self.port: int = self._ear.getsockname()[1]
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def cut(self) -> None:
+        self._whole.clear()
+
+    def mend(self) -> None:
+        self._whole.set()
+
+    def __enter__(self) -> Cable:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._whole.set()
+        for end in (self._ear, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _listen(self) -> None:
+        while not self._over.is_set():
+            try:
+                near, _ = self._ear.accept()
+                self._whole.wait()
+                far = socket.create_connection(self._to)
+            except OSError:
+                continue
+            self._ends += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                self._whole.wait()
+                other.sendall(data)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_WR)

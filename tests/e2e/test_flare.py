@@ -1,4 +1,4 @@
-"""NVIDIA FLARE on loopback with keys made at each party: the same estimates as in process, and what plants refuse."""
+"""NVIDIA FLARE on loopback with keys made at each party: the same estimates as in process, faults, and intruders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,17 +20,44 @@ import counterflow as cf
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
-from flare_loopback import OPERATOR, Loopback
+from flare_loopback import CREATED, OPERATOR, Cable, Loopback, rerouted
 
 from counterflow.federation.audit import Audit, verify
-from counterflow.federation.flare import certificates, jobs, kit, processes
+from counterflow.federation.flare import certificates, envelope, jobs, kit, processes
 from counterflow.federation.flare.certificates import Participant
 from counterflow.federation.flare.operator import Operator
+from counterflow.federation.flare.site import PlantSite
+from counterflow.federation.job import Job
 from counterflow.federation.machines import server_part
+from counterflow.federation.parts import questions_about
+from counterflow.privacy import Ledger, ledger_path
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # FLARE's own, in the operator's connection
+    pytest.mark.xdist_group("flare"),  # one federation for all of them
+]
 
 UNITS = ("boiler", "turbine")
+POLICY = """unit = "{unit}"
+[leave]
+methods = ["sufficient", "penalty", "lagrangian"]
+[privacy]
+demanded = false
+simulation = true
+ledger = "budget"
+[ask]
+boiler = ["*"]
+turbine = ["u1"]
+"""
+ROUNDS = 40
+KILLED = "fit-killed"
+CASES: dict[str, tuple[str, dict[str, Any], cf.Privacy | None]] = {
+    "sufficient": ("sufficient", {}, None),
+    "private": ("sufficient", {"uncertainty": False, "evaluations": 3}, cf.Privacy(8.0, 1e-5, seed=3)),
+    "gradient": ("penalty", {"solver": "gradient", "rounds": 4}, None),
+    "conjugate": ("penalty", {"xi": 1.0}, None),
+    "lagrangian": ("lagrangian", {"rounds": 4}, None),
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,144 +65,346 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     plant = cf.random_plant(units=UNITS, rng=1)
     sites = Loopback(tmp_path_factory.mktemp("federation"), plant.simulate(400, rng=2), plant.locals())
     try:
-        yield sites.make()
+        sites.make(POLICY)
+        resources = sites.kits["localhost"] / "local" / "resources.json"
+        resources.write_text(resources.read_text().replace('"max_jobs": 4', '"max_jobs": 8'))
+        for unit in UNITS:
+            Ledger.create(ledger_path(sites.root / unit / "home" / "budget", unit), unit, 100.0, 1e-2).close()
+        yield sites
     finally:
         for name in ("localhost", *UNITS):
             if name in sites.kits:
                 processes.stop(sites.kits[name], patience=0)
 
 
-def test_the_same_estimates_as_in_one_process(made: Loopback) -> None:
-    recording, models = made.recording, made.models
-    with made:
-        for name, method, options in (
-            ("fit-1", "sufficient", {}),
-            ("fit-2", "penalty", {"solver": "gradient", "rounds": 4}),
-        ):
-            session = made.run(made.job(name, method, **options))
-            found, wanted = server_part(session.result()), cf.fit(recording, models, method, **options)
-            np.testing.assert_allclose(found.A, wanted.plant.A, rtol=EXACT, atol=EXACT)
-            np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
-            traffic = session.result().traffic
-            assert (traffic.bytes_up, traffic.bytes_down) == (wanted.traffic.bytes_up, wanted.traffic.bytes_down)
-        _kill_and_go_on(made)
-        _refused_by_the_policy(made)
-        _refused_by_the_server(made)
-    for unit in UNITS:
-        place = made.root / unit / "home" / "audit.jsonl"
-        assert verify(place).broken is None
-        with Audit(place) as audit:
-            left = [(record["job"], record["kind"]) for record in audit.records() if record["event"] == "approved"]
-        assert left[0] == ("fit-1", "Sufficient")
-        assert [kind for job, kind in left if job == "fit-2"] == ["Introduction"] + ["AugmentedStates"] * 4
-    for name in ("localhost", *UNITS):
-        assert not processes.running(made.kits[name]), name
+def _job(made: Loopback, case: str) -> Job:
+    method, options, privacy = CASES[case]
+    inputs = {unit.name: unit.inputs for unit in made.recording.units}
+    kept: dict[str, Any] = {"privacy": privacy, "seed": 7, "dt": made.recording.dt, "created": CREATED}
+    return Job(f"fit-{case}", method, inputs, options=options, **kept)
 
 
-def _kill_and_go_on(made: Loopback) -> None:
-    """A plant killed in the middle: the run ends with an error, and the same job submitted again goes on."""
-    job = made.job("fit-3", "penalty", solver="gradient", rounds=30)
-    wanted = cf.fit(made.recording, made.models, "penalty", solver="gradient", rounds=30)
-    run = made.submit(job, deadline=3)
-    while made.server.state(job.id).get("exchanges", 0) < 10:
-        time.sleep(0.02)
-    processes.stop(made.kits["turbine"], patience=0)
-    state = made.ended(job, run)
-    assert state["state"] != "finished"
-    assert not processes.running(made.kits["turbine"])
-    made.start("turbine")
+def _records(made: Loopback, unit: str, job: str) -> list[dict[str, Any]]:
+    with Audit(made.root / unit / "home" / "audit.jsonl") as audit:
+        return [record for record in audit.records() if record.get("job") == job]
+
+
+def _log(made: Loopback, name: str) -> str:
+    return (made.root / name / "site.log").read_text(errors="replace")
+
+
+class TestTogether:
+    """One federation that is as it should be; the boiler's line to the server can be cut."""
+
+    @pytest.fixture(scope="class")
+    def line(self, made: Loopback) -> Iterator[Cable]:
+        with rerouted(made.kits["boiler"]) as cable:
+            yield cable
+
+    @pytest.fixture(scope="class")
+    def running(self, made: Loopback, line: Cable) -> Iterator[Loopback]:
+        with made:
+            runs = {case: made.submit(_job(made, case)) for case in CASES}  # all at once
+            for case, run in runs.items():
+                state = made.ended(_job(made, case), run)
+                assert state["state"] == "finished", f"{case}: {state}\n{made.logs()}"
+            yield made
+        for name in ("localhost", *UNITS):
+            assert not processes.running(made.kits[name]), name
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_the_same_estimate_as_in_one_process(self, running: Loopback, case: str) -> None:
+        job = _job(running, case)
+        result = running.session(job).result()
+        more: dict[str, Any] = {"compress": False} if job.method in ("penalty", "lagrangian") else {}
+        wanted = cf.fit(
+            running.recording, running.models, job.method, privacy=job.privacy, seed=7, **job.options, **more
+        )
+        found = server_part(result)
+        np.testing.assert_allclose(found.A, wanted.plant.A, rtol=EXACT, atol=EXACT)
+        np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
+        if job.privacy is None:
+            traffic, due = result.traffic, wanted.traffic
+            assert (traffic.bytes_up, traffic.bytes_down) == (due.bytes_up, due.bytes_down)
+        for unit in UNITS:
+            left = [record for record in _records(running, unit, job.id) if record["event"] == "approved"]
+            if job.method == "sufficient":
+                assert [record["kind"] for record in left] == ["Sufficient"]
+            if case == "gradient":
+                assert [record["kind"] for record in left] == ["Introduction"] + ["AugmentedStates"] * 4
+            with Ledger.open(ledger_path(running.root / unit / "home" / "budget", unit)) as ledger:
+                paid = [entry.id for entry in ledger.entries() if entry.fit == f"job {job.id}"]
+            assert paid == [record["ledger_entry"] for record in left if record["ledger_entry"] is not None]
+            assert len(paid) == (job.privacy is not None)
+
+    def test_every_question_has_the_same_answer_as_in_one_process(self, running: Loopback) -> None:
+        """And one that the policy forbids has none. The plants' box of questions outlives a killed job process."""
+        job = _job(running, "sufficient")
+        alone = cf.fit(running.recording, running.models, seed=7)
+        run = running.submit(questions_about(job))
+        boiler, turbine = (PlantSite.of_kit(running.kits[unit]).view(job.id) for unit in UNITS)
+        change, do, rows = {"u1": 0.5}, {"turbine": {"u2": 0.0}}, {"start": 300, "stop": 320}
+        target = {running.recording["boiler"].unit.output_names[0]: 0.2}
+        pairs: list[tuple[Any, Any, tuple[str, ...]]] = [
+            (
+                boiler.effect("turbine", "boiler", change, 9, 4),
+                alone.effect("turbine", "boiler", change, 9, 4),
+                ("mean", "lower", "upper"),
+            ),
+            (
+                boiler.counterfactual(do, **rows),
+                alone.counterfactual(running.recording, do, **rows)["boiler"],
+                ("factual", "mean", "lower", "upper"),
+            ),
+            (boiler.forecast(7, do), alone.forecast(running.recording, 7, do)["boiler"], ("mean", "lower", "upper")),
+            (
+                boiler.attribute(**rows),
+                alone.attribute(running.recording, "boiler", **rows),
+                ("baseline", "departure"),
+            ),
+            (boiler.paths("turbine", change, 9), alone.paths("turbine", "boiler", change, 9), ("total", "direct")),
+            (
+                boiler.restore(target, ["turbine"], horizon=9),
+                alone.restore("boiler", target, ["turbine"], horizon=9),
+                ("target", "reached"),
+            ),
+        ]
+        for found, wanted, fields in pairs:
+            for field in fields:
+                np.testing.assert_allclose(getattr(found, field), getattr(wanted, field), rtol=EXACT, atol=EXACT)
+        turbine.effect("boiler", "turbine", change)
+        with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
+            turbine.effect("boiler", "turbine", {"u2": 1.0})
+        with Audit(running.server.home / "audit.jsonl") as audit:
+            refused = [record for record in audit.records() if record["event"] == "refused"]
+        assert [(record["unit"], record["kind"]) for record in refused] == [("turbine", "effect")]
+        asked = _records(running, "turbine", f"{job.id}.questions")
+        assert [record["event"] for record in asked if record["event"] in ("asked", "answered")] == [
+            "asked",
+            "answered",
+        ] * 2
+        _nobody_but_the_server_gives_a_plant_tasks(running, run)
+        assert running.operator is not None
+        running.operator.abort(run)
+
+    def test_a_fit_goes_on_after_kills_and_a_cut_line(self, running: Loopback, line: Cable) -> None:
+        """A line is cut; then a whole plant is killed, and the server's job; the follower sees to the rest.
+
+        The long version, with kills of everything at every phase, is benchmarks/bench_faults.py.
+        """
+        made, job = running, running.job(KILLED, "penalty", solver="gradient", rounds=ROUNDS)
+        done: list[dict[str, Any]] = []
+        follower = threading.Thread(target=lambda: done.append(made.follow(job, deadline=10)), daemon=True)
+        follower.start()
+
+        def exchanged(count: int, run: str = "") -> str:
+            deadline = time.monotonic() + 60
+            while (state := made.server.state(job.id)).get("exchanges", 0) < count or state["run"] == run:
+                assert time.monotonic() < deadline, f"{state}\n{made.logs()}"
+                time.sleep(0.01)
+            assert state["state"] == "running", f"{state}: give it more rounds"
+            return str(state["run"])
+
+        first = exchanged(6)
+        line.cut()  # for less than the deadline: the run survives
+        before = made.server.state(job.id)["exchanges"]
+        time.sleep(1.0)
+        assert made.server.state(job.id)["exchanges"] <= before + len(UNITS), "it went on without the boiler"
+        line.mend()
+        assert exchanged(14) == first
+        assert made.kill("turbine") >= 2
+        assert made.kill("localhost", "job") >= 1
+        made.start("turbine")
+        exchanged(2, first)
+        follower.join(60)
+        assert done, made.logs()
+        assert done[0]["state"] == "finished"
+        assert made.follow(job)["run"] == done[0]["run"], "what is finished is not submitted again"
+        wanted = cf.fit(made.recording, made.models, "penalty", solver="gradient", rounds=ROUNDS, compress=False)
+        result = made.session(job).result()
+        np.testing.assert_allclose(server_part(result).B, wanted.plant.B, rtol=EXACT, atol=EXACT)
+        traffic, due = result.traffic, wanted.traffic
+        assert (traffic.rounds, traffic.bytes_up, traffic.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down)
+        for unit in UNITS:
+            assert verify(made.root / unit / "home" / "audit.jsonl").broken is None
+            left = [record["kind"] for record in _records(made, unit, job.id) if record["event"] == "approved"]
+            assert left == ["Introduction"] + ["AugmentedStates"] * ROUNDS
+
+    def test_a_method_that_the_policy_forbids_is_refused_without_a_reason(self, running: Loopback) -> None:
+        job = running.job("fit-hybrid", "hybrid")
+        with pytest.raises(cf.ProtocolError, match=r"refused \(EXECUTION_EXCEPTION\)") as refusal:
+            running.follow(job)
+        assert "leave.methods" not in str(refusal.value)
+        (first,) = [unit for unit in UNITS if f"unit {unit!r} refused" in str(refusal.value)]
+        reasons = _records(running, first, job.id)
+        assert [record["event"] for record in reasons] == ["refused"]
+        assert "leave.methods" in json.dumps(reasons)
+
+    def test_the_server_refuses_a_job_with_code(self, running: Loopback) -> None:
+        assert running.operator is not None
+        before = _log(running, "localhost")
+        run = running.operator.submit(_foreign(running, "code", custom=True))
+        assert _over(running, run) != "FINISHED:COMPLETED"
+        assert "Counterflow refuses this job" not in before
+        assert "Counterflow refuses this job" in _log(running, "localhost")
+        assert running.operator.refusals(run)
+        assert not (running.root / "mark").exists()
+
+
+def _nobody_but_the_server_gives_a_plant_tasks(made: Loopback, run: str) -> None:
+    """An operator's cell in FLARE's network sends a plant what the server would send; it must not come in."""
+    from nvflare.apis.fl_constant import ReservedKey, ReservedTopic
+    from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+    from nvflare.fuel.f3.cellnet.defs import CellChannel
+    from nvflare.fuel.f3.message import Message
+
     assert made.operator is not None
-    made.operator.wait_for_plants(UNITS)
-    session = made.run(job)
-    np.testing.assert_allclose(server_part(session.result()).B, wanted.plant.B, rtol=EXACT, atol=EXACT)
-    assert made.server.state(job.id)["exchanges"] < 2 * 31  # it went on, it did not begin again
+    request = Shareable(envelope.packed([]))
+    request.set_header(ReservedHeaderKey.TASK_NAME, envelope.TASK)
+    request.set_header(ReservedHeaderKey.TASK_ID, "mine")
+    request.set_peer_props({ReservedKey.RUN_NUM: run, ReservedKey.IDENTITY_NAME: "server"})
+    cell = made.operator._session.api.cell
+    cell.send_request(
+        CellChannel.AUX_COMMUNICATION, ReservedTopic.DO_TASK, f"boiler.{run}", Message({}, request), timeout=1.0
+    )
+    assert f"Counterflow drops a message: {OPERATOR} asks boiler" in _log(made, "localhost")
+    assert "task_id=mine" not in _log(made, "boiler")
 
 
-def _refused_by_the_policy(made: Loopback) -> None:
-    """A plant that does not want a method says no, and not why; the reason stays with it."""
-    job = made.job("fit-4", "hybrid")
-    state = made.ended(job, made.submit(job))
-    assert state["state"] == "failed"
-    assert "refused (EXECUTION_EXCEPTION)" in state["reason"]
-    assert "leave.methods" not in state["reason"]
-    (first,) = [unit for unit in UNITS if f"unit {unit!r} refused" in state["reason"]]  # the other is not asked again
-    with Audit(made.root / first / "home" / "audit.jsonl") as audit:
-        reasons = [record for record in audit.records() if record.get("job") == job.id]
-    assert [record["event"] for record in reasons] == ["refused"]
-    assert "leave.methods" in json.dumps(reasons)
+FOREIGN = {  # name: (plant, with code of its own, privacy scope, what the logs must say)
+    "code-at-gate": ("boiler", True, "", "Counterflow refuses this job"),
+    "class-at-gate": ("boiler", False, "", "Counterflow refuses this job"),
+    "scope": ("boiler", False, "open", "privacy scope 'open' is not allowed"),
+    "code-at-flare": ("turbine", True, "", "BYOC not permitted"),
+    "class-at-flare": ("turbine", False, "", "is not in allow_list"),
+}
+FORGED = {  # name: what the plant's audit log, or the log of its process, must say
+    "malformed": "incoming",
+    "cut short": "incoming",
+    "oversized": "incoming",
+    "too many": "at most 1000",
+    "not an envelope": "must hold",
+    "before its turn": "message 0 is due",
+    "of another job": "incoming",
+    "other content": "came before with other content",
+    "another unit's": "spoken to by its own name",
+}
 
 
-def _refused_by_the_server(made: Loopback) -> None:
-    operator = made.operator
-    assert operator is not None
-    before = (made.root / "localhost" / "site.log").read_text(errors="replace")
-    run = operator.submit(_foreign(made, "code", custom=True))
-    assert _over(made, run) != "FINISHED:COMPLETED"
-    assert "Counterflow refuses this job" in (made.root / "localhost" / "site.log").read_text(errors="replace")
-    assert "Counterflow refuses this job" not in before
-    assert not (made.root / "mark").exists()
-
-
-def test_plants_refuse_what_a_lying_server_lets_through(made: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server allows everything, and does not mark commands as ones to be authorised.
+class TestIntruders:
+    """The server lies: it allows everything, and does not mark commands as ones to be authorised.
 
     At the turbine our own gate and lock are off, and FLARE's policy must do alone: it does against jobs, but not
     against the shell, which is why there is a lock.
     """
-    made = made.copied()
-    _allow_everything(made.kits["localhost"])
-    _let_lie(made, monkeypatch)
-    _without_gate_and_lock(made.kits["turbine"])
-    with made:
-        assert made.operator is not None
-        assert _shell(made, "boiler") == "invalid_request"
-        assert "counterflow.json" in _shell(made, "turbine"), "the lock is no longer needed"
-        assert "no callback" in str(made.operator._session.do_command("process_info boiler"))
-        assert "Process ID" in str(made.operator._session.do_command("process_info turbine"))
-        for name, target, custom, scope, reason in (
-            ("code-at-gate", "boiler", True, "", "Counterflow refuses this job"),
-            ("scope", "boiler", False, "open", "privacy scope 'open' is not allowed"),
-            ("code-at-flare", "turbine", True, "", "BYOC not permitted"),
-            ("class-at-flare", "turbine", False, "", "is not in allow_list"),
-        ):
-            run = made.operator.submit(_foreign(made, name, target=target, custom=custom, scope=scope))
-            assert _over(made, run) != "FINISHED:COMPLETED", name
-            logs = "".join(
-                (made.root / site / "site.log").read_text(errors="replace") for site in (target, "localhost")
-            )
-            assert reason in logs, f"{name}\n{made.logs()}"
-        assert not (made.root / "mark").exists()
-        _no_way_in_without_the_right_certificate(made)
 
+    @pytest.fixture(scope="class")
+    def lying(self, made: Loopback) -> Iterator[Loopback]:
+        made = made.copied()
+        _allow_everything(made.kits["localhost"])
+        _without_gate_and_lock(made.kits["turbine"])
+        with pytest.MonkeyPatch.context() as patch:
+            _let_lie(made, patch)
+            with made:
+                yield made
 
-def _no_way_in_without_the_right_certificate(made: Loopback) -> None:
-    startup = made.kits["boiler"] / "startup"
-    described = json.loads((startup / "fed_client.json").read_text())
-    host, port = described["servers"][0]["service"]["target"].split(":")
-    own = (startup / "client.crt", startup / "client.key")
-    assert _greeting(host, int(port), own), "the greeting is answered if the certificate is right"
-    assert not _greeting(host, int(port), None), "no certificate"
-    assert not _greeting(host, int(port), _self_signed(made.root)), "a certificate that the authority has not signed"
-    with socket.create_connection((host, int(port)), timeout=5) as plain:
-        plain.sendall(PREFACE)
-        assert not _answer(plain), "no encryption"
-    # a plant's certificate in an operator's kit
-    disguised = made.root / "disguised"
-    shutil.copytree(made.kits[OPERATOR], disguised)
-    for name in ("client.crt", "client.key"):
-        shutil.copy(startup / name, disguised / "startup" / name)
-    with pytest.raises(cf.ProtocolError, match="cannot be reached"):
-        Operator(disguised, patience=5)
-    # a plant's certificate in another plant's kit: the turbine calls itself boiler
-    processes.stop(made.kits["boiler"], patience=0)
-    for name in ("client.crt", "client.key"):
-        shutil.copy(made.kits["turbine"] / "startup" / name, startup / name)
-    made.start("boiler")
-    deadline = time.monotonic() + 30
-    refusal = "authenticated as 'turbine' but claimed endpoint 'boiler'"
-    while refusal not in (made.root / "localhost" / "site.log").read_text(errors="replace"):
-        assert time.monotonic() < deadline, made.logs()
-        time.sleep(0.1)
+    @pytest.fixture(scope="class")
+    def foreign(self, lying: Loopback) -> dict[str, str]:
+        """FLARE's last word on each foreign job; they were submitted all at once."""
+        assert lying.operator is not None
+        runs = {
+            name: lying.operator.submit(_foreign(lying, name, target=target, custom=custom, scope=scope))
+            for name, (target, custom, scope, _) in FOREIGN.items()
+        }
+        return {name: _over(lying, run, saying=FOREIGN[name][3]) for name, run in runs.items()}
+
+    @pytest.fixture(scope="class")
+    def forged(self, lying: Loopback) -> dict[str, list[Any]]:
+        """What the boiler answered to each forgery: its return code and how many messages came with it."""
+        assert lying.operator is not None
+        job = lying.job("fit-forged", "penalty", solver="gradient", rounds=3)
+        folder = jobs.write(lying.root / "forged", job.id, job.to_text(), UNITS, 30)
+        config = folder / "coordinator" / "config" / jobs.COORDINATOR_FILE
+        config.write_text(config.read_text().replace(kit.CONTROLLER, "liar.Forger"))
+        state = lying.ended(job, lying.operator.submit(folder))
+        assert state["state"] == "finished", f"{state}\n{lying.logs()}"
+        found: dict[str, list[Any]] = json.loads((lying.root / "lies" / "forged.json").read_text())
+        return found
+
+    @pytest.mark.parametrize("name", FOREIGN)
+    def test_a_plant_refuses_what_is_not_ours(self, lying: Loopback, foreign: dict[str, str], name: str) -> None:
+        target, _, _, reason = FOREIGN[name]
+        assert foreign[name] != "FINISHED:COMPLETED"
+        assert reason in _log(lying, target) + _log(lying, "localhost"), lying.logs()
+        assert not (lying.root / "mark").exists()
+
+    def test_an_operators_shell_command_is_refused(self, lying: Loopback) -> None:
+        assert lying.operator is not None
+        assert _shell(lying, "boiler") == "invalid_request"
+        assert "counterflow.json" in _shell(lying, "turbine"), "the lock is no longer needed"
+        assert "no callback" in str(lying.operator._session.do_command("process_info boiler"))
+        assert "Process ID" in str(lying.operator._session.do_command("process_info turbine"))
+
+    @pytest.mark.parametrize("name", FORGED)
+    def test_a_forged_message_is_refused_and_written_down(
+        self, lying: Loopback, forged: dict[str, list[Any]], name: str
+    ) -> None:
+        assert forged[name] == ["EXECUTION_EXCEPTION", 0]
+        refused = [json.dumps(record) for record in _records(lying, "boiler", "fit-forged")]
+        assert FORGED[name] in _log(lying, "boiler") + "".join(line for line in refused if '"refused"' in line)
+
+    def test_a_replayed_message_brings_the_same_answer_and_nothing_new(
+        self, lying: Loopback, forged: dict[str, list[Any]]
+    ) -> None:
+        assert forged["first"] == forged["replayed"]
+        assert forged["first"][0] == "OK"
+        records = _records(lying, "boiler", "fit-forged")
+        left = [record for record in records if record["event"] == "approved"]
+        assert [record["kind"] for record in left] == ["Introduction"] + ["AugmentedStates"] * 3
+        assert len({record["sha256"] for record in left}) == len(left)
+        assert sum(record["event"] == "refused" for record in records) >= 7
+        assert verify(lying.root / "boiler" / "home" / "audit.jsonl").broken is None
+
+    def test_no_estimate_is_spoilt_by_it(self, lying: Loopback, forged: dict[str, list[Any]]) -> None:
+        job = lying.job("fit-forged", "penalty", solver="gradient", rounds=3)
+        wanted = cf.fit(lying.recording, lying.models, "penalty", solver="gradient", rounds=3, compress=False)
+        found = server_part(lying.session(job).result())
+        np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
+
+    @pytest.mark.parametrize("how", ["right", "none", "self-signed", "plaintext"])
+    def test_no_way_in_without_the_right_certificate(self, lying: Loopback, how: str) -> None:
+        startup = lying.kits["boiler"] / "startup"
+        described = json.loads((lying.kits["turbine"] / "startup" / "fed_client.json").read_text())
+        host, port = described["servers"][0]["service"]["target"].split(":")
+        if how == "right":  # the greeting is answered then
+            assert _greeting(host, int(port), (startup / "client.crt", startup / "client.key"))
+        elif how == "none":
+            assert not _greeting(host, int(port), None)
+        elif how == "self-signed":
+            assert not _greeting(host, int(port), _self_signed(lying.root))
+        else:
+            with socket.create_connection((host, int(port)), timeout=5) as plain:
+                plain.sendall(PREFACE)
+                assert not _answer(plain)
+
+    def test_a_plants_certificate_is_no_operators(self, lying: Loopback) -> None:
+        disguised = lying.root / "disguised"
+        shutil.copytree(lying.kits[OPERATOR], disguised)
+        for name in ("client.crt", "client.key"):
+            shutil.copy(lying.kits["boiler"] / "startup" / name, disguised / "startup" / name)
+        with pytest.raises(cf.ProtocolError, match="cannot be reached"):
+            Operator(disguised, patience=1)
+
+    def test_a_plants_certificate_is_no_other_plants(self, lying: Loopback) -> None:
+        """The turbine calls itself boiler. The last test here: the boiler is gone after it."""
+        processes.stop(lying.kits["boiler"], patience=0)
+        for name in ("client.crt", "client.key"):
+            shutil.copy(lying.kits["turbine"] / "startup" / name, lying.kits["boiler"] / "startup" / name)
+        lying.start("boiler")
+        deadline = time.monotonic() + 30
+        while "authenticated as 'turbine' but claimed endpoint 'boiler'" not in _log(lying, "localhost"):
+            assert time.monotonic() < deadline, lying.logs()
+            time.sleep(0.1)
 
 
 def test_certificates_are_made_for_whom_they_are_meant(made: Loopback, tmp_path: Path) -> None:
@@ -221,11 +451,13 @@ def _foreign(made: Loopback, name: str, target: str = "boiler", custom: bool = F
     return folder
 
 
-def _over(made: Loopback, run: str, patience: float = 40) -> str:
+def _over(made: Loopback, run: str, patience: float = 40, saying: str = "") -> str:
+    """FLARE's last word on a run; or its word when a log says so, seconds before FLARE has tidied up."""
+    assert made.operator is not None
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        state = made.operator.state(run)  # type: ignore[union-attr]
-        if state.startswith("FINISHED"):
+        state = made.operator.state(run)
+        if state.startswith("FINISHED") or (state == "RUNNING" and saying and saying in _log(made, "turbine")):
             return state
         time.sleep(0.2)
     raise AssertionError(f"run {run} is {state}\n{made.logs()}")
@@ -254,6 +486,15 @@ def _let_lie(made: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LIAR = """
+import json
+import pathlib
+
+import numpy as np
+
+from counterflow.federation.flare import envelope
+from counterflow.federation.flare.controller import CoordinatorController
+from counterflow.federation.flare.push import push
+from counterflow.protocol import Plan, StateGradients, decode, encode
 from nvflare.private.admin_defs import Message
 from nvflare.private.defs import RequestHeader
 
@@ -268,6 +509,35 @@ def set_header(self, key, value):
 class Liar:
     def __init__(self):
         Message.set_header = set_header
+
+
+class Forger(CoordinatorController):
+    def _converse(self, session, abort_signal, fl_ctx):
+        self.engine, self.told = fl_ctx.get_engine(), {}
+        first = dict(self._outstanding(session))["boiler"]
+        (sequence, plan), = first
+        huge = encode(StateGradients("boiler", 0, False, False, 1.0, False, np.ones((9999, 2)), np.ones((9999, 2))))
+        self.forge("malformed", [(0, b"CFLW" + bytes(range(256)))])
+        self.forge("cut short", [(0, plan[:-3])])
+        self.forge("oversized", [(0, plan + bytes(2_000_000))])
+        self.forge("too many", [(0, plan)] * 1001)
+        self.forge("before its turn", [(1, plan)])
+        self.forge("another unit's", [(0, encode(Plan("turbine", *list(vars(decode(plan)).values())[1:])))])
+        packed, envelope.packed = envelope.packed, lambda messages: {"weights": b"x"}
+        self.forge("not an envelope", [])
+        envelope.packed = packed
+        self.forge("first", first)
+        self.forge("replayed", first)
+        self.forge("other content", [(0, huge)])
+        self.forge("of another job", [(1, huge)])
+        pathlib.Path(__file__).with_name("forged.json").write_text(json.dumps(self.told))
+        super()._converse(session, abort_signal, fl_ctx)
+
+    def forge(self, name, messages):
+        code, content = "", {}
+        while not code:  # the plant may not be ready yet
+            code, content = push(self.engine, "boiler", messages, 10.0)
+        self.told[name] = [code, len(content.get("messages", []))]
 """
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty settings
 

@@ -80,7 +80,7 @@ class Privacy:
             if type(value) is not int or not least <= value < 2**40:
                 raise OptionError(f"Privacy: {name} must be a whole number from {least} to 2^40 - 1, got {value!r:.80}")
         if not isinstance(self.accounting, str) or self.accounting not in ACCOUNTING:
-            raise OptionError(f"Privacy: accounting must be 'rigorous' or 'published', got {self.accounting!r}")
+            raise OptionError(f"Privacy: accounting must be 'rigorous' or 'published', got {self.accounting!r:.80}")
         if not isinstance(self.models, (str, tuple)):
             raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r:.80}")
         if self.ledger is not None and not isinstance(self.ledger, (str, Path)):
@@ -100,7 +100,7 @@ class Privacy:
         if self.models == "excluded":
             return 0.0, 0.0
         if not isinstance(self.models, tuple) or len(self.models) != 2:
-            raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r}")
+            raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r:.80}")
         epsilon, delta = self.models
         number = all(not isinstance(x, bool) and isinstance(x, (int, float)) for x in self.models)
         if not number or not (0 <= epsilon < self.epsilon and 0 <= delta < self.delta):

@@ -1,0 +1,120 @@
+"""``counterflow reproduce``: from the command to the report, and on again after a stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from counterflow import experiments
+from counterflow.cli import app
+from counterflow.experiments import reporting, running, two_units
+
+TINY = {**two_units.SETTINGS, "steps": 150, "rounds": 30, "warm_rounds": 5}
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_units, "QUICK", TINY)
+    monkeypatch.setattr(two_units, "QUICK_REPETITIONS", 2)
+
+
+def unwritten(chapters: object, folder: Path, quick: bool) -> tuple[Path, Path]:
+    """Instead of a report: to draw takes longer than all the rest."""
+    return folder / "report.html", folder / "report.md"
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+
+def answer(*arguments: object) -> dict[str, Any]:
+    found = call(*arguments, "--format", "json")
+    assert found.exit_code == 0, found.output
+    told: dict[str, Any] = json.loads(found.stdout)
+    return told
+
+
+def test_list_names_every_experiment_with_its_place_in_the_paper() -> None:
+    listed = answer("list")["experiments"]
+    assert tuple(each["name"] for each in listed) == experiments.names()
+    assert all(each["paper"] and each["question"].endswith("?") for each in listed)
+    shown = call("list")
+    assert shown.exit_code == 0
+    assert all(name in shown.stdout for name in experiments.names())
+
+
+def test_a_report_is_written_and_what_is_done_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    first = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
+    assert [each["name"] for each in first["experiments"]] == ["validation", "transfer-function"]
+    assert [each["tasks"] for each in first["experiments"]] == [2, 2]
+    page = (out / "report.html").read_text()
+    for each in first["experiments"]:
+        assert each["figures"]
+        for claim in each["claims"]:
+            assert claim["verdict"] in page
+        for name in each["figures"]:
+            assert (out / "figures" / f"{name}.pdf").is_file()
+    assert len(list((out / "results" / "synthetic").iterdir())) == 2, "one training serves both experiments"
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(running, "_compute", refuse)
+    monkeypatch.setattr(reporting, "write", unwritten)
+    again = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
+    assert again == first
+    shown = call("validation", "--quick", "--out", out)
+    assert shown.exit_code == 0
+    assert "verdicts: " in shown.stdout
+    assert "report.html" in shown.stdout
+    with pytest.raises(AssertionError, match="computed again"):
+        CliRunner().invoke(
+            app, ["reproduce", "validation", "--quick", "--out", str(out), "--force", "--jobs", "1"],
+            catch_exceptions=False,
+        )  # fmt: skip
+
+
+def test_an_interrupt_keeps_what_is_done_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, done = running._compute, []
+
+    def interrupted(*arguments: Any) -> Any:
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(arguments[0])
+        return compute(*arguments)
+
+    monkeypatch.setattr(running, "_compute", interrupted)
+    found = call("validation", "--quick", "--out", tmp_path, "--jobs", 1)
+    assert found.exit_code == 130
+    assert "give the command again" in found.stderr
+    assert len(list((tmp_path / "results" / "synthetic").glob("*.safetensors"))) == 1
+    monkeypatch.setattr(running, "_compute", compute)
+    monkeypatch.setattr(reporting, "write", unwritten)
+    assert answer("validation", "--quick", "--out", tmp_path, "--jobs", 1)["experiments"][0]["tasks"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nonsense",), "there is no experiment 'nonsense'"),
+        (("all", "synthetic"), "leave the other names out"),
+        (("synthetic", "--hai", "nowhere"), "--hai 'nowhere'"),
+        (("synthetic", "--swat", "nowhere"), "--swat 'nowhere'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    found = call(*arguments, "--out", tmp_path)
+    assert found.exit_code == 2
+    assert words in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    (tmp_path / "file").write_text("")
+    found = call("synthetic", "--out", tmp_path / "file")
+    assert found.exit_code == 2
+    assert "give a directory" in found.stderr
