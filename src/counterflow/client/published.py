@@ -125,6 +125,13 @@ def _begin(state: ClientState) -> tuple[ClientState, tuple[Message, ...]]:
 
 def _send(state: ClientState, gradient_norm: float) -> tuple[ClientState, AugmentedStates]:
     states = state.model.states(state.theta, state.phi)
+    if not np.isfinite(gradient_norm) or not np.isfinite(states.sum()):
+        raise OptionError(
+            f"training diverged at unit {state.unit!r} in round {state.round}. If step sizes were given "
+            f"(eta_1={state.steps.eta_1}, eta_2={state.steps.eta_2}, gamma_1={state.steps.gamma_1}, "
+            f"gamma_2={state.steps.gamma_2}, or at the server), leave them out to use derived ones; else put the "
+            "measurements on a common scale"
+        )
     message = AugmentedStates(state.unit, state.round, gradient_norm, states, state.phi)
     return replace(state, sent=states), message
 

@@ -68,6 +68,14 @@ BAD = {
         cf.OptionError,
         "diverged",
     ),
+    "steps that diverge at a unit first": (
+        lambda: train(
+            RECORDING, PLANT.locals(), solver="gradient", xi=1e4, rounds=400,
+            **dict.fromkeys(("eta_1", "eta_2", "gamma_1", "gamma_2", "alpha_A", "alpha_B"), 0.01),
+        ),
+        cf.OptionError,
+        "diverged at unit",
+    ),
     "watching compressed rows": (
         lambda: train(RECORDING, PLANT.locals(), watch=lambda *_: None, compress=True), cf.OptionError, "compress=False"
     ),
