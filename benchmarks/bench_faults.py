@@ -439,7 +439,7 @@ def disks(sites: Sites) -> list[str]:
             rows.append(f"| {name} | {when} | {type(follower.error).__name__}: {said} | {sites.checked(job)} |")
             print(rows[-1], flush=True)
     return [
-        "## Full disks: the home of a site on a tmpfs of 4 MB, filled to the last byte, then freed",
+        "## Full disks: the home of a site on a tmpfs with 4 MB left, filled to the last byte, then freed",
         "",
         "The log of the site says 'No space left on device'; the same job goes on when there is space.",
         "",
@@ -455,7 +455,9 @@ def _small(home: Path) -> Iterator[None]:
     """The folder on a small file system of its own, with all that was in it; and back again."""
     beside = home.with_name("beside")
     shutil.copytree(home, beside)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", str(home)], check=True)
+    used = sum(place.stat().st_size + 4096 for place in beside.rglob("*"))
+    options = f"size={used + (4 << 20)},mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(home)], check=True)
     try:
         shutil.copytree(beside, home, dirs_exist_ok=True)
         yield
