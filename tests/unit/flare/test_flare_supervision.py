@@ -328,3 +328,25 @@ def test_what_a_wrong_command_is_told(tmp_path: Path) -> None:
         assert (code, text in said) == (2, True), said
         assert said.startswith("counterflow: "), said
     assert not Path(new).exists() or not list(Path(new).iterdir())
+
+
+def test_a_job_process_ends_with_its_parent(tmp_path: Path) -> None:
+    """Killed, so that it cannot tell; the child has nothing to do but to live."""
+    psutil = pytest.importorskip("psutil")
+    child = (
+        "import time, os; from counterflow.federation.flare.processes import end_with_parent; end_with_parent(0.05); "
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    )
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", starts])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    pid = int((tmp_path / "pid").read_text())
+    assert psutil.pid_exists(pid)
+    parent.kill()
+    parent.wait()
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -24,6 +24,8 @@ from nvflare.apis.signal import Signal
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.flare import envelope, jobs
+from counterflow.federation.flare.filter import CANNOT
+from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.flare.push import push
 from counterflow.federation.flare.serving import serve
 from counterflow.federation.flare.site import CoordinatorSite
@@ -32,6 +34,7 @@ from counterflow.federation.parts import save_server
 
 _LOOK = 0.2  # seconds between two looks at whether the job was aborted
 _PAUSE = 0.5  # seconds before a plant that was not reached is tried again
+_START = 30.0  # seconds that a plant may take for its first answer of a run, at least
 _PATIENCE = 20.0  # seconds for the first try, twice that for the next; a plant that is asked again answers the same
 
 
@@ -63,6 +66,7 @@ class CoordinatorController(Controller):
         self._site: CoordinatorSite | None = None
         self._exchanges = self._bytes_up = self._bytes_down = 0
         self._over = threading.Event()
+        self._heard: set[str] = set()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """FLARE calls this first; there is nothing to prepare."""
@@ -79,6 +83,7 @@ class CoordinatorController(Controller):
         """FLARE calls this; the job is over when it returns."""
         self._site = CoordinatorSite.of_kit(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
         self._say(fl_ctx, "running")
+        end_with_parent()
         try:
             if self._job.method == QUESTIONS:
                 self._serve(abort_signal, fl_ctx)
@@ -129,6 +134,7 @@ class CoordinatorController(Controller):
                 if arrival is None:
                     return  # aborted
                 self._exchanges += 1
+                self._heard.add(arrival.unit)
                 sent = asked.pop(arrival.unit)
                 for sequence, data in envelope.unpacked(arrival.content, arrival.unit):
                     self._bytes_up += len(data)
@@ -158,7 +164,9 @@ class CoordinatorController(Controller):
         engine: Any,
     ) -> None:
         """Put a plant's answer into ``arrivals``; until the deadline it is tried again if the plant is not reached."""
-        deadline, patience = time.monotonic() + self._deadline, _PATIENCE
+        # at first a plant has its process to start
+        given = self._deadline if unit in self._heard else max(self._deadline, _START)
+        deadline, patience = time.monotonic() + given, _PATIENCE
         code, content = "", dict[str, Any]()
         try:
             while True:
@@ -185,6 +193,11 @@ class CoordinatorController(Controller):
                 return arrival
             if abort_signal.triggered:
                 break
+            if arrival.code == CANNOT:
+                raise ProtocolError(
+                    f"unit {arrival.unit!r} could not answer: its disk is full, or another process has its session; "
+                    "the reason stands in that plant's process log"
+                )
             if arrival.code:
                 raise ProtocolError(
                     f"unit {arrival.unit!r} refused ({arrival.code}); the reason stands in that plant's audit log and "

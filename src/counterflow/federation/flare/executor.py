@@ -12,9 +12,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from counterflow.errors import CounterflowError, ProtocolError
+from counterflow.errors import CounterflowError, ProtocolError, StorageError
 from counterflow.federation.flare import envelope, jobs
-from counterflow.federation.flare.filter import guarding
+from counterflow.federation.flare.filter import CANNOT, guarding
+from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.flare.site import PlantSite
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.machines import UnitData
@@ -29,7 +30,8 @@ class PlantExecutor(Executor):
     """Carries envelopes to the plant's session and back.
 
     What goes wrong is told to the coordinator as a refusal without a reason: a reason may quote a measurement. It
-    stands in the plant's audit log and in the log of its FLARE process.
+    stands in the plant's audit log and in the log of its FLARE process. A plant that cannot answer now, because its
+    disk is full or another process has its session, says just that.
 
     Parameters
     ----------
@@ -39,6 +41,7 @@ class PlantExecutor(Executor):
     def __init__(self, job: str) -> None:
         super().__init__()
         self._turn = threading.Lock()
+        self._watched = False
         self._job = Job.from_text(jobs.decoded(job))
         self._site: PlantSite | None = None
         self._own: UnitData | None = None
@@ -65,7 +68,7 @@ class PlantExecutor(Executor):
             return Shareable(envelope.packed(replies))
         except CounterflowError as error:
             self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            return make_reply(CANNOT if isinstance(error, StorageError) else ReturnCode.EXECUTION_EXCEPTION)
 
     def _taken_in(self, site: PlantSite, arrived: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         session, replies = self._session, []
@@ -85,6 +88,9 @@ class PlantExecutor(Executor):
 
     def _opened(self, fl_ctx: FLContext) -> PlantSite:
         if self._site is None:
+            if not self._watched:
+                end_with_parent()
+                self._watched = True
             site = PlantSite.of_kit(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
             if fl_ctx.get_identity_name() != site.unit:
                 raise ProtocolError(

@@ -13,6 +13,7 @@ from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.flare import envelope
 from counterflow.federation.guard import Guard
 
+CANNOT = ReturnCode.HANDLER_EXCEPTION  # what a plant says that would answer, and cannot now
 _guards: list[Guard] = []  # a job has a process of its own, and in it one guard
 
 
@@ -31,27 +32,27 @@ class OutgoingFilter(Filter):
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """FLARE calls this before a result leaves."""
         try:
-            refused = self._checked(shareable)
+            refusal = self._checked(shareable)
         except CounterflowError as error:
             self._audit(error)
             self.log_error(fl_ctx, f"kept here: {error}", fire_event=False)
             return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
-        return make_reply(ReturnCode.EXECUTION_EXCEPTION) if refused else self._copied(shareable)
+        return make_reply(refusal) if refusal else self._copied(shareable)
 
     @staticmethod
-    def _checked(shareable: Shareable) -> bool:
-        """Whether the executor refused; raises if anything in the result may not leave."""
+    def _checked(shareable: Shareable) -> str:
+        """The code of a refusal of the executor's, if it is one; raises if anything in the result may not leave."""
         headers = shareable.get(ReservedHeaderKey.HEADERS) or {}
         content = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
         if not content and set(headers) == {ReservedHeaderKey.RC}:
-            return True
+            return str(CANNOT if headers[ReservedHeaderKey.RC] == CANNOT else ReturnCode.EXECUTION_EXCEPTION)
         if headers:
             raise ProtocolError(f"a result has the headers {str(sorted(map(str, headers)))[:200]}, and may have none")
         messages = envelope.unpacked(content, _guards[0].unit if _guards else "")
         for sequence, data in messages:
             if not _guards or not _guards[0].approved(data):
                 raise ProtocolError(f"message {sequence} of {len(data)} bytes was not approved by this plant's guard")
-        return False
+        return ""
 
     @staticmethod
     def _copied(shareable: Shareable) -> Shareable:

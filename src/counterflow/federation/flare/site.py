@@ -146,10 +146,13 @@ class CoordinatorSite:
     def write_state(self, job_id: str, **fields: Any) -> None:
         """Say how far a job is; readers see the last state or this one, never a part of it."""
         path = self.home / "states" / f"{job_id}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".part")
-        draft.write_text(json.dumps(fields), encoding="utf-8")
-        draft.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(fields), encoding="utf-8")
+            draft.replace(path)
+        except OSError:
+            return  # a full disk: the journal says so, and is what counts
 
     def state(self, job_id: str) -> dict[str, Any]:
         """How far a job is; empty if it has not begun."""
