@@ -625,7 +625,7 @@ def test_gradients_beyond_all_measure_are_refused_and_change_nothing(size: float
         plant.receive(0, everybody.coordinator.outgoing()[0].data)
         shape = (RECORDING.steps, MODELS["boiler"].states)
         huge = StateGradients("boiler", 0, False, False, 2.0, False, np.full(shape, size), np.full(shape, size))
-        with pytest.raises(ProtocolError):
+        with pytest.raises(OptionError, match="diverged at unit 'boiler'"):
             plant.receive(1, encode(huge))
         assert plant.due == 1
         agree(everybody.run(), "penalty gradient")
