@@ -35,8 +35,9 @@ install: $(VENV)/.dev
 demo: $(VENV)/.run
 	$(BIN)/counterflow demo --out $(DEMO_OUT)
 
+# a file's tests share one worker: those between machines share one federation
 test: $(VENV)/.dev
-	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

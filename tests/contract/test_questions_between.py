@@ -26,7 +26,7 @@ from counterflow.federation.loopback import Federation
 from counterflow.federation.machines import UnitData
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import LIFETIME, PlantQuestions, QuestionBox, RemoteServer
+from counterflow.federation.question_box import LIFETIME, PlantQuestions, QuestionBox, RemoteServer, digest_of
 from counterflow.federation.question_service import QuestionService
 from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
 from counterflow.runtime import questions
@@ -75,7 +75,7 @@ class Asking:
 
     def remote(self, patience: float = 20.0) -> RemoteServer:
         saved = saved_unit(self.home / self.unit, self.unit)
-        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit.states, patience)
+        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit.states, saved.latest, patience)
 
     @contextmanager
     def running(self) -> Iterator[RemoteServer]:
@@ -343,7 +343,7 @@ def test_nobody_there_is_said_and_nothing_is_left_behind(asking: Asking) -> None
 def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> None:
     """Asked, and the process or the reply gone before the answer: it is asked again. A late answer is dropped."""
     service = asking.service()
-    name = asking.box.put([encode(Ask("turbine", "forecast", 0, 2))])
+    name = asking.box.put([encode(Ask("turbine", "forecast", 0, 2))], digest_of(asking.standing))
     first = asking.plant()
     first.exchange([], 0.0)  # the terms, and the question
     second = asking.plant()
@@ -358,6 +358,21 @@ def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> 
     assert second.exchange(answers, 0.0) == []
     (data,) = asking.box.answer(name, 0.0)
     assert decode(data).mean.shape == (2, 2)
+
+
+def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -> None:
+    """The coordinator answers about its latest fit: questions about that one wait for it, others are refused."""
+    part = saved_unit(asking.home / "turbine", "turbine").part
+    other = Job("fit-2", "sufficient", asking.job.inputs, options={"tol": 1e-5})
+    renamed = Job("fit-1", "sufficient", asking.job.inputs, created="2001-01-01T00:00:00+00:00")
+    states = part.unit.states
+    with asking.running():
+        for job in (other, renamed):
+            asked = replace(part, link=None)
+            with pytest.raises(cf.OptionError, match=r"about job 'fit-1' now, not about 'fit-"):
+                asked.effect(RemoteServer(job, asking.box, 601, states, False, 20.0), "boiler", {"u1": 1.0})
+            with pytest.raises(StorageError, match="no answer"):
+                asked.effect(RemoteServer(job, asking.box, 601, states, True, 0.5), "boiler", {"u1": 1.0})
 
 
 def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

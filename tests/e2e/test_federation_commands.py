@@ -30,10 +30,7 @@ from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
 from counterflow.federation.flare.plant_folder import PlantFolder
 from counterflow.plant.model_file import load_model
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # FLARE's own, in the operator's connection
-    pytest.mark.xdist_group("federation commands"),  # one federation for all of them
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
 
 UNITS = ("boiler", "turbine", "condenser")
 SCRIPT = Path(__file__).parents[2] / "examples" / "three-plants" / "run.sh"

@@ -32,10 +32,7 @@ from counterflow.federation.machines import server_part
 from counterflow.federation.parts import questions_about
 from counterflow.privacy import Ledger, ledger_path
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # FLARE's own, in the operator's connection
-    pytest.mark.xdist_group("flare"),  # one federation for all of them
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
 
 UNITS = ("boiler", "turbine")
 POLICY = """unit = "{unit}"
@@ -184,6 +181,7 @@ class TestTogether:
             "answered",
         ] * 2
         _nobody_but_the_server_gives_a_plant_tasks(running, run)
+        _nobody_without_its_key_speaks_to_a_plants_own_processes(running)
         assert running.operator is not None
         running.operator.abort(run)
 
@@ -269,6 +267,36 @@ def _nobody_but_the_server_gives_a_plant_tasks(made: Loopback, run: str) -> None
     )
     assert f"Counterflow drops a message: {OPERATOR} asks boiler" in _log(made, "localhost")
     assert "task_id=mine" not in _log(made, "boiler")
+
+
+def _nobody_without_its_key_speaks_to_a_plants_own_processes(made: Loopback) -> None:
+    """Their port is open to all users of the machine, and any of them can read it off a command line."""
+    import psutil
+
+    (job, *_) = [process for process in processes.running(made.kits["boiler"]) if process.job]
+    (parent,) = [argument for argument in psutil.Process(job.pid).cmdline() if "://localhost:" in argument]
+    assert parent.startswith("stcp://")
+    port = int(parent.rpartition(":")[2])
+    startup = made.kits["boiler"] / "startup"
+    assert _shakes_hands(port, (startup / "client.crt", startup / "client.key"))
+    assert not _shakes_hands(port, None)
+    assert not _shakes_hands(port, _self_signed(made.root))
+
+
+def _shakes_hands(port: int, own: tuple[Path, Path] | None) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if own is not None:
+        context.load_cert_chain(*own)
+    with socket.create_connection(("localhost", port), timeout=5) as plain:
+        try:
+            with context.wrap_socket(plain) as line:
+                line.settimeout(2)
+                return line.recv(1) != b""
+        except TimeoutError:
+            return True  # it listens
+        except OSError:
+            return False
 
 
 FOREIGN = {  # name: (plant, with code of its own, privacy scope, what the logs must say)

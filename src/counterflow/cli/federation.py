@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,13 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def root() -> None:
+    """Fits between machines that do not trust each other; needs pip install 'counterflow[federation]'."""
+    os.umask(0o077)  # whatever a party writes is its own
+
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The party's folder; it tells who this is.")]
 AnswerFormat = Annotated[Format, typer.Option("--format", help="What to print.")]
@@ -193,6 +201,9 @@ def fit(
     delta: Annotated[float | None, typer.Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
     window: Annotated[int | None, typer.Option(help="With privacy: measurements protected as one (1).")] = None,
     from_logs: Annotated[bool, typer.Option("--from-logs", help="Plants have no models.")] = False,
+    begins: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the fit (0).")] = None,
     deadline: Annotated[int, typer.Option(min=1, help="Seconds that a plant may take for one answer.")] = 600,
     patience: Annotated[float, typer.Option(min=1, help="Seconds without news after which to give up.")] = 3600.0,
@@ -216,6 +227,7 @@ def fit(
         delta=delta,
         window=window,
         from_logs=from_logs,
+        begins=begins,
         seed=seed,
         deadline=deadline,
         patience=patience,

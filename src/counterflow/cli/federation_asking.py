@@ -7,7 +7,8 @@ from pathlib import Path
 
 from counterflow.cli import output, whatif
 from counterflow.cli.output import Format
-from counterflow.errors import OptionError
+from counterflow.errors import OptionError, StorageError
+from counterflow.federation.flare import party, processes
 from counterflow.federation.flare.plant_folder import PlantFolder
 
 
@@ -33,6 +34,8 @@ def ask(
     output.check_kind(out, ("json", "csv", "png"), force)
     plant = PlantFolder.open(folder)
     view = plant.site.view(fit, patience)
+    if party.supervisor(plant.folder) is None and (plant.kit is None or not processes.running(plant.kit)):
+        raise StorageError(f"{plant.label} is not running, so it can ask nobody: counterflow federation start {folder}")
     if not set_to:
         for name, value in (("--start", start), ("--stop", stop)):
             if value is not None:

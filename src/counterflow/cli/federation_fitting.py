@@ -39,6 +39,7 @@ def fit(
     delta: float | None,
     window: int | None,
     from_logs: bool,
+    begins: str | None,
     seed: int | None,
     deadline: int,
     patience: float,
@@ -54,6 +55,7 @@ def fit(
         "seed": seed,
         "privacy": _privacy(epsilon, delta, window),
         "from_logs": from_logs,
+        "begins": begins,
     }
     given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
     job = _job(coordinator, job_id, given)
@@ -65,8 +67,13 @@ def fit(
     began = time.monotonic()
     try:
         with _progress(coordinator, job, answer_format) as tell:
+
+            def news(state: dict[str, Any]) -> None:
+                _refuse_removed(coordinator, job)
+                tell(state)
+
             state = follow(
-                coordinator.operator_kit, coordinator.site, job, deadline=deadline, patience=patience, progress=tell
+                coordinator.operator_kit, coordinator.site, job, deadline=deadline, patience=patience, progress=news
             )
     except KeyboardInterrupt:
         typer.echo(
@@ -84,14 +91,18 @@ def fit(
         raise typer.Exit(output.NOT_CONVERGED)
 
 
+def _refuse_removed(coordinator: CoordinatorFolder, job: Job) -> None:
+    gone = [unit for unit in job.units if unit not in coordinator.plants()]
+    if gone and coordinator.site.state(job.id).get("state") != "finished":
+        raise OptionError(f"{job.id}: its unit {gone[0]!r} was removed; start a new job, without --id.")
+
+
 def _job(coordinator: CoordinatorFolder, job_id: str | None, given: dict[str, Any]) -> Job:
     """A new job, or that of the same name, if it is the same."""
     known = coordinator.job(job_id) if job_id else None
     if known is None:
         return coordinator.new_job(job_id or "", **given)
-    gone = [unit for unit in known.units if unit not in coordinator.plants()]
-    if gone and coordinator.site.state(known.id).get("state") != "finished":
-        raise OptionError(f"--id {known.id}: its unit {gone[0]!r} was removed; start a new job, without --id.")
+    _refuse_removed(coordinator, known)
     if given:
         again = replace(coordinator.new_job(known.id, **given), created=known.created)
         if again.to_text() != known.to_text():
@@ -134,8 +145,9 @@ def _show(told: dict[str, Any]) -> None:
         f"({status['message']})",
         style="bold" if status["converged"] else "red",
     )
+    rounds = f"{traffic['rounds']} round{'s' * (traffic['rounds'] != 1)}"
     output.show_text(
-        f"{traffic['rounds']} rounds with {', '.join(told['units'])}; {traffic['bytes_up']:,} bytes came up, "
+        f"{rounds} with {', '.join(told['units'])}; {traffic['bytes_up']:,} bytes came up, "
         f"{traffic['bytes_down']:,} went down"
     )
     output.show_text(f"the coordinator's part: {told['saved']}; every plant has its own")

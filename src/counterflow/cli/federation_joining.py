@@ -82,10 +82,10 @@ def join(
         assert fingerprint is not None
         assert log is not None
         require_flare()
-        recording, found = read_log(log)
+        recording, found, begins = read_log(log)
         made = PlantFolder.create(
             folder, unit, federation, fingerprint, recording, _model(model) or found.get(unit), _policy(policy),
-            organisation or "", budget,
+            organisation or "", budget, begins,
         )  # fmt: skip
         _tell_asked(made, folder, answer_format)
         return
@@ -115,8 +115,8 @@ def join(
         return
     if log is None and model is None and policy is None:
         raise OptionError(f"{plant.label} has asked to join: give --welcome FILE, or --log, --model or --policy anew.")
-    recording_now, found = read_log(log) if log is not None else (None, {})
-    plant.bind(recording_now, _model(model) or found.get(plant.unit), _policy(policy))
+    recording_now, found, begins = read_log(log) if log is not None else (None, {}, "")
+    plant.bind(recording_now, _model(model) or found.get(plant.unit), _policy(policy), begins)
     replaced = [name for name, value in (("log", log), ("model", model), ("policy", policy)) if value is not None]
     if answer_format is Format.json:
         _print("federation join", folder=plant.folder, unit=plant.unit, state="rebound", replaced=replaced)
@@ -180,16 +180,17 @@ def remove(folder: Path, unit: str, *, answer_format: Format) -> None:
         output.show_notes([f"these jobs cannot be finished without it: {', '.join(open_jobs)}; start new ones."])
 
 
-def read_log(path: Path) -> tuple[Recording, dict[str, LocalModel]]:
-    """A unit's log, and models if the file names any; of a file with several units, one is the plant's."""
+def read_log(path: Path) -> tuple[Recording, dict[str, LocalModel], str]:
+    """A unit's log, models if the file names any, and when it begins; of several units, one is the plant's."""
     kind = path.suffix.lower()
     if kind == ".safetensors":
-        return Recording.load(path), {}
+        return Recording.load(path), {}, ""
     if kind == ".toml":
         from counterflow.cli.federation_file import read_federation
 
         read = read_federation(path)
-        return read.recording, dict(read.models or {})
+        begins = "" if read.preparation is None else read.preparation.start
+        return read.recording, dict(read.models or {}), begins if ":" in begins else ""
     raise OptionError(
         f"--log {str(path)!r}: give a recording (.safetensors), or a .toml that says which columns are inputs "
         'and which are outputs: [units.boiler], log = "boiler.csv", inputs = ["valve"], outputs = ["pressure"].'
@@ -222,6 +223,11 @@ def _tell_asked(plant: PlantFolder, folder: Path, answer_format: Format) -> None
     output.show_text(f"Unit {plant.unit} asks to join {plant.federation}.", style="bold")
     output.show_text(f"Send to the coordinator: {plant.join_file}")
     output.show_text(f"key, to compare by telephone: {plant.key}")
+    own = plant.site.own()
+    when = (
+        f", the first of {own.begins}" if own.begins else "; it has no times, so its rows are taken to be the others'"
+    )
+    output.show_text(f"log: {len(own.y)} rows{when}; {'with a' if own.model is not None else 'no'} local model")
     output.show_text(f"policy, yours to change: {plant.folder / 'policy.toml'} ({policy_line(policy)})")
     output.show_text(f"With its answer: counterflow federation join {folder} --welcome {plant.unit}.welcome")
 

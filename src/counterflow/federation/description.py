@@ -47,13 +47,14 @@ class Description:
     outputs: int
     rows: int
     states: int | None = None
+    begins: str = ""
     model: LocalModel | None = field(default=None, repr=False, compare=False)  # what a private release is accounted by
 
     @classmethod
     def of(cls, own: UnitData) -> Description:
         """Of what a unit brings to a job."""
         states = None if own.model is None else own.model.states
-        return cls(own.unit.name, own.unit.input_names, own.unit.n_outputs, len(own.y), states, own.model)
+        return cls(own.unit.name, own.unit.input_names, own.unit.n_outputs, len(own.y), states, own.begins, own.model)
 
     def check(self, message: Message, rounds: int | None, uses_inputs: bool = True) -> None:
         """ProtocolError if the message cannot be one of this plant, or to it, whoever has sent it.

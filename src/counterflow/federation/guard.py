@@ -134,6 +134,12 @@ class Guard:
                 f"unit {own.unit!r}: {job.label} says that its inputs are {', '.join(job.input_names(own.unit))}; they "
                 f"are {', '.join(own.inputs)}: the coordinator must name them alike and in this order"
             )
+        if job.begins and own.begins != job.begins:
+            raise ProtocolError(
+                f"unit {own.unit!r}: {job.label} is about logs whose first row is of {job.begins}; this one's is of "
+                f"{own.begins or 'no time that is known'}: bring a log of that period (join --log), or ask the "
+                "coordinator to fit with --begins"
+            )
         if job.method == QUESTIONS:
             return  # a plant that puts no questions says in such a job who may ask about it
         if job.method not in policy.methods:

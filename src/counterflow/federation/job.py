@@ -26,7 +26,7 @@ LARGEST_TEXT = 1 << 20
 MOST_UNITS = 1000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed")
-_KEYS = ("format", "id", "method", "units", "options", "seed", "privacy", "from_logs", "dt", "created")
+_KEYS = ("format", "id", "method", "units", "options", "seed", "privacy", "from_logs", "dt", "created", "begins")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,8 @@ class Job:
     from_logs : units have no models, the server identifies the system ("sufficient" only).
     dt : seconds between rows.
     created : UTC, ISO 8601. Nothing depends on it: clocks may differ.
+    begins : time of row 0 of every unit's log, as the logs say it; a unit whose log begins at another time takes no
+        part. "": rows are taken to be of the same moments.
 
     Examples
     --------
@@ -61,6 +63,7 @@ class Job:
     from_logs: bool = False
     dt: float = 1.0
     created: str = ""
+    begins: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
@@ -87,6 +90,10 @@ class Job:
         if not _is_time(self.created):
             raise OptionError(
                 f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r:.80}"
+            )
+        if not isinstance(self.begins, str) or len(self.begins) > 60 or not (self.begins or "x").isprintable():
+            raise OptionError(
+                f"{self.label}: begins must be the time of the first row as text, got {self.begins!r:.80}"
             )
         self._check_options()
         self._check_privacy()
@@ -162,6 +169,7 @@ class Job:
             "from_logs": self.from_logs,
             "dt": self.dt,
             "created": self.created,
+            "begins": self.begins,
         }
 
     def to_text(self) -> str:
@@ -201,7 +209,7 @@ class Job:
             privacy = Privacy(**settings)
         if not isinstance(table["created"], str) or not table["created"]:
             raise OptionError(f"job: created must be a time, got {table['created']!r:.80}")
-        plain = {name: table[name] for name in ("id", "method", "options", "seed", "from_logs", "dt", "created")}
+        plain = {name: table[name] for name in _KEYS if name not in ("format", "units", "privacy")}
         return cls(inputs=inputs, privacy=privacy, **plain)
 
 

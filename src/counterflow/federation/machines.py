@@ -33,7 +33,8 @@ FloatArray = NDArray[np.float64]
 class UnitData:
     """What a unit brings to a job; it stays at the unit.
 
-    ``y`` (T+1, D), ``u`` (T+1, U); ``model`` None: it has a log only. ``estimator`` None: a Kalman filter.
+    ``y`` (T+1, D), ``u`` (T+1, U); ``model`` None: it has a log only. ``estimator`` None: a Kalman filter. ``begins``:
+    time of row 0, "" if the log has none.
     """
 
     unit: Unit
@@ -41,6 +42,7 @@ class UnitData:
     u: FloatArray
     model: LocalModel | None = None
     estimator: client.Estimator | None = None
+    begins: str = ""
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,7 @@ class SavedUnit:
     part: UnitPart
     rows: int
     digest: str
+    latest: bool = True  # no later fit is finished here
 
     def require_log(self, own: UnitData) -> None:
         """DataError unless the log is the one that the fit rests on."""
@@ -191,7 +192,7 @@ def saved_unit(home: Path, unit: str, fit: str | None = None) -> SavedUnit:
         good = False
     if not good:
         raise StorageError(f"unit {unit!r}: {folder / LOG_FILE} is not what a fit writes; run the job again")
-    return SavedUnit(job, part, rows, digest)
+    return SavedUnit(job, part, rows, digest, chosen == known[-1])
 
 
 # ---- files

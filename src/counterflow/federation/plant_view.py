@@ -44,7 +44,7 @@ class PlantView:
         self._saved, self._own = saved, own
         self.part: UnitPart = saved.part
         self.unit = saved.part.unit.name
-        self._server = RemoteServer(saved.job, box, saved.rows, saved.part.unit.states, patience)
+        self._server = RemoteServer(saved.job, box, saved.rows, saved.part.unit.states, saved.latest, patience)
         job = saved.job
         known = tuple(self.part.unit if name == self.unit else self._server.unit(name) for name in job.units)
         self.plant = KnownUnits(known, job.dt)

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from counterflow import errors
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
 from counterflow.federation.durable import make_folder, write_whole
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.parts import link_of
+from counterflow.federation.parts import link_of, questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.turns import pack, unpack
 from counterflow.plant import Unit
@@ -49,7 +50,7 @@ class QuestionBox:
     >>> import tempfile
     >>> box = QuestionBox(Path(tempfile.mkdtemp()))
     >>> question = box.put([b"what if"])
-    >>> box.waiting() == [question], box.read(question)
+    >>> box.waiting() == [question], box.read(question)[1]
     (True, [b'what if'])
     >>> box.settle(question, [b"this"])
     >>> box.answer(question, patience=0), box.waiting()
@@ -59,22 +60,26 @@ class QuestionBox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, messages: Sequence[bytes]) -> str:
-        """Put a question in; its name."""
+    def put(self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True) -> str:
+        """Put a question in; its name.
+
+        ``about``: digest of the standing job that may answer it; ``fit``: the job that it is about, and whether that
+        is the ``latest``, for which it waits.
+        """
         make_folder(self.folder)
         if len(self.waiting()) >= MOST:
             raise StorageError(f"federation: {MOST} questions wait in {self.folder}: see that the plant's site runs")
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        write_whole(self._path(name, "question"), pack({"question": name}, messages))
+        write_whole(self._path(name, "question"), pack({"about": about, "fit": fit[:100], "latest": latest}, messages))
         return name
 
     def waiting(self) -> list[str]:
         """Questions without an answer, the oldest first."""
         return sorted(place.stem for place in self._fresh("question") if not self._path(place.stem, "answer").exists())
 
-    def read(self, name: str) -> list[bytes]:
-        """The messages of a question; none if it has gone."""
-        return self._read(name, "question") or []
+    def read(self, name: str) -> tuple[dict[str, Any], list[bytes]]:
+        """What a question is about, and its messages; none if it has gone."""
+        return self._read(name, "question") or ({}, [])
 
     def settle(self, name: str, messages: Sequence[bytes]) -> None:
         """Put its answer beside a question that is still there."""
@@ -98,7 +103,7 @@ class QuestionBox:
                         "plant and the coordinator run and that the coordinator has a finished fit; then ask again"
                     )
                 time.sleep(LOOK)
-            return found
+            return found[1]
         finally:
             for kind in ("question", "answer"):
                 self._path(name, kind).unlink(missing_ok=True)
@@ -119,7 +124,7 @@ class QuestionBox:
             else:
                 yield place
 
-    def _read(self, name: str, kind: str) -> list[bytes] | None:
+    def _read(self, name: str, kind: str) -> tuple[dict[str, Any], list[bytes]] | None:
         path = self._path(name, kind)
         try:
             if path.stat().st_size > LARGEST:
@@ -129,7 +134,7 @@ class QuestionBox:
             return None
         except OSError as error:
             raise StorageError(f"federation: {path} cannot be read: {error.strerror or error}") from error
-        return unpack(data, str(path))[1]
+        return unpack(data, str(path))
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,7 @@ class RemoteServer:
     box : of this plant.
     recorded : rows of this plant's log at the fit.
     states : of this plant.
+    latest : whether no later fit is finished here; the coordinator answers about the latest only.
     patience : seconds to wait for an answer.
     """
 
@@ -149,6 +155,7 @@ class RemoteServer:
     box: QuestionBox
     recorded: int
     states: int
+    latest: bool = True
     patience: float = 60.0
 
     @property
@@ -175,7 +182,8 @@ class RemoteServer:
         if watch is not None:
             for message in asked:
                 watch(message, True)
-        name = self.box.put([encode(message) for message in asked])
+        about = digest_of(questions_about(self.job))
+        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest)
         parts: list[Answer] = []
         for data in self.box.answer(name, self.patience):
             message = decode(data)
@@ -264,9 +272,16 @@ class PlantQuestions:
     def _next(self) -> Numbered:
         for name in self._box.waiting():
             try:
-                messages = self._box.read(name)
+                table, messages = self._box.read(name)
                 if not messages:
                     continue
+                if table.get("about") != digest_of(self._job):
+                    if table.get("latest") is True:
+                        continue  # the coordinator will come to it
+                    raise OptionError(
+                        f"the coordinator answers questions about job {self._job.options['of']!r} now, not about "
+                        f"{str(table.get('fit'))!r}: leave --fit out, or ask for that job to be run again"
+                    )
                 if not self._asking["answers"]:
                     raise errors.PrivacyError(
                         f"unit {self.guard.unit!r} may put no questions by its own policy (answers.allowed)"
@@ -287,6 +302,11 @@ class PlantQuestions:
 
     def _settle(self, name: str, error: CounterflowError) -> None:
         self._box.settle(name, [encode(refusal_of(self.guard.unit, error))])
+
+
+def digest_of(job: Job) -> str:
+    """Tells one standing job from another."""
+    return hashlib.sha256(job.to_text().encode()).hexdigest()
 
 
 def refusal_of(unit: str, error: CounterflowError) -> Refused:

@@ -160,6 +160,17 @@ def test_jobs_that_a_plant_takes_no_part_in(
     assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "job")
 
 
+def test_a_log_that_begins_at_another_time_takes_no_part(audit: Audit) -> None:
+    job = replace(PLAIN, begins="2026-01-01 06:00:00")
+    own = Description.of(OWN)
+    with pytest.raises(ProtocolError, match=r"06:00:05.*--begins"):
+        Guard(job, replace(own, begins="2026-01-01 06:00:05"), OPEN, audit)
+    with pytest.raises(ProtocolError, match="no time that is known"):
+        Guard(job, own, OPEN, audit)
+    Guard(job, replace(own, begins="2026-01-01 06:00:00"), OPEN, audit)
+    Guard(PLAIN, replace(own, begins="2026-01-01 06:00:00"), OPEN, audit)
+
+
 def test_a_plant_that_puts_no_questions_says_who_may_ask_about_it(audit: Audit) -> None:
     job = Job("ask", "questions", INPUTS, {"of": "fit"})
     closed = guard(audit, job, replace(OPEN, methods=(), answers=False))

@@ -58,6 +58,8 @@ def test_a_job_survives_its_text(job: Job) -> None:
         ({"method": "questions", "options": {"of": "a", "tol": 1.0}}, "one option, 'of'"),
         ({"seed": -1}, "seed"),
         ({"seed": True}, "seed"),
+        ({"begins": 3}, "begins"),
+        ({"begins": "2026\n"}, "begins"),
         ({"dt": 0}, "dt"),
         ({"from_logs": 1}, "from_logs"),
         ({"method": "penalty", "from_logs": True}, "from_logs"),

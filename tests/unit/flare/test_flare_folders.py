@@ -100,7 +100,8 @@ def test_approve_and_welcome(world: World, coordinator: CoordinatorFolder, boile
     joined = boiler.welcome(welcome)
     assert joined.kit is not None
     assert certificates.fingerprint(joined.kit / "startup" / "client.crt") == issued
-    assert joined.welcome(tmp_path / "nothing") == joined  # done before
+    with pytest.raises(cf.StorageError, match="cannot be read"):
+        joined.welcome(tmp_path / "nothing")
     assert PlantFolder.open(boiler.folder).kit == joined.kit
     local = json.loads((joined.kit / "local" / "counterflow.json").read_text())
     assert local == {"unit": "boiler", "home": str(boiler.folder)}
@@ -319,8 +320,12 @@ def test_folders_are_one_party_for_good(world: World, boiler: PlantFolder, tmp_p
 
 def test_other_data_for_a_plant(world: World, boiler: PlantFolder) -> None:
     longer = world.plant.simulate(80, rng=9)
-    boiler.bind(longer, None)
+    boiler.bind(longer, None, begins="2026-01-01 06:00:00")
     assert len(boiler.site.own().y) == 81
+    boiler.bind(None, None, 'unit = "boiler"\n')
+    assert boiler.site.own().begins == "2026-01-01 06:00:00"
+    for name in ("log.safetensors", "log.json", "policy.toml", "model.safetensors"):
+        assert (boiler.folder / name).stat().st_mode & 0o077 == 0, name
     assert boiler.site.own().model is not None
     with pytest.raises(cf.OptionError, match="join anew"):
         boiler.bind(cf.random_plant(units=UNITS, inputs=3, rng=1).simulate(20, rng=2), None)
@@ -330,6 +335,14 @@ def test_other_data_for_a_plant(world: World, boiler: PlantFolder) -> None:
     assert not boiler.policy.demanded
     with party.supervising(boiler.folder), pytest.raises(cf.StorageError, match="runs: stop it first"):
         boiler.bind(longer, None)
+
+
+def test_logs_that_begin_at_different_times_are_not_joined_row_by_row(coordinator: CoordinatorFolder) -> None:
+    same = {"boiler": "2026-01-01 06:00:00", "turbine": "2026-01-01 06:00:00"}
+    assert coordinator._common_beginning(same) == "2026-01-01 06:00:00"
+    assert coordinator._common_beginning({**same, "pump": ""}) == ""
+    with pytest.raises(cf.OptionError, match=r"turbine 2026-01-01 06:00:05.*--begins"):
+        coordinator._common_beginning({**same, "turbine": "2026-01-01 06:00:05"})
 
 
 def test_unit_files_are_what_systemd_takes(world: World, coordinator: CoordinatorFolder, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path)
     local = plant / "local"
     assert sorted(path.name for path in local.iterdir()) == [
         "authorization.json",
+        "comm_config.json",
         "counterflow.json",
         "privacy.json",
         "resources.json",

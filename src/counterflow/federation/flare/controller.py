@@ -213,11 +213,13 @@ class CoordinatorController(Controller):
         assert self._site is not None
         self._site.write_state(
             self._job.id,
-            **more,
             state=state,
             reason=reason,
             run=str(fl_ctx.get_job_id()),
-            exchanges=self._exchanges,
-            bytes_up=self._bytes_up,
-            bytes_down=self._bytes_down,
+            **{
+                "exchanges": self._exchanges,
+                "bytes_up": self._bytes_up,
+                "bytes_down": self._bytes_down,
+                **more,
+            },
         )

@@ -241,6 +241,7 @@ class CoordinatorFolder:
         seed: int = 0,
         privacy: Privacy | None = None,
         from_logs: bool = False,
+        begins: str | None = None,
     ) -> Job:
         """A job of the plants that are members now (``units``: of these, in this order), from their cards."""
         known = self.plants()
@@ -259,6 +260,8 @@ class CoordinatorFolder:
                 f"{self.label}: the plants' rows are not equally far apart: {told}. Choose some by --units."
             )
         inputs = {unit: known[unit].card.inputs for unit in chosen}
+        if begins is None:
+            begins = self._common_beginning({unit: known[unit].card.begins for unit in chosen})
         return Job(
             job_id or self._free_id(),
             method,
@@ -268,7 +271,18 @@ class CoordinatorFolder:
             privacy=privacy,
             from_logs=from_logs,
             dt=steps.pop(),
+            begins=begins,
         )
+
+    def _common_beginning(self, told: Mapping[str, str]) -> str:
+        """When the plants' logs begin, as they said when they joined; "" if one of them does not know."""
+        if len({begins for begins in told.values() if begins}) > 1:
+            listed = ", ".join(f"{unit} {begins}" for unit, begins in told.items() if begins)
+            raise OptionError(
+                f"{self.label}: the plants' logs begin at different times: {listed}. Row k must be of the same moment "
+                "everywhere: let them bring logs of one period, and give its beginning by --begins, or use --units."
+            )
+        return next(iter(told.values())) if all(told.values()) else ""
 
     def _free_id(self) -> str:
         taken = {path.stem for path in (self.folder / "jobs").glob("*.json")}

@@ -103,7 +103,12 @@ class PlantExecutor(Executor):
                 guarding(self._questions.guard)
             else:
                 guard = site.guard(self._job, audit, own)
-                self._session, self._own = site.session(self._job, guard, own), own
+                try:
+                    self._session, self._own = site.session(self._job, guard, own), own
+                except StorageError:
+                    raise
+                except CounterflowError as error:  # such as a model that is missing
+                    guard.refuse("job", self._job.to_text().encode(), error)
                 guarding(guard)
             self._site = site
         return self._site

@@ -124,6 +124,8 @@ def refusal_of(me: str, own: str, speaker: str, message: Message) -> str:
     origin, destination = _root(message, MessageHeaderKey.ORIGIN), _root(message, MessageHeaderKey.DESTINATION)
     asks = message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ
     if me != SERVER:
+        if speaker and speaker != me:
+            return f"{speaker} speaks to a plant's own processes"
         return f"{origin} asks, and is not the server" if asks and origin not in (SERVER, me) else ""
     if speaker and speaker != own:
         operates = "@" in speaker and is_valid_admin_client_name(origin)

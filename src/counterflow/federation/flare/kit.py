@@ -8,6 +8,7 @@ resources.json      one class may be built from a job; logs are not streamed; jo
                     (``gate.JobGate``); commands that no job of ours needs are not even registered (``gate.PlantLock``)
 authorization.json  no role may ship code, run shell commands or operate the site
 privacy.json        one scope, whose filter lets approved bytes out and nothing else (``filter.OutgoingFilter``)
+comm_config.json    a site's own processes speak to each other with its certificate, and to nobody without
 counterflow.json    where this site keeps its sessions and, at a plant, which unit it is: never taken from a job
 ==================  =================================================================================================
 """
@@ -130,6 +131,11 @@ def harden(kit: Path, home: Path, unit: str = "", members: Path | None = None) -
         "resources.json": _server_resources(home, subject(kit)[0], members) if server else _plant_resources(home),
         "authorization.json": {"format_version": "1.0", "permissions": permissions()},
         LOCAL_FILE: {"unit": unit, "home": str(home)},
+        "comm_config.json": {
+            "allow_adhoc_conns": False,
+            # between a site's own processes, too: other users of the machine see the port, and could speak to a job
+            "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
+        },
     }
     if not server:
         files["privacy.json"] = {

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGEST = 1_000_000  # bytes of a file, and of all that is in it
 _CARD, _SIGNATURE, _REQUEST = "card.json", "card.sig", "request.zip"
-_KEYS = ("format", "unit", "organisation", "federation", "inputs", "dt")
+_KEYS = ("format", "unit", "organisation", "federation", "inputs", "dt", "begins")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Card:
     federation: str
     inputs: tuple[Channel, ...]
     dt: float
+    begins: str = ""  # time of the log's first row
 
     def to_json(self) -> dict[str, Any]:
         """In plain types."""
@@ -67,6 +68,7 @@ class Card:
             "federation": self.federation,
             "inputs": unit["inputs"],
             "dt": self.dt,
+            "begins": self.begins,
         }
 
     @classmethod
@@ -81,9 +83,10 @@ class Card:
                 raise OptionError(f"{key!r} of a card must be text, got {found[key]!r:.80}")
         told = Job("card", "sufficient", {"unit": ()}).to_json()  # a job knows how to check channels
         told |= {"units": [{"name": found["unit"], "inputs": found["inputs"]}], "dt": found["dt"]}
+        told |= {"begins": found["begins"]}
         job = Job.from_json(told)
         who = Participant(found["unit"], "plant", found["organisation"])
-        return cls(who.name, who.organisation, found["federation"], job.inputs[who.name], job.dt)
+        return cls(who.name, who.organisation, found["federation"], job.inputs[who.name], job.dt, job.begins)
 
 
 @dataclass(frozen=True)

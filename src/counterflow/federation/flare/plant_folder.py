@@ -54,6 +54,7 @@ class PlantFolder:
         policy: str = "",
         organisation: str = "",
         budget: float = BUDGET,
+        begins: str = "",
     ) -> PlantFolder:
         """Make a key, put log, model and policy (its text) in place, and write the ``.join`` file.
 
@@ -61,6 +62,7 @@ class PlantFolder:
         ----------
         policy : "" for ``default_policy``.
         budget : epsilon of the ledger that is opened if the policy names one that does not exist.
+        begins : time of the log's first row.
         """
         if "." in unit:
             raise OptionError(f"--unit {unit!r}: the name of a unit on several machines has no dot.")
@@ -74,7 +76,7 @@ class PlantFolder:
         _check_model(recording, model, unit)
         folder = folder.absolute()
         with party.new(folder, "join"):
-            PlantSite(unit, folder).bind(recording, model, text)
+            PlantSite(unit, folder).bind(recording, model, text, begins)
             made = cls(folder, federation, expected, unit, organisation, None)
             made._open_budget(budget)
             made._ask_to_join(recording)
@@ -123,9 +125,9 @@ class PlantFolder:
 
     def welcome(self, file: Path) -> PlantFolder:
         """Take the coordinator's answer: the kit, hardened. The same again is no error."""
+        data = letters.read_welcome(file, self.unit)
         if self.kit is not None:
             return self
-        data = letters.read_welcome(file, self.unit)
         signed = self.folder / f"{self.unit}.signed.zip"
         try:
             signed.write_bytes(data)
@@ -160,7 +162,7 @@ class PlantFolder:
         who = Participant(self.unit, "plant", self.organisation)
         request = certificates.request(self.folder, self.federation, who)
         inputs = _own(recording, self.unit).unit.inputs
-        card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt)
+        card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt, self.site.begins)
         letters.write_join(self.join_file, card, self.folder / "request" / f"{self.unit}.key", request)
 
     def _refuse_running(self) -> None:
@@ -176,7 +178,7 @@ class PlantFolder:
             )
         kit.harden(self.kit, self.folder, self.unit)
 
-    def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "") -> None:
+    def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "", begins: str = "") -> None:
         """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""
         self._refuse_running()
         kept = Recording.load(self.folder / "log.safetensors")
@@ -192,7 +194,7 @@ class PlantFolder:
         chosen = recording if recording is not None else kept
         _check_model(chosen, model if model is not None else self.site.own().model, self.unit)
         text = policy or (self.folder / "policy.toml").read_text("utf-8")
-        self.site.bind(chosen, model, text)
+        self.site.bind(chosen, model, text, None if recording is None else begins)
 
     def _open_budget(self, budget: float) -> None:
         policy = self.policy

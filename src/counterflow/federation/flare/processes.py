@@ -75,6 +75,7 @@ def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
+            umask=0o077,
             start_new_session=True,  # an interrupt at the terminal is for whoever started us, who then calls stop
         )
 

@@ -32,6 +32,8 @@ def serve(
 ) -> None:
     """Answer until it is ``over``; ``tell`` is called with who is served, who is not and why."""
     served: dict[str, str] = dict.fromkeys(units, "not reached yet")  # "" if it is
+    counts = {"exchanges": 0, "bytes_up": 0, "bytes_down": 0}  # exchanges in which something was said
+    counting = threading.Lock()
     ended = threading.Event()
 
     def attend(unit: str) -> None:
@@ -40,8 +42,13 @@ def serve(
             try:
                 code, content = push(engine, unit, answers, HELD)
                 if code == ReturnCode.OK:
-                    answers = service.receive(unit, envelope.unpacked(content, unit))
+                    asked, told_down = envelope.unpacked(content, unit), answers
+                    answers = service.receive(unit, asked)
                     served[unit] = ""
+                    with counting:
+                        counts["exchanges"] += bool(asked)
+                        counts["bytes_up"] += sum(len(data) for _, data in asked)
+                        counts["bytes_down"] += sum(len(data) for _, data in told_down)
                     continue
                 served[unit] = f"it refuses ({code}); see its logs" if code else "not reached"
             except Exception as error:  # whatever it is, the others are served, and this unit is tried again
@@ -59,6 +66,7 @@ def serve(
             now = {
                 "serving": [unit for unit in units if not served[unit]],
                 "missing": {unit: why for unit, why in served.items() if why},
+                **counts,
             }
             if now != told and time.monotonic() - since > TELL:
                 tell(now)

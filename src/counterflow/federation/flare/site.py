@@ -3,7 +3,7 @@
 ::
 
     home/                       of a plant                     of the server
-      log.safetensors           its log, one unit
+      log.safetensors           its log, one unit; log.json: when it begins
       model.safetensors         its local model, if it has one
       policy.toml               what may leave
       audit.jsonl               what has left                  what was asked, and refused
@@ -60,21 +60,41 @@ class PlantSite:
             raise StorageError(f"federation: {kit} is not the kit of a plant")
         return cls(local.unit, local.home)
 
-    def bind(self, recording: Recording, model: LocalModel | None, policy: str) -> None:
-        """Put the plant's own log, model and policy (its text) into its folder; other units' parts are not taken."""
+    def bind(self, recording: Recording, model: LocalModel | None, policy: str, begins: str | None = None) -> None:
+        """Put the plant's own log, model and policy (its text) into its folder; other units' parts are not taken.
+
+        ``begins``: time of the log's first row, "" if it has none; None: as it was.
+        """
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         Recording({self.unit: recording[self.unit]}, recording.dt).save(self.home / "log.safetensors")
         Policy.from_text(policy, self.home / "policy.toml")
         (self.home / "policy.toml").write_text(policy, encoding="utf-8")
         if model is not None:
             save_model(model, self.home / "model.safetensors")
+        if begins is not None:
+            (self.home / "log.json").write_text(json.dumps({"begins": begins}), encoding="utf-8")
+        for name in ("log.safetensors", "log.json", "policy.toml", "model.safetensors"):
+            if (self.home / name).exists():
+                (self.home / name).chmod(0o600)
 
     def own(self) -> UnitData:
         """What the plant brings to a job."""
         recording = Recording.load(self.home / "log.safetensors")
         part = recording[self.unit]
         model = self.home / "model.safetensors"
-        return UnitData(part.unit, part.y, part.u, load_model(model) if model.exists() else None)
+        known = load_model(model) if model.exists() else None
+        return UnitData(part.unit, part.y, part.u, known, begins=self.begins)
+
+    @property
+    def begins(self) -> str:
+        """Time of the log's first row; "" if it is not known."""
+        path = self.home / "log.json"
+        if not path.exists():
+            return ""
+        try:
+            return str(json.loads(path.read_text("utf-8"))["begins"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"unit {self.unit!r}: {path} cannot be read ({error}); bind the log again") from error
 
     def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
         """The guard of one job."""
