@@ -12,10 +12,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import counterflow as cf
 from counterflow.federation.coordinator_session import CoordinatorSession
@@ -59,25 +57,15 @@ class Loopback:
 
     def make(self, policy: str = OPEN_POLICY) -> Loopback:
         """Keys, certificates, kits and what each plant brings."""
-        port, admin_port = free_ports(2)
-        coordinator = self.root / "coordinator"
+        (port,) = free_ports(1)
         parties = [
             Participant("localhost", "server", "coordinator"),
             Participant(OPERATOR, "operator", "coordinator"),
             *(Participant(unit, "plant", f"{unit}_works") for unit in self.units),
         ]
-        (self.root / "user").mkdir(parents=True)
-        with mock.patch.dict(os.environ, HOME=str(self.root / "user")):  # FLARE keeps notes in ~/.nvflare
-            print_of_authority = certificates.found(coordinator, "loopback", "localhost", port, admin_port)
-
-            def admit(who: Participant) -> None:
-                own = self.root / who.name
-                asked = certificates.request(own, "loopback", who)
-                signed = certificates.approve(coordinator, asked, who)
-                self.kits[who.name] = certificates.assemble(own, signed, print_of_authority)
-
-            with ThreadPoolExecutor(2) as pool:
-                list(pool.map(admit, parties))
+        folders = {self.root / who.name: who for who in parties}
+        _, kits = certificates.establish(self.root / "coordinator", "loopback", "localhost", port, folders)
+        self.kits.update(kits)
         kit.harden(self.kits["localhost"], self.root / "localhost" / "home")
         for unit in self.units:
             kit.harden(self.kits[unit], self.root / unit / "home", unit)

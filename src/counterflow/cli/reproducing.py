@@ -1,0 +1,130 @@
+"""``counterflow reproduce``: the paper's figures and tables, with verdicts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from counterflow import experiments
+from counterflow._version import __version__
+from counterflow.cli import output
+from counterflow.cli.output import Format
+from counterflow.errors import OptionError, StorageError
+from counterflow.experiments import drawing, reporting, running
+from counterflow.experiments.experiment import Experiment, Request, Task
+from counterflow.experiments.store import Store
+
+INTERRUPTED = 130
+
+
+def reproduce(
+    asked: Sequence[str],
+    out: Path,
+    *,
+    quick: bool,
+    jobs: int,
+    hai: Path | None,
+    swat: Path | None,
+    force: bool,
+    answer_format: Format,
+) -> None:
+    """Compute what is missing, write the report, tell the verdicts."""
+    if "list" in asked:
+        _list(answer_format)
+        return
+    chosen = _chosen(asked)
+    request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
+    if out.exists() and not out.is_dir():
+        raise StorageError(f"--out {str(out)!r} is a file: give a directory.")
+    with drawing.styled():  # without matplotlib, say so before hours of work
+        pass
+    wanted = {each.name: each.tasks(request) for each in chosen}
+    store = Store(out, quick)
+    every = [task for tasks in wanted.values() for task in tasks]
+    try:
+        with _progress(answer_format) as watch:
+            found = running.run(every, store, jobs, force, watch)
+    except KeyboardInterrupt:
+        typer.echo(f"counterflow: stopped; what was done is kept in {str(out)!r}: give the command again.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    chapters = [reporting.chapter(each, [found[store.key(task)] for task in wanted[each.name]]) for each in chosen]
+    page, text = reporting.write(chapters, out, quick)
+    if answer_format is Format.json:
+        print(output.as_json(_as_json(chapters, page, text, request)))
+        return
+    for each in chapters:
+        rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
+        output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
+    output.show_text("")
+    told = ", ".join(f"{count} {verdict}" for verdict, count in reporting.counts(chapters).items() if count)
+    output.show_text(f"verdicts: {told}")
+    output.show_text(f"  report: {page} (and {text.name}, figures)")
+
+
+def _chosen(asked: Sequence[str]) -> list[Experiment]:
+    if "all" in asked:
+        if len(asked) > 1:
+            raise OptionError("'all' is every experiment: leave the other names out.")
+        return [experiments.named(name) for name in experiments.names()]
+    return [experiments.named(name) for name in dict.fromkeys(asked)]
+
+
+def _existing(option: str, path: Path | None) -> Path | None:
+    if path is not None and not path.exists():
+        raise OptionError(f"{option} {str(path)!r}: there is no such file or directory.")
+    return path
+
+
+def _list(answer_format: Format) -> None:
+    found = [experiments.named(name) for name in experiments.names()]
+    if answer_format is Format.json:
+        listed = [{"name": e.name, "title": e.title, "paper": e.paper, "question": e.question} for e in found]
+        print(output.as_json({"version": __version__, "command": "reproduce", "experiments": listed}))
+        return
+    rows = [[each.name, each.title, each.paper] for each in found]
+    output.show_table("Experiments", ["name", "what", "in the paper"], rows, left=3)
+
+
+@contextmanager
+def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None] | None]:
+    if answer_format is Format.json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        line = shown.add_task("tasks", total=None)
+
+        def watch(task: Task, done: int, total: int) -> None:
+            shown.update(line, description=task.experiment, completed=done, total=total)
+
+        yield watch
+
+
+def _as_json(chapters: Sequence[reporting.Chapter], page: Path, text: Path, request: Request) -> dict[str, object]:
+    return {
+        "version": __version__,
+        "command": "reproduce",
+        "quick": request.quick,
+        "report": {"html": page, "markdown": text},
+        "experiments": [
+            {
+                "name": each.experiment.name,
+                "title": each.experiment.title,
+                "tasks": each.tasks,
+                "seconds": each.seconds,
+                "figures": list(each.drawings),
+                "claims": [
+                    {"subject": c.subject, "paper": c.paper, "ours": c.ours, "verdict": c.verdict, "why": c.why}
+                    for c in each.claims
+                ],
+            }
+            for each in chapters
+        ],
+    }

@@ -1,0 +1,249 @@
+"""Figures for print and screen: one look for all of them.
+
+A drawing is a caption and some panels. The same panels are laid out for a page (up to three in a row, 7.2 inches wide)
+and for a telephone (one below the other), with one legend for all. Colours are those of Okabe and Ito, which people
+with any colour vision can tell apart, and each comes with a line style and a marker of its own, so that grey print
+will do.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.errors import OptionError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FloatArray = NDArray[np.float64]
+
+INK, MUTED, GRID = "#1c2126", "#59636e", "#dcdcd5"
+BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)), (0, (8, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+BAND = "Lines are means, bands the range from the least to the largest of the Monte-Carlo runs."
+BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
+FORMATS = ("svg", "pdf", "png")
+_DPI = 200
+_WIDE, _SINGLE, _NARROW, _HEIGHT = 7.2, 4.8, 3.7, 2.25  # inches: page, one panel alone, telephone; row of panels
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "counterflow",  # the same figure, the same bytes
+    "pdf.fonttype": 42,  # letters that printers and search engines can read
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are alike everywhere
+    "font.size": 8,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 8,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.facecolor": "none",
+    "figure.facecolor": "white",
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: a title, and a function that draws on it. Lines with labels go to the figure's legend."""
+
+    title: str
+    draw: Callable[[Axes], None]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the report: its caption (which says what bands and bars are) and its panels."""
+
+    caption: str
+    panels: tuple[Panel, ...]
+    columns: int = 3
+
+
+def compose(drawing: Drawing, narrow: bool = False) -> Figure:
+    """The figure, for a page or for a narrow screen."""
+    with styled():
+        from matplotlib.figure import Figure  # not pyplot: no global state, no display
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        columns = 1 if narrow else min(drawing.columns, len(drawing.panels))
+        rows = -(-len(drawing.panels) // columns)
+        width = _NARROW if narrow else _WIDE if len(drawing.panels) > 1 else _SINGLE
+        layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.05)
+        figure = Figure(figsize=(width, _HEIGHT * rows + 0.3), dpi=_DPI, layout=layout)  # letters are wider at 100
+        grid = figure.add_gridspec(rows, columns)
+        for k, panel in enumerate(drawing.panels):
+            axes = figure.add_subplot(grid[divmod(k, columns)])
+            axes.set_title(panel.title)
+            panel.draw(axes)
+        _legend(figure, width)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it is laid out now; each format would do so again
+        return figure
+
+
+def _legend(figure: Figure, width: float) -> None:
+    """One legend above all panels, each entry once."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if not entries:
+        return
+    # letters that are seen, roughly, also of mathematics
+    lengths = [len(re.sub(r"\\[a-z]+|[${}_^]", "", label)) for label in entries]
+    columns = next(n for n in range(len(entries), 0, -1) if n == 1 or _legend_width(lengths, n) < width)
+    figure.set_figheight(figure.get_figheight() + 0.19 * (-(-len(entries) // columns) - 1))
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside upper left", ncols=columns, handlelength=2.4, borderpad=0.2
+    )
+
+
+def _legend_width(lengths: Sequence[int], columns: int) -> float:
+    """Inches of a legend whose entries, of so many letters, are filled in column by column."""
+    longest = [int(part.max()) for part in np.array_split(np.array(lengths), columns)]  # as matplotlib divides them
+    return sum(0.65 + 0.065 * length for length in longest)
+
+
+def band(
+    axes: Axes, x: FloatArray, runs: Sequence[FloatArray] | FloatArray, label: str, colour: int = 0, line: int = -1
+) -> None:
+    """The mean of several runs as a line, and the range from the least to the largest of them as a band."""
+    stacked = np.atleast_2d(np.asarray(runs, np.float64))
+    shade, style = COLOURS[colour % len(COLOURS)], LINES[(colour if line < 0 else line) % len(LINES)]
+    axes.plot(x, stacked.mean(axis=0), color=shade, linestyle=style, label=label, zorder=3)
+    if len(stacked) > 1:
+        axes.fill_between(x, stacked.min(axis=0), stacked.max(axis=0), color=shade, alpha=0.18, linewidth=0, zorder=2)
+
+
+def points(
+    axes: Axes, x: Sequence[float] | FloatArray, runs: Sequence[FloatArray] | FloatArray, label: str, colour: int = 0
+) -> None:
+    """The mean of several runs at each x as a marker on a line, with a bar from the least to the largest of them."""
+    stacked = np.atleast_2d(np.asarray(runs, np.float64))
+    middle = stacked.mean(axis=0)
+    bars = np.maximum(0.0, np.stack([middle - stacked.min(axis=0), stacked.max(axis=0) - middle]))
+    axes.errorbar(
+        x,
+        middle,
+        yerr=bars if len(stacked) > 1 else None,
+        color=COLOURS[colour % len(COLOURS)],
+        linestyle=LINES[colour % len(LINES)],
+        marker=MARKERS[colour % len(MARKERS)],
+        capsize=2,
+        elinewidth=0.9,
+        label=label,
+        zorder=3,
+    )
+
+
+def rounds_axis(axes: Axes, logarithmic: bool = True) -> None:
+    """The x axis of a training: rounds, on a logarithmic scale, and a logarithmic y axis if asked for."""
+    log_axis(axes, "x")
+    axes.set_xlabel("round k + 1")
+    if logarithmic:
+        log_axis(axes, "y")
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float] | None = None) -> None:
+    """A logarithmic axis with few, plain numbers on it: after what is drawn on it, which tells how long it is."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
+    decades = float(np.log10(high / low))
+    subs = (1.0, 2.0, 3.0, 5.0, 7.0) if decades < 1 else (1.0, 3.0) if decades < 2 else (1.0,)
+    axis.set_major_locator(FixedLocator(list(ticks)) if ticks is not None else LogLocator(subs=subs, numticks=7))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+
+
+def _plain(value: float) -> str:
+    """A tick's number: as it is, or as a power of ten."""
+    if 0.999e-3 < value < 0.999e5:
+        return f"{value:g}"
+    power = int(np.floor(np.log10(value) + 1e-9))
+    digits = value / 10.0**power
+    return f"$10^{{{power}}}$" if abs(digits - 1) < 1e-6 else f"${digits:.3g}\\cdot 10^{{{power}}}$"
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Within it, matplotlib draws in the house style."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise OptionError("figures need matplotlib: install it with  pip install 'counterflow[plots]'") from error
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def files(drawing: Drawing) -> dict[str, bytes]:
+    """The figure as SVG, PDF and PNG (200 dots an inch), by ending."""
+    figure = compose(drawing)
+    return {ending: _saved(figure, ending) for ending in FORMATS}
+
+
+def narrow_svg(drawing: Drawing) -> bytes:
+    """The figure for a narrow screen."""
+    return _saved(compose(drawing, narrow=True), "svg")
+
+
+def _saved(figure: Figure, ending: str) -> bytes:
+    buffer = io.BytesIO()
+    undated: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with styled():
+        figure.savefig(buffer, format=ending, dpi=200, metadata=undated[ending])
+    return buffer.getvalue()
+
+
+def inline(svg: bytes, prefix: str, label: str) -> str:
+    """An SVG to stand inside HTML: ids made unique by ``prefix``, paper, ink and grid in the page's own colours."""
+    text = svg.decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\s+xmlns(:xlink)?="[^"]*"', "", text)
+    # a third larger than in print, if there is room
+    text = re.sub(
+        r'(<svg[^>]*?)\swidth="([\d.]+)pt"',
+        lambda found: f'{found[1]} style="max-width:{4 / 3 * float(found[2]):.0f}pt"',
+        text,
+        count=1,
+    )
+    text = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{prefix}", text)
+    text = text.replace("fill: #ffffff", "fill: none")
+    for colour, variable in ((INK, "--ink"), (MUTED, "--muted"), (GRID, "--grid"), (BLUE, "--blue")):
+        text = text.replace(colour, f"var({variable})")
+    text = re.sub(r"\n\s*", "\n", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)

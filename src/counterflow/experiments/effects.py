@@ -1,0 +1,107 @@
+"""How far an estimated plant is from the true one, by what is asked of it: couplings, and effects over a horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.plant import Plant, Recording, excitation
+
+FloatArray = NDArray[np.float64]
+Responses = Mapping[tuple[str, str], FloatArray]  # of (effect, cause): (horizon, outputs, inputs)
+
+HORIZON = 20  # rows over which effects are compared
+NOTHING = 1.0  # the relative error of the answer "no coupling", whatever the truth
+
+
+def pairs(plant: Plant) -> tuple[tuple[str, str], ...]:
+    """All (effect, cause) of different units."""
+    return tuple((m, n) for m in plant.names for n in plant.names if m != n)
+
+
+def between(plant: Plant, letter: str) -> NDArray[np.bool_]:
+    """Where the couplings stand in A or B.
+
+    Examples
+    --------
+    >>> from counterflow.plant import random_plant
+    >>> between(random_plant(units=2, states=1, inputs=1, rng=0), "B").tolist()
+    [[False, True], [True, False]]
+    """
+    mask = np.ones(getattr(plant, letter).shape, bool)
+    for name in plant.names:
+        columns = plant.state_slice(name) if letter == "A" else plant.input_slice(name)
+        mask[plant.state_slice(name), columns] = False
+    return mask
+
+
+def coupling_error(found: Plant, true: Plant, letter: str = "B") -> float:
+    """|X̂ - X| / |X| over all blocks between units; 1 is what "no coupling" gets, NaN if there is none.
+
+    Examples
+    --------
+    >>> from counterflow.plant import random_plant
+    >>> plant = random_plant(rng=0)
+    >>> coupling_error(without_couplings(plant), plant)
+    1.0
+    """
+    mask = between(true, letter)
+    one, other = getattr(found, letter)[mask], getattr(true, letter)[mask]
+    size = float(np.linalg.norm(other))
+    return float(np.linalg.norm(one - other)) / size if size else float("nan")
+
+
+def cosine(found: Plant, true: Plant) -> float:
+    """Of the angle between all B̂_mn and all B_mn: is the direction right, whatever the size? NaN if one is zero."""
+    mask = between(true, "B")
+    one, other = found.B[mask], true.B[mask]
+    size = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / size if size else float("nan")
+
+
+def without_couplings(plant: Plant, letters: str = "AB") -> Plant:
+    """The same units, each for itself."""
+    changed = {letter: np.where(between(plant, letter), 0.0, getattr(plant, letter)) for letter in letters}
+    return plant.replace(**changed)
+
+
+def responses(plant: Plant, horizon: int = HORIZON) -> dict[tuple[str, str], FloatArray]:
+    """What a held change of one by one of each input of a unit does to the outputs of each other unit.
+
+    Examples
+    --------
+    >>> from counterflow.plant import random_plant
+    >>> plant = random_plant(rng=0)
+    >>> found = responses(plant, 3)["unit2", "unit1"]
+    >>> found.shape, bool(np.allclose(found[0], plant.block("C", "unit2") @ plant.block("B", "unit2", "unit1")))
+    ((3, 8, 2), True)
+    """
+    held = plant.impulse_response(horizon).cumsum(axis=0)
+    return {(m, n): held[:, plant.output_slice(m), plant.input_slice(n)] for m, n in pairs(plant)}
+
+
+def effect_error(found: Responses, true: Responses) -> float:
+    """|Δ̂ - Δ| / |Δ| over all pairs of units in ``true``, inputs, outputs and rows; 1 is what "no effect" gets."""
+    gap = sum(float(((found[pair] - values) ** 2).sum()) for pair, values in true.items())
+    size = sum(float((values**2).sum()) for values in true.values())
+    return float(np.sqrt(gap / size)) if size else float("nan")
+
+
+def r_squared(found: Responses, true: Responses) -> float:
+    """1 - Σ(Δ̂ - Δ)² / ΣΔ²: the share of the effects that is explained; 0 is what "no effect" gets.
+
+    Examples
+    --------
+    >>> one = {("a", "b"): np.ones((2, 1, 1))}
+    >>> r_squared(one, one), r_squared({("a", "b"): np.zeros((2, 1, 1))}, one)
+    (1.0, 0.0)
+    """
+    return 1.0 - effect_error(found, true) ** 2
+
+
+def recorded(plant: Plant, steps: int, seed: int, pole: float = 0.0, mean: float = 0.0) -> Recording:
+    """A recording with Gaussian inputs of variance 1: white, or autoregressive, around a mean."""
+    drawn = excitation.autoregressive(plant, steps, seed, pole=pole)  # a pole of 0 is white
+    return plant.simulate(steps, rng=seed, inputs={name: u + mean for name, u in drawn.items()})

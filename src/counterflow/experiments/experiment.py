@@ -1,0 +1,204 @@
+"""What an experiment is: tasks, figures, and claims with verdicts that are computed, never written by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from counterflow.experiments.drawing import Drawing
+
+FloatArray = NDArray[np.float64]
+Value = float | str | FloatArray
+Verdict = Literal["agrees", "agrees in order of magnitude", "does not hold", "not comparable", "claim without number"]
+VERDICTS: tuple[Verdict, ...] = (
+    "agrees",
+    "agrees in order of magnitude",
+    "does not hold",
+    "not comparable",
+    "claim without number",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks of every experiment.
+
+    Parameters
+    ----------
+    quick : fewer repetitions, rows or rounds, to look rather than to judge.
+    hai, swat : the user's own files of the two real plants; None: generated stand-ins.
+    """
+
+    quick: bool = False
+    hai: Path | None = None
+    swat: Path | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work, small enough to be repeated if it is lost.
+
+    ``experiment`` names the one whose ``compute`` does it; several experiments may ask for the same task, and it is
+    then done once. ``settings`` are plain JSON values and say everything that the result depends on, seeds included.
+    """
+
+    experiment: str
+    settings: Mapping[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.settings[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A task that is done: its values by name, and how long it took.
+
+    Values are numbers, texts and arrays; a number or an entry that does not exist is NaN, never infinite.
+    """
+
+    task: Task
+    values: Mapping[str, Value]
+    seconds: float
+
+    def array(self, key: str) -> FloatArray:
+        return np.asarray(self.values[key], np.float64)
+
+    def number(self, key: str) -> float:
+        value = self.values[key]
+        assert isinstance(value, float), f"{key!r} is {type(value).__name__}"
+        return value
+
+    def text(self, key: str) -> str:
+        value = self.values[key]
+        assert isinstance(value, str), f"{key!r} is {type(value).__name__}"
+        return value
+
+
+Outcomes = Sequence[Outcome]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement or number of the paper beside ours.
+
+    Parameters
+    ----------
+    subject : what it is about, in a few words.
+    paper : the paper's number or sentence.
+    ours : what was measured.
+    verdict : by the rule that ``why`` states, from the results.
+    why : the rule, and what explains the outcome.
+    """
+
+    subject: str
+    paper: str
+    ours: str
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report, for numbers that no figure can show: a caption, a head, and rows of texts."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def no_tables(_: Outcomes) -> tuple[Table, ...]:
+    """Of an experiment whose figures say everything."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One result of the paper.
+
+    Parameters
+    ----------
+    name, title : for the command line, and for people.
+    paper : where it stands in the paper (section, figure or table).
+    question : what it is to show.
+    tasks : from a Request to the tasks, all of them independent of one another.
+    compute : does one task; a function of a module, so that worker processes can find it. The same task gives the
+        same values, in whatever process.
+    figures : from the outcomes of all tasks to drawings by name (letters, digits, hyphens).
+    claims : from the outcomes of all tasks to claims with verdicts.
+    choices : what we chose where the paper is silent, one sentence each.
+    text : what is seen, for the report; a sentence or two.
+    tables : from the outcomes of all tasks to tables.
+    revision : raised when ``compute`` changes what it gives, so that stored results of before are not used.
+    """
+
+    name: str
+    title: str
+    paper: str
+    question: str
+    tasks: Callable[[Request], tuple[Task, ...]]
+    compute: Callable[[Task], Mapping[str, Value]]
+    figures: Callable[[Outcomes], Mapping[str, Drawing]]
+    claims: Callable[[Outcomes], tuple[Claim, ...]]
+    choices: tuple[str, ...] = field(default=())
+    text: str = ""
+    tables: Callable[[Outcomes], tuple[Table, ...]] = no_tables
+    revision: int = 1
+
+
+def holds(claim: bool) -> Verdict:
+    """The verdict on a sentence that is either right or wrong here.
+
+    Examples
+    --------
+    >>> holds(3 > 2), holds(2 > 3)
+    ('agrees', 'does not hold')
+    """
+    return "agrees" if claim else "does not hold"
+
+
+def magnitude(paper: float, ours: float, otherwise: Verdict = "does not hold") -> Verdict:
+    """The verdict on a positive number: within a quarter of it, within a factor of ten, or ``otherwise``.
+
+    Examples
+    --------
+    >>> magnitude(1.0, 1.2), magnitude(1.0, 0.15), magnitude(1.0, 50.0)
+    ('agrees', 'agrees in order of magnitude', 'does not hold')
+    """
+    if not (math.isfinite(ours) and ours > 0):
+        return otherwise
+    ratio = max(paper / ours, ours / paper)
+    if ratio <= 1.25:
+        return "agrees"
+    return "agrees in order of magnitude" if ratio <= 10 else otherwise
+
+
+def mean_and_error(values: Sequence[float] | FloatArray) -> tuple[float, float]:
+    """Mean and its standard error (NaN for a single value).
+
+    Examples
+    --------
+    >>> mean_and_error([1.0, 2.0, 3.0])
+    (2.0, 0.5773502691896258)
+    """
+    array = np.asarray(values, np.float64)
+    error = float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.nan
+    return float(array.mean()), error
+
+
+def told(values: Sequence[float] | FloatArray, digits: int = 3) -> str:
+    """Mean and standard error of several runs as text.
+
+    Examples
+    --------
+    >>> told([1.0, 2.0, 3.0])
+    '2 ± 0.58'
+    """
+    mean, error = mean_and_error(values)
+    return f"{mean:.{digits}g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")

@@ -1,0 +1,287 @@
+"""Bytes and seconds of a round, against the paper's orders of growth."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow import client, runtime
+from counterflow.experiments.drawing import BARS, Drawing, Panel, log_axis, points
+from counterflow.experiments.experiment import Claim, Experiment, Outcomes, Request, Task, Value, Verdict, holds
+from counterflow.experiments.scalability import exponent
+from counterflow.plant import random_plant
+from counterflow.protocol import Message, encoded_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FloatArray = NDArray[np.float64]
+
+BASE: Mapping[str, int] = {"units": 4, "states": 2, "inputs": 2, "outputs": 8, "steps": 1000}
+# what is varied: its sizes, and its name for people
+AXES: Mapping[str, tuple[tuple[int, ...], str]] = {
+    "units": ((2, 4, 8, 16), "M"),
+    "states": ((2, 4, 8, 16), "P_m"),
+    "inputs": ((2, 4, 8, 16), "U_m"),
+    "outputs": ((8, 16, 32, 64), "D_m"),
+    "steps": ((1000, 4000, 16000), "T"),
+}
+# exponents of the paper's formulas when one size grows: (P, U sums over units, P, U of one unit)
+BYTES = {"units": (2.0, 1.0), "states": (1.0, 1.0), "inputs": (1.0, 1.0), "outputs": (0.0, 0.0)}
+SECONDS = {"units": (4.0, 2.0), "states": (2.0, 2.0), "inputs": (2.0, 2.0), "outputs": (0.0, 0.0)}
+ROUNDS, REPETITIONS, QUICK_REPETITIONS = 12, 5, 2
+WARM = 2  # rounds that are not counted: the first ones also introduce the units
+SLACK = 0.1  # an exponent may be above the formula's by so much, beside two standard errors
+
+
+class Stopwatch:
+    """Processor time between messages, by round: after a message that goes up it is the server's, else a unit's.
+
+    Processor time, not the clock's: other work on the machine must not count.
+    """
+
+    def __init__(self) -> None:
+        self.server: dict[int, float] = defaultdict(float)
+        self.units: dict[int, float] = defaultdict(float)
+        self.bytes: dict[int, float] = defaultdict(float)
+        self._last: tuple[dict[int, float], int] | None = None
+        self._since = 0.0
+
+    def __call__(self, message: Message, goes_up: bool) -> None:
+        now = time.thread_time()
+        if self._last is not None:
+            work, at = self._last
+            work[at] += now - self._since
+        at = int(getattr(message, "round", -1))
+        self.bytes[at] += encoded_size(message)
+        self._last = (self.server if goes_up else self.units), at
+        self._since = time.thread_time()  # what measuring costs is not counted
+
+
+def _compute(task: Task) -> Mapping[str, Value]:
+    plant = random_plant(
+        units=task["units"], states=task["states"], inputs=task["inputs"], outputs=task["outputs"], rng=task["run"]
+    )
+    recording = plant.simulate(task["steps"], rng=7000 + task["run"])
+    watch = Stopwatch()
+    options = {"solver": "gradient", "rounds": task["rounds"], "tol": 0.0, "compress": False}
+    found = runtime.fit(recording, plant.locals(), method="penalty", watch=watch, **options)
+    counted = range(WARM, task["rounds"] - 1)
+    sent = [client.sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    return {
+        "bytes": float(np.median([watch.bytes[k] for k in counted])),
+        "server": float(np.median([watch.server[k] for k in counted])),
+        "unit": float(np.median([watch.units[k] for k in counted])) / task["units"],
+        "raw": float(sum(8 * recording[n].y.size + 8 * recording[n].u.size for n in recording.names)),
+        "sufficient/bytes": float(sum(encoded_size(message) for message in sent)),
+        "total": float(found.traffic.bytes_up + found.traffic.bytes_down),
+    }
+
+
+def _tasks(request: Request) -> tuple[Task, ...]:
+    count = QUICK_REPETITIONS if request.quick else REPETITIONS
+    tasks = []
+    for axis, (sizes, _) in AXES.items():
+        for size in sizes:
+            settings = {**BASE, axis: size, "axis": axis, "rounds": ROUNDS}
+            tasks += [Task("overhead", {**settings, "run": run}) for run in range(count)]
+    return tuple(tasks)
+
+
+def by_size(outcomes: Outcomes, axis: str, key: str) -> FloatArray:
+    """A value of all runs: one row for each run, one column for each size."""
+    sizes = AXES[axis][0]
+    columns = [
+        [o.number(key) for o in outcomes if o.task["axis"] == axis and o.task[axis] == size] for size in sizes
+    ]  # fmt: skip
+    return np.array(columns).T
+
+
+def bounded(found: tuple[float, float], most: float) -> Verdict:
+    """Whether a fitted exponent is at most that of an O(...) statement.
+
+    Examples
+    --------
+    >>> bounded((1.0, 0.01), 2.0), bounded((2.5, 0.01), 2.0)
+    ('agrees', 'does not hold')
+    """
+    slope, error = found
+    return holds(slope - 2 * error <= most + SLACK)
+
+
+def _shown(found: tuple[float, float]) -> str:
+    slope, error = found
+    return f"{slope:.2f} ± {error:.1g}" if error > 1e-9 else f"{slope:.2f}, exactly"
+
+
+def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
+    claims = []
+    for axis in BYTES:
+        sizes, letter = AXES[axis]
+        found = exponent(sizes, by_size(outcomes, axis, "bytes"))
+        sums, one = BYTES[axis]
+        claims.append(
+            Claim(
+                f"Bytes of a round against {letter}",
+                f"O(M(P+U)): {_orders(letter, sums, one)}",
+                f"{letter}^({_shown(found)})",
+                bounded(found, sums),
+                f"Rule: the exponent is at most the formula's (+ {SLACK}). "
+                + {
+                    "units": "It is an upper bound; with sums over units in it, M counts twice.",
+                    "states": "A round carries h_a up and two gradients down, P_m numbers a row each.",
+                    "inputs": "Inputs are sent once, before the first round, not in every round.",
+                    "outputs": "No measurement crosses, whatever their number.",
+                }[axis],
+            )
+        )
+    rows = exponent(AXES["steps"][0], by_size(outcomes, "steps", "bytes"))
+    claims.append(
+        Claim(
+            "Bytes of a round against T",
+            "O(M(P+U)) per round: T is not in it",
+            f"T^({_shown(rows)})",
+            bounded(rows, 0.0),
+            f"Rule: the exponent is at most 0 (+ {SLACK}). Every round sends every row again: the formula is that of "
+            "one row.",
+        )
+    )
+    for axis in SECONDS:
+        sizes, letter = AXES[axis]
+        found = exponent(sizes, by_size(outcomes, axis, "server"))
+        sums, one = SECONDS[axis]
+        last = exponent(sizes[-2:], by_size(outcomes, axis, "server")[:, -2:])
+        claims.append(
+            Claim(
+                f"Seconds of the server in a round against {letter}",
+                f"O(M²P² + M²U²): {_orders(letter, sums, one)}",
+                f"{letter}^({_shown(found)}); from {sizes[-2]} to {sizes[-1]} alone {_shown(last)}",
+                bounded(last, sums),
+                f"Rule: the exponent between the two largest sizes, where overheads weigh least, is at most the "
+                f"formula's (+ {SLACK}).",
+            )
+        )
+    for who, key, most, formula in (
+        ("the server", "server", 0.0, "O(M²P² + M²U²): T is not in it"),
+        ("a client", "unit", 1.0, "O(T P_m²): T^1"),
+    ):
+        sizes, _ = AXES["steps"]
+        last = exponent(sizes[-2:], by_size(outcomes, "steps", key)[:, -2:])
+        claims.append(
+            Claim(
+                f"Seconds of {who} in a round against T",
+                formula,
+                f"T^({_shown(last)}) from {sizes[-2]} to {sizes[-1]} rows",
+                bounded(last, most),
+                f"Rule: the exponent between the two largest sizes is at most {most:g} (+ {SLACK})."
+                + (" The gradients the server sends have a row for every row." if who == "the server" else ""),
+            )
+        )
+    sizes, _ = AXES["states"]
+    last = exponent(sizes[-2:], by_size(outcomes, "states", "unit")[:, -2:])
+    claims.append(
+        Claim(
+            "Seconds of a client in a round against P_m",
+            "O(T P_m²): P_m^2",
+            f"P_m^({_shown(last)}) from {sizes[-2]} to {sizes[-1]}",
+            bounded(last, 2.0),
+            f"Rule: the exponent between the two largest sizes is at most 2 (+ {SLACK}). D_m is not in the formula, "
+            "though theta_m is P_m × D_m: see the figure.",
+        )
+    )
+    ratio = by_size(outcomes, "units", "sufficient/bytes") / by_size(outcomes, "units", "bytes")
+    raw = by_size(outcomes, "units", "sufficient/bytes") / by_size(outcomes, "units", "raw")
+    claims.append(
+        Claim(
+            "Bytes until the answer",
+            "only compact latent states are exchanged",
+            f"sufficient messages, all of them: {ratio.mean():.2f} of one published round, {raw.mean():.2f} of the raw "
+            f"data (D_m = {BASE['outputs']}); one published round: "
+            f"{(by_size(outcomes, 'units', 'bytes') / by_size(outcomes, 'units', 'raw')).mean():.2f} of the raw data",
+            holds(bool((by_size(outcomes, "units", "bytes") < by_size(outcomes, "units", "raw")).all())),
+            "Rule: one round is less than the raw data. A training has hundreds of rounds, so that its traffic is a "
+            "multiple of what it avoids to send.",
+        )
+    )
+    return tuple(claims)
+
+
+def _orders(letter: str, sums: float, one: float) -> str:
+    if sums == one:
+        return f"{letter}^{sums:g}"
+    return f"{letter}^{sums:g} as it defines P and U (sums over units), {letter}^{one:g} if they are one unit's"
+
+
+def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
+    def against(axis: str) -> Callable[[Axes], None]:
+        sizes, letter = AXES[axis]
+
+        def draw(axes: Axes) -> None:
+            points(axes, sizes, by_size(outcomes, axis, "bytes") / 1e6, "published, one round", 1)
+            points(axes, sizes, by_size(outcomes, axis, "sufficient/bytes") / 1e6, "sufficient messages, all", 0)
+            points(axes, sizes, by_size(outcomes, axis, "raw") / 1e6, "raw data", 3)
+            axes.set_xlabel(_long(axis, letter))
+            axes.set_ylabel("MB, all units, both ways")
+            log_axis(axes, "x", sizes)
+            log_axis(axes, "y")
+
+        return draw
+
+    def seconds(axis: str) -> Callable[[Axes], None]:
+        sizes, letter = AXES[axis]
+
+        def draw(axes: Axes) -> None:
+            points(axes, sizes, 1e3 * by_size(outcomes, axis, "server"), "server", 2)
+            points(axes, sizes, 1e3 * by_size(outcomes, axis, "unit"), "one client", 4)
+            axes.set_xlabel(_long(axis, letter))
+            axes.set_ylabel("milliseconds of a round")
+            log_axis(axes, "x", sizes)
+            log_axis(axes, "y")
+
+        return draw
+
+    names = ("units", "states", "inputs", "outputs", "steps")
+    bytes_panels = tuple(Panel(f"({'abcde'[k]}) {_title(axis)}", against(axis)) for k, axis in enumerate(names))
+    time_panels = tuple(Panel(f"({'abcde'[k]}) {_title(axis)}", seconds(axis)) for k, axis in enumerate(names))
+    others = f"Other sizes: M = {BASE['units']}, P_m = U_m = 2, D_m = {BASE['outputs']}, T = {BASE['steps']}. {BARS}"
+    sent = "Bytes of one round of the published method, of all that sufficient messages need, and of the raw data"
+    worked = "Processor time of one round of the published method (gradient steps on all rows)"
+    return {
+        "overhead-bytes": Drawing(f"{sent}, measured. {others}", bytes_panels),
+        "overhead-seconds": Drawing(f"{worked}, measured. {others}", time_panels),
+    }
+
+
+def _long(axis: str, letter: str) -> str:
+    words = {"units": "units", "states": "states of a unit", "inputs": "inputs of a unit"}
+    words |= {"outputs": "outputs of a unit", "steps": "rows"}
+    return f"{words[axis]}, ${letter}$"
+
+
+def _title(axis: str) -> str:
+    return {"units": "Units", "states": "States", "inputs": "Inputs", "outputs": "Outputs", "steps": "Rows"}[axis]
+
+
+OVERHEAD = Experiment(
+    name="overhead",
+    title="Communication and computation",
+    paper="Section 5.4 'Overhead' (orders of growth, no measurement given)",
+    question="Do bytes and seconds of a round grow as the paper says?",
+    tasks=_tasks,
+    compute=_compute,
+    figures=_figures,
+    claims=_claims,
+    choices=(
+        "One size varies at a time around M = 4, P_m = U_m = 2, D_m = 8, T = 1000; 5 plants (2 in a quick run); "
+        "exponents by least squares of logarithms, standard errors over the plants.",
+        "The published messages and gradient steps as between machines, on all rows (not the shortcut of one process); "
+        "bytes of the encoded messages. Medians over rounds 3 to 11 of 12.",
+        "Seconds are processor time of one core of the machine at hand, and differ a little from run to run.",
+    ),
+    text="The formulas are those of one row: a round carries, and works on, all T of them.",
+)

@@ -1,0 +1,182 @@
+"""The Monte-Carlo study that most of the paper's figures show: two units, two states, inputs and outputs each.
+
+One run of it (a plant, a recording, random initial parameters, a training) is one task, and serves the experiments
+on losses, disentanglement, validation, transfer functions and on the augmented Lagrangian alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow import runtime
+from counterflow.experiments.experiment import Outcome, Outcomes, Request, Task, Value, mean_and_error, told
+from counterflow.plant import Plant, Recording, excitation, random_plant
+
+FloatArray = NDArray[np.float64]
+
+UNITS = ("unit1", "unit2")
+LABELS = {"unit1": "client 1", "unit2": "client 2"}
+SHIFT_AT, SHIFT = 0.5, 2.0  # of the validation's inputs: where their mean jumps, and by how much
+POINTS = 160  # rounds of a training that are kept, evenly spaced on a logarithmic scale
+SETTINGS: dict[str, Any] = {"plant": 0, "steps": 2000, "xi": 10.0, "rho": 20.0, "rounds": 1500, "warm_rounds": 150}
+QUICK: dict[str, Any] = {**SETTINGS, "rounds": 500, "warm_rounds": 50}
+REPETITIONS, QUICK_REPETITIONS = 10, 4
+CHOICES = (
+    "The plant is random_plant(outputs=2, rng=0) with A_12 set to zero: P = U = D = 2 at each of two units as in the "
+    "paper, A_21, B_12 and B_21 not zero, local poles of modulus 0.5 to 0.9, process noise of variance 0.1, "
+    "measurement noise of variance 1. The paper gives no matrices, no noise levels and says nothing of B_12.",
+    "rng = 0 is the first seed from 0 on whose poles all have a real part of at least 0.2. It was chosen after rng = 1 had "
+    "been tried, where poles near -0.75 make the mean shift of the validation hardly visible; there the augmented clients "
+    "gained more (2.6 and 4.1 % instead of 0.7 and 1.6 %). All of experiments 1 to 5 rest on this one plant.",
+    "T = 2000 rows, inputs N(0, 1) as in the paper. Each of the 10 Monte-Carlo runs has its own recording and its own "
+    "initial parameters, N(0, 1) each; the paper says that initial values are drawn, and is silent about the data.",
+    "xi = 10, between the 0.1 to 1 that predict best and the 50 to 250 that the paper's tables of scalability imply. "
+    "Step sizes are derived from the data, not tuned; 1500 rounds of gradient steps (500 in a quick run), "
+    "after which the parameters do not move any more.",
+    "Seeds of run k = 0..9: 1000 + k of the recording, k of the initial parameters, 2000 + k of the new data.",
+)
+
+
+def plant_of(seed: int) -> Plant:
+    """The study's plant: unit 1 does not feel the states of unit 2.
+
+    Examples
+    --------
+    >>> plant_of(0).block("A", effect="unit1", cause="unit2").any()
+    np.False_
+    """
+    dense = random_plant(names=UNITS, outputs=2, rng=seed)
+    A = dense.A.copy()
+    A[dense.state_slice("unit1"), dense.state_slice("unit2")] = 0.0
+    return dense.replace(A=A)
+
+
+def runs(request: Request, method: str = "penalty") -> tuple[Task, ...]:
+    """The Monte-Carlo runs of one method."""
+    settings, count = (QUICK, QUICK_REPETITIONS) if request.quick else (SETTINGS, REPETITIONS)
+    return tuple(Task("synthetic", {**settings, "method": method, "run": k}) for k in range(count))
+
+
+def of_method(outcomes: Outcomes, method: str) -> list[Outcome]:
+    """Those outcomes that are Monte-Carlo runs of one method."""
+    return [outcome for outcome in outcomes if outcome.task.settings.get("method") == method]
+
+
+def series(trained: Outcomes, key: str) -> FloatArray:
+    """An array of every run, one row for each."""
+    return np.stack([run.array(key) for run in trained])
+
+
+def kept_rounds(rounds: int) -> NDArray[np.intp]:
+    """Indices of the rounds whose losses are kept: the first, the last, and evenly on a logarithmic scale.
+
+    Examples
+    --------
+    >>> kept_rounds(5).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    return np.unique(np.geomspace(1, rounds, POINTS).round().astype(np.intp)) - 1
+
+
+def compute(task: Task) -> Mapping[str, Value]:
+    """Train once, and keep the course of it, what it has found, and how well that predicts new data.
+
+    Series by round: ``server_loss`` (1/T Σ|r_s|² + ξ 1/T Σ|D|², for every method), ``disentanglement``, and for each
+    unit ``client_loss/..``, ``delta_d/..``; found: ``A``, ``B``, for each unit ``theta/..``, ``phi/..``; for each unit
+    and model the squared one-step errors on new data ``error/model/unit``.
+    """
+    plant, run = plant_of(task["plant"]), int(task["run"])
+    recording = plant.simulate(task["steps"], rng=1000 + run)
+    options: dict[str, Any] = {"tol": 0.0, "initial_scale": 1.0, "solver": "gradient", "xi": task["xi"]}
+    options |= {"rho": task["rho"], "rounds": task["rounds"], "warm_rounds": task["warm_rounds"]}
+    if task["method"] == "hybrid":
+        options["rounds"] -= task["warm_rounds"]
+    found = runtime.fit(recording, plant.locals(), method=task["method"], seed=run, **options)
+    history = found.history
+    kept = kept_rounds(len(history))
+    server_loss = history.residual_loss + task["xi"] * history.disentanglement
+    values: dict[str, Value] = {
+        "round": (kept + 1).astype(np.float64),
+        "server_loss": server_loss[kept],
+        "disentanglement": history.disentanglement[kept],
+        "variation": float(np.abs(np.diff(np.log(server_loss))).sum()),
+        "rises": _rises(combined(server_loss, history.client_loss)),
+        "gradient": float(history.gradient[-1] / history.gradient[0]),
+        "A": found.plant.A,
+        "B": found.plant.B,
+    }
+    for name in UNITS:
+        part = found.parts[name]
+        assert part.theta is not None
+        assert part.phi is not None
+        values[f"client_loss/{name}"] = history.client_loss[name][kept]
+        values[f"proprietary_loss/{name}"] = float(history.proprietary_loss[name][-1])
+        values[f"delta_d/{name}"] = history.delta_d[name][kept]
+        values[f"theta/{name}"], values[f"phi/{name}"] = part.theta, part.phi
+        other = UNITS[1 - UNITS.index(name)]
+        effect = recording[other].u[:-1] @ plant.block("B", effect=name, cause=other).T
+        values[f"mean_effect/{name}"] = float(np.linalg.norm(effect.mean(axis=0)))
+        values[f"rms_effect/{name}"] = float(np.sqrt((effect**2).sum(axis=1).mean()))
+    if task["method"] == "penalty":  # the method of the paper's validation
+        values |= _default_method(plant, recording)
+        values |= _on_new_data(found, plant, run, task["steps"])
+    return values
+
+
+def combined(server_loss: FloatArray, client_loss: Mapping[str, FloatArray]) -> FloatArray:
+    """What the training descends on: the server's loss and those of all clients."""
+    return np.asarray(server_loss + sum(client_loss.values()))
+
+
+def _rises(loss: FloatArray) -> float:
+    """The share of rounds in which a loss rises by more than rounding."""
+    return float((np.diff(loss) > 1e-12 * loss[:-1]).mean())
+
+
+def _default_method(plant: Plant, recording: Recording) -> dict[str, Value]:
+    default = runtime.fit(recording, plant.locals())
+    return {"default/A": default.plant.A, "default/B": default.plant.B}
+
+
+def shifted(plant: Plant, run: int, steps: int) -> Recording:
+    """New data of the same plant: the inputs' mean jumps half-way, their spread drifts from 0.5 to 1.5."""
+    inputs = excitation.mean_shift(plant, steps, rng=2000 + run, at=SHIFT_AT, shift=SHIFT)
+    return plant.simulate(steps, rng=2000 + run, inputs=inputs)
+
+
+def _on_new_data(found: runtime.Fit, plant: Plant, run: int, steps: int) -> dict[str, Value]:
+    fresh = shifted(plant, run, steps)
+    errors = found.validate(fresh, oracle=plant).errors
+    return {f"error/{model}/{name}": errors[model][name] for model in errors for name in UNITS}
+
+
+def lower(one: FloatArray, other: FloatArray) -> tuple[bool, str]:
+    """Whether one is lower than the other in the mean over the runs, by two standard errors of their difference.
+
+    The text tells by how much, with the standard error.
+
+    Examples
+    --------
+    >>> lower(np.array([1.0, 2.0, 3.0]), np.array([2.0, 3.1, 3.9]))
+    (True, '-1 ± 0.058')
+    """
+    mean, error = mean_and_error(one - other)
+    return bool(mean < -2 * error), told(one - other)
+
+
+def coupling_error(found: FloatArray, true: FloatArray) -> float:
+    """Relative error |X̂ - X| / |X| over the blocks between the units; 1 is what "no coupling" gets.
+
+    Examples
+    --------
+    >>> coupling_error(np.eye(4), np.ones((4, 4)))
+    1.0
+    """
+    half, width = found.shape[0] // 2, found.shape[1] // 2
+    between = np.ones(found.shape, bool)
+    between[:half, :width] = between[half:, width:] = False
+    return float(np.linalg.norm((found - true)[between]) / np.linalg.norm(true[between]))

@@ -1,0 +1,165 @@
+"""What the experiments compute, against the definitions written out with NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tolerances import EXACT, ITERATIVE, LONG
+
+import counterflow as cf
+from counterflow import experiments
+from counterflow.experiments import scalability, shifted_inputs, transfer_function, two_units
+from counterflow.experiments.experiment import Outcome, Task
+
+TINY = {"plant": 0, "steps": 200, "xi": 3.0, "rho": 6.0, "rounds": 12, "warm_rounds": 4, "run": 1}
+
+
+def run(method: str = "penalty", **changes: object) -> Outcome:
+    task = Task("synthetic", {**TINY, "method": method, **changes})
+    return Outcome(task, two_units.compute(task), 0.0)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Outcome:
+    return run()
+
+
+def by_definition(outcome: Outcome) -> dict[str, float]:
+    """The losses at the parameters that an outcome ends with, from the formulas of the paper."""
+    plant = two_units.plant_of(TINY["plant"])
+    recording = plant.simulate(TINY["steps"], rng=1000 + TINY["run"])
+    parts = cf.fit(recording, plant.locals(), method="penalty", rounds=1).parts
+    A, B = outcome.array("A"), outcome.array("B")
+    refined = {n: parts[n].client_data(recording[n].y, recording[n].u).refined for n in plant.names}
+    found = {"server_loss": 0.0, "disentanglement": 0.0}
+    for name, other in (plant.names, plant.names[::-1]):
+        model, theta, phi = plant.local(name), outcome.array(f"theta/{name}"), outcome.array(f"phi/{name}")
+        y, u = recording[name].y, recording[name].u
+        rows, own, theirs = plant.state_slice(name), plant.input_slice(name), plant.input_slice(other)
+        augmented = refined[name] + y[:-1] @ theta.T
+        h_a = augmented @ model.A.T + u[:-1] @ model.B.T + phi
+        r_a = y[1:] - h_a @ model.C.T
+        crossing = refined[other] @ A[rows, plant.state_slice(other)].T
+        h_s = refined[name] @ model.A.T + u[:-1] @ B[rows, own].T + crossing
+        h_s = h_s + recording[other].u[:-1] @ B[rows, theirs].T
+        D = (augmented - refined[name]) @ model.A.T - crossing
+        found[f"client_loss/{name}"] = float((r_a**2).sum() / len(D))
+        found["disentanglement"] += float((D**2).sum() / len(D))
+        found["server_loss"] += float((((h_a - h_s) ** 2).sum() + TINY["xi"] * (D**2).sum()) / len(D))
+        mean = (recording[other].u[:-1] @ B[rows, theirs].T).mean(axis=0)
+        found[f"delta_d/{name}"] = float(np.linalg.norm(phi - mean))
+    return found
+
+
+def test_the_losses_of_a_round_are_those_of_their_definition(tiny: Outcome) -> None:
+    # the parameters after 12 rounds are those that are sent in the thirteenth
+    later = run(rounds=TINY["rounds"] + 1)
+    for key, value in by_definition(tiny).items():
+        assert later.array(key)[-1] == pytest.approx(value, rel=LONG), key
+
+
+def test_server_losses_of_all_methods_are_on_one_scale() -> None:
+    for method in ("lagrangian", "hybrid"):
+        outcome = run(method)
+        wanted = by_definition(outcome)
+        later = run(method, rounds=TINY["rounds"] + 1)
+        assert later.array("server_loss")[-1] == pytest.approx(wanted["server_loss"], rel=1e-7), method
+
+
+def test_rounds_that_are_kept_and_runs_that_share_a_start(tiny: Outcome) -> None:
+    assert tiny.array("round").tolist() == list(range(1, TINY["rounds"] + 1))
+    kept = two_units.kept_rounds(1500)
+    assert kept[0] == 0
+    assert kept[-1] == 1499
+    assert 100 < len(kept) <= two_units.POINTS
+    assert run("lagrangian").array("delta_d/unit1")[0] == tiny.array("delta_d/unit1")[0]
+    assert run(run=2).array("delta_d/unit1")[0] != tiny.array("delta_d/unit1")[0]
+    assert tiny.number("rises") == 0.0
+    assert two_units._rises(np.array([3.0, 4.0, 2.0])) == 0.5
+
+
+def test_the_proprietary_loss_and_the_phases_of_the_validation(tiny: Outcome) -> None:
+    plant = two_units.plant_of(0)
+    fresh = two_units.shifted(plant, TINY["run"], TINY["steps"])
+    model, y, u = plant.local("unit2"), fresh["unit2"].y, fresh["unit2"].u
+    # a Kalman filter on the unit's own model, from its stationary state
+    h, P = np.zeros(2), _stationary(model.A, model.B @ model.B.T + model.Q)
+    errors = []
+    for t in range(len(y)):
+        gain = P @ model.C.T @ np.linalg.inv(model.C @ P @ model.C.T + model.R)
+        errors.append(((y[t] - model.C @ h) ** 2).sum())
+        h, P = h + gain @ (y[t] - model.C @ h), P - gain @ model.C @ P
+        h, P = model.A @ h + model.B @ u[t], model.A @ P @ model.A.T + model.Q
+    found = tiny.array("error/proprietary/unit2")
+    assert len(found) == TINY["steps"]
+    # however the filter starts, that is forgotten
+    assert found[100:] == pytest.approx(np.array(errors[1:])[100:], rel=ITERATIVE)
+    before, soon, late = shifted_inputs.phases(tiny, "proprietary", "unit2")
+    assert before == pytest.approx(found[:101].mean(), rel=EXACT)
+    assert soon == pytest.approx(found[101:111].mean(), rel=EXACT)
+    assert late == pytest.approx(found[150:].mean(), rel=EXACT)
+    # row 101 is the first whose input is shifted, and the error of row 102 the first that it reaches
+    assert np.abs(np.mean(fresh["unit1"].u[101:])) > 1.0 > np.abs(np.mean(fresh["unit1"].u[:101]))
+
+
+def _stationary(A: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    P = np.zeros_like(Q)
+    for _ in range(500):
+        P = A @ P @ A.T + Q
+    return P
+
+
+def test_poles_zeros_and_spectrum_of_the_true_plant(tiny: Outcome) -> None:
+    plant = two_units.plant_of(0)
+    local = np.concatenate([np.linalg.eigvals(plant.local(n).A) for n in plant.names])
+    assert sorted(plant.poles(), key=np.angle) == pytest.approx(sorted(local, key=np.angle), rel=LONG)
+    A, B, C = transfer_function.cross(plant)
+    zeros = transfer_function.channel_zeros(plant)
+    assert zeros.size
+    for z in zeros[:3]:  # of the channel from the first input to the first output
+        pencil = np.block([[A - z * np.eye(4), B[:, :1]], [C[:1], np.zeros((1, 1))]])
+        assert np.linalg.svd(pencil, compute_uv=False)[-1] < 1e-8
+    z = np.exp(0.3j)
+    gain = C @ np.linalg.solve(z * np.eye(4) - A, B)
+    assert transfer_function.sigma(A, B, C, [0.3])[0, 0] == pytest.approx(np.linalg.norm(gain, 2), rel=LONG)
+    found = transfer_function.estimated(tiny, "default")
+    assert transfer_function.response_error(plant, plant, transfer_function.cross) == 0.0
+    assert transfer_function.response_error(found, plant, transfer_function.cross) < 0.5
+    w = np.linspace(0, np.pi, 100)
+    true, guess = (
+        np.array([C @ np.linalg.solve(np.exp(1j * x) * np.eye(4) - p.A, p.B[:, :2]) for x in w]) for p in (plant, found)
+    )
+    wanted = np.sqrt((np.abs(guess - true) ** 2).sum() / (np.abs(true) ** 2).sum())
+    assert transfer_function.response_error(found, plant, transfer_function.cross) == pytest.approx(wanted, rel=LONG)
+
+
+def test_the_stationary_point_of_a_larger_plant_has_one_number_not_two() -> None:
+    settings = {"units": 3, "outputs": 4, "xi": 20.0, "steps": 400, "table": "M", "run": 0}
+    values = scalability._compute(Task("scalability", settings))
+    assert values["converged"] == 1.0
+    # r_s = D + phi - Σ B u, and the latter two vanish: L_s = (1 + xi) D
+    assert values["server_loss"] == pytest.approx(21 * values["disentanglement"], rel=0.05)
+    assert 0 < values["gain"] < 1
+
+
+def test_the_dependence_on_the_weight_and_the_control_without_couplings() -> None:
+    settings = {"plant": 0, "steps": 400, "run": 0}
+    sweep = experiments.named("disentanglement").compute(Task("disentanglement", {**settings, "weights": [1.0, 100.0]}))
+    plant = two_units.plant_of(0)
+    fit = cf.fit(plant.simulate(400, rng=1000), plant.locals(), method="penalty", xi=100.0)
+    between = [(plant.state_slice(a), plant.state_slice(b)) for a, b in (plant.names, plant.names[::-1])]
+    wanted = np.sqrt(sum(np.sum((fit.plant.A[k] - plant.A[k]) ** 2) for k in between))
+    wanted /= np.sqrt(sum(np.sum(plant.A[k] ** 2) for k in between))
+    assert sweep["error"][1, 0] == pytest.approx(wanted, rel=EXACT)
+    assert sweep["disentanglement"][1] == pytest.approx(fit.history.disentanglement[-1], rel=EXACT)
+    control = experiments.named("synthetic").compute(Task("synthetic", {**settings, "xi": 1.0, "couplings": "none"}))
+    assert set(control) == {"gain/unit1", "gain/unit2"}
+    assert all(0 <= gain < 0.02 for gain in control.values())
+
+
+def test_steps_tuned_at_one_weight_diverge_at_a_larger_one() -> None:
+    settings = {"plant": 0, "steps": 200, "run": 0, "tuned_at": 3.0, "weights": [3.0, 300.0], "rounds": 40}
+    values = experiments.named("lagrangian").compute(Task("lagrangian", settings))
+    assert values["penalty"][0] < 1 < values["penalty"][1]
+    assert (values["lagrangian"] < 1).all()
+    assert np.log2(values["step"]) == round(np.log2(values["step"]))

@@ -1,0 +1,175 @@
+"""The comparison of methods: what it computes, and that its verdicts follow from results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from experiment_panels import drawn
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.experiments import comparison, conditions
+from counterflow.experiments.comparison import FINDING
+from counterflow.experiments.effects import coupling_error, effect_error, recorded, responses
+from counterflow.experiments.experiment import Claim, Outcome, Request, Task
+from counterflow.experiments.methods import METHODS
+
+KEYS = ("B", "A", "effects", "R2", "rounds", "bytes", "seconds", "covered", "covered-effects", "prediction")
+
+
+@pytest.fixture(scope="module")
+def computed() -> Outcome:
+    task = Task(
+        "finding", {"part": "methods", "units": 2, "pole": 0.9, "plant": 1, "steps": 200, "rounds": 5}
+    )  # fmt: skip
+    return Outcome(task, FINDING.compute(task), 1.0)
+
+
+def test_every_method_is_measured_on_the_same_rows(computed: Outcome) -> None:
+    assert set(computed.values) == {f"{method}/{key}" for method in METHODS for key in KEYS}
+    plant = cf.random_plant(units=2, rng=1)
+    recording = recorded(plant, 200, 4001, 0.9)
+    found = cf.fit(recording, plant.locals())
+    assert computed.number("sufficient/B") == pytest.approx(coupling_error(found.plant, plant), rel=EXACT)
+    error = effect_error(responses(found.plant), responses(plant))
+    assert computed.number("sufficient/effects") == pytest.approx(error, rel=EXACT)
+    mask = np.kron(1 - np.eye(2), np.ones((2, 2))).astype(bool)
+    inside = np.abs(found.plant.B - plant.B)[mask] < 1.959964 * found.standard_errors.B[mask]
+    assert computed.number("sufficient/covered") == inside.mean()
+    published = cf.fit(recording, plant.locals(), method="penalty", xi=0.1)
+    assert computed.number("penalty-small/B") == pytest.approx(coupling_error(published.plant, plant), rel=EXACT)
+
+
+def test_intervals_of_effects_are_counted_one_by_one(computed: Outcome) -> None:
+    plant = cf.random_plant(units=2, rng=1)
+    found = cf.fit(recorded(plant, 200, 4001, 0.9), plant.locals())
+    hits = []
+    for (effect, cause), truth in responses(plant).items():
+        for channel in (0, 1):
+            answer = found.effect(cause, effect, {f"u{channel + 1}": 1.0}, horizon=20)
+            hits.append((answer.lower <= truth[:, :, channel]) & (truth[:, :, channel] <= answer.upper))
+    assert computed.number("sufficient/covered-effects") == pytest.approx(np.mean(hits), rel=EXACT)
+    assert np.isnan(computed.number("granger/covered-effects"))
+
+
+def test_extremes_are_as_they_must_be(computed: Outcome) -> None:
+    assert computed.number("oracle/R2") == 1.0
+    assert computed.number("local/R2") == computed.number("fedgc/R2") == 0.0
+    assert computed.number("oracle/prediction") < computed.number("sufficient/prediction")
+    assert computed.number("sufficient/prediction") < computed.number("local/prediction")
+    assert computed.number("centralized/B") == pytest.approx(computed.number("sufficient/B"), rel=1e-9)
+
+
+def test_conditions_change_what_they_say() -> None:
+    plain = cf.random_plant(rng=3)
+    blocks = {kind: conditions.plant_of(kind, 3) for kind in ("only A", "only B", "weak", "strong", "slow", "")}
+    assert blocks[""] == plain
+    assert not blocks["only A"].block("B", "unit1", "unit2").any()
+    assert (blocks["only A"].A == plain.A).all()
+    assert not blocks["only B"].block("A", "unit1", "unit2").any()
+    np.testing.assert_allclose(blocks["weak"].block("B", "unit2", "unit1") * 3, plain.block("B", "unit2", "unit1"))
+    np.testing.assert_allclose(blocks["strong"].block("B", "unit2", "unit1"), 3 * plain.block("B", "unit2", "unit1"))
+    assert (blocks["strong"].block("B", "unit1") == plain.block("B", "unit1")).all()
+    assert np.isreal(np.linalg.eigvals(blocks["slow"].local("unit2").A)).all()
+
+
+def test_a_condition_is_computed_at_every_weight() -> None:
+    task = Task(
+        "finding",
+        {"part": "conditions", "condition": "white, mean 1", "plant": 0, "steps": 300, "xi": [0.1, 10.0]},
+    )
+    values = FINDING.compute(task)
+    plant = cf.random_plant(rng=0)
+    recording = recorded(plant, 300, 100, mean=1.0)
+    assert recording["unit1"].u.mean() == pytest.approx(1.0, abs=0.2)
+    found = cf.fit(recording, plant.locals(), method="penalty", xi=10.0)
+    np.testing.assert_allclose(np.asarray(values["B"])[1], coupling_error(found.plant, plant), rtol=EXACT)
+    ratio = np.mean([found.history.client_loss[n][-1] / found.history.proprietary_loss[n][-1] for n in plant.names])
+    np.testing.assert_allclose(np.asarray(values["train"])[1], ratio, rtol=EXACT)
+    assert values["default/server"] >= values["default/oracle"] * 0.99
+
+
+def made(**changes: Any) -> list[Outcome]:
+    """Outcomes of which every claim of the paper holds."""
+    numbers: dict[str, Any] = {}
+    for method in METHODS:
+        numbers |= {f"{method}/{key}": 0.1 for key in KEYS}
+        numbers[f"{method}/R2"] = 0.9
+    numbers |= {"granger/R2": 0.1, "sufficient/effects": 0.2}
+    series: dict[str, Any] = {
+        "B": np.full(6, 0.2),
+        "A": np.full(6, 0.2),
+        "cosine": np.full(6, 0.9),
+        "R2": np.linspace(0.1, 0.8, 6),
+        "augmented": np.full(6, 0.8),
+        "server": np.full(6, 0.8),
+        "train": np.full(6, 0.8),
+    }
+    series |= {f"default/{key}": 0.5 for key in ("B", "A", "R2", "server", "oracle")}
+    for key, value in changes.items():
+        (series if key in series else numbers)[key.replace("__", "/").replace("_small", "-small")] = value
+    outcomes = []
+    for task in FINDING.tasks(Request(quick=True)):
+        outcomes.append(Outcome(task, numbers if task["part"] == "methods" else series, 0.1))
+    return outcomes
+
+
+def verdicts(outcomes: list[Outcome]) -> dict[str, str]:
+    return {claim.subject: claim.verdict for claim in FINDING.claims(outcomes)}
+
+
+def test_all_hold_when_results_are_as_the_paper_says() -> None:
+    found = verdicts(made())
+    told = {verdict for subject, verdict in found.items() if "intervals" not in subject}
+    assert told == {"agrees"}
+    assert {verdict for subject, verdict in found.items() if "intervals" in subject} == {"not comparable"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject"),
+    [
+        ({f"{m}__R2": 0.4 for m in ("penalty", "penalty_small", "steps", "lagrangian", "hybrid")}, "Counterfactual"),
+        ({f"{m}__B": 0.9 for m in ("penalty", "penalty_small", "steps", "lagrangian", "hybrid")}, "The server learns"),
+        ({"granger__R2": 0.8}, "Granger"),
+        ({"sufficient__effects": 0.1}, "Federation has to pay"),
+        ({"augmented": np.full(6, 1.1)}, "Prediction on new data"),
+        ({"R2": np.linspace(0.8, 0.1, 6)}, "Large xi"),
+        ({"R2": np.linspace(0.1, 0.4, 6)}, "The best condition"),
+        ({"A": np.full(6, 0.9)}, "Couplings through states"),
+        ({"cosine": np.full(6, 0.2)}, "Direction"),
+    ],
+)
+def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any], subject: str) -> None:
+    before, after = verdicts(made()), verdicts(made(**changes))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed
+    assert all(name.startswith(subject) for name in changed)
+    assert {after[name] for name in changed} == {"does not hold"}
+
+
+def test_tables_have_every_method_and_every_condition() -> None:
+    *compared, conditional = FINDING.tables(made())
+    assert len(compared) == len(comparison.SETTINGS)
+    for table in compared:
+        assert [row[0] for row in table.rows] == list(METHODS.values())
+        assert all(len(row) == len(table.head) for row in table.rows)
+    assert [row[0] for row in conditional.rows] == list(conditions.CONDITIONS)
+    assert all(len(row) == len(conditional.head) for row in conditional.rows)
+
+
+def test_figures_are_drawn() -> None:
+    for figure in FINDING.figures(made()).values():
+        drawn(figure)
+
+
+def test_claims_are_claims() -> None:
+    assert all(isinstance(claim, Claim) and claim.why for claim in FINDING.claims(made()))
+
+
+def test_rank_correlation_is_spearman_s() -> None:
+    from scipy.stats import spearmanr
+
+    one, other = np.random.default_rng(0).standard_normal((2, 25))
+    assert conditions.rank_correlation(one, other) == pytest.approx(spearmanr(one, other).statistic, rel=EXACT)

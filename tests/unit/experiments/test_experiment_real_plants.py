@@ -1,0 +1,115 @@
+"""HAI and SWaT: the user's files are read, and stand-ins are called so everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from experiment_panels import drawn
+
+import counterflow as cf
+from counterflow.data.stand_ins import write_stand_in
+from counterflow.errors import DataError
+from counterflow.experiments import real_plants
+from counterflow.experiments.experiment import Outcome, Request, Task
+from counterflow.experiments.real_plants import REAL_PLANTS, STAND_IN, data_files
+
+
+def tiny(dataset: str, **changes: Any) -> Task:
+    settings = {"dataset": dataset, "xi": 10.0, "runs": 2, "rounds": 8, "source": STAND_IN, "rows": 500, "files": []}
+    return Task("real-plants", settings | changes)
+
+
+@pytest.fixture(scope="module")
+def swat() -> Outcome:
+    task = tiny("swat")
+    return Outcome(task, REAL_PLANTS.compute(task), 1.0)
+
+
+def test_training_is_the_published_one_on_the_prepared_rows(swat: Outcome) -> None:
+    recording = real_plants.prepared(swat.task)
+    assert recording.names == ("S1", "S2", "S3", "S4", "S5", "S6")
+    y = np.hstack([recording[name].y for name in recording.names])
+    np.testing.assert_allclose(y.std(axis=0), 1.0, atol=0.05)  # z-scores
+    models, kept = real_plants.local_models(recording)
+    assert 0 < kept <= 1
+    history = cf.fit(
+        recording, models, method="penalty", solver="gradient", xi=10.0, rounds=8, tol=0.0, initial_scale=1.0, seed=1
+    ).history
+    np.testing.assert_allclose(swat.array("server_loss")[1], history.server_loss, rtol=1e-9)
+    np.testing.assert_allclose(swat.array("delta_d/S3")[1], history.delta_d["S3"], rtol=1e-9)
+    assert real_plants.units_of(swat) == list(recording.names)
+
+
+def test_every_title_caption_and_claim_of_a_stand_in_says_so(swat: Outcome) -> None:
+    for claim in REAL_PLANTS.claims([swat]):
+        assert claim.verdict == "not comparable"
+        assert all(STAND_IN in text for text in (claim.subject, claim.ours, claim.why))
+    for figure in REAL_PLANTS.figures([swat]).values():
+        assert STAND_IN in figure.caption.lower()
+        assert all(STAND_IN in title for title in drawn(figure))
+
+
+def test_own_files_are_read_and_not_called_stand_ins(tmp_path: Path) -> None:
+    files = write_stand_in("hai", "21.03", tmp_path, rows=600)
+    request = Request(quick=True, hai=tmp_path)
+    hai, other = REAL_PLANTS.tasks(request)
+    assert hai["source"] == "files"
+    assert other["source"] == STAND_IN
+    assert hai["files"] == [str(path.resolve()) for path in files if "train" in path.name]
+    mine = Task("real-plants", {**hai.settings, "rounds": 5, "runs": 1, "rows": 500})
+    outcome = Outcome(mine, REAL_PLANTS.compute(mine), 1.0)
+    assert outcome.number("rows") == 500
+    for claim in REAL_PLANTS.claims([outcome]):
+        assert STAND_IN not in claim.subject + claim.ours + claim.why
+        assert claim.verdict in ("agrees", "does not hold")
+    (figure,) = REAL_PLANTS.figures([outcome]).values()
+    assert STAND_IN not in figure.caption.lower() + "".join(panel.title for panel in figure.panels)
+
+
+def test_other_contents_are_another_task(tmp_path: Path) -> None:
+    file = tmp_path / "swat.csv"
+    file.write_text("one")
+    before = REAL_PLANTS.tasks(Request(swat=file))[1]
+    file.write_text("two")
+    after = REAL_PLANTS.tasks(Request(swat=file))[1]
+    assert before["files"] == after["files"] == [str(file.resolve())]
+    assert before["digest"] != after["digest"]
+
+
+def test_a_directory_without_tables_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").write_text("nothing")
+    with pytest.raises(DataError, match=r"no table"):
+        data_files("hai", tmp_path)
+
+
+def made(**changes: Any) -> Outcome:
+    """A run on files in which everything is as the paper says."""
+    values: dict[str, Any] = {
+        "units": "P1, P2", "sizes": "", "rows": 100.0, "energy": 1.0, "round": np.array([1.0, 36.0, 300.0]),
+        "server_loss": np.array([[100.0, 2.0, 1.0]]), "disentanglement": np.array([[10.0, 0.2, 0.1]]),
+        "rises": np.zeros(1), "rises/D": np.zeros(1),
+    }  # fmt: skip
+    for name in ("P1", "P2"):
+        values |= {f"client_loss/{name}": np.array([[2.0, 1.0, 0.9]]), f"proprietary_loss/{name}": 1.0}
+        values[f"delta_d/{name}"] = np.array([[1.0, 0.1, 0.01]])
+    return Outcome(tiny("hai", source="files"), values | changes, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"server_loss": np.array([[100.0, 60.0, 1.0]])}, 0),
+        ({"rises": np.array([0.2])}, 1),
+        ({"rises/D": np.array([0.2])}, 2),
+        ({"client_loss/P2": np.array([[2.0, 1.5, 1.1]])}, 3),
+        ({"delta_d/P2": np.array([[1.0, 0.5, 0.4]])}, 4),
+    ],
+)
+def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any], place: int) -> None:
+    assert [claim.verdict for claim in REAL_PLANTS.claims([made()])] == ["agrees"] * 5
+    wanted = ["agrees"] * 5
+    wanted[place] = "does not hold"
+    assert [claim.verdict for claim in REAL_PLANTS.claims([made(**changes)])] == wanted

@@ -1,0 +1,132 @@
+"""The report holds every claim and every figure, needs nothing else, and is the same for the same results."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterflow.experiments import drawing, reporting
+from counterflow.experiments.drawing import Drawing, Panel
+from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Outcomes, Task
+
+CLAIMS = tuple(
+    Claim(f"subject {k} <b>", f"paper {k} | bar", f"ours {k} & more", verdict, f"Rule: {k} > 1.")
+    for k, verdict in enumerate(VERDICTS)
+)
+X = np.geomspace(1, 1000, 30)
+
+
+def figures(_: Outcomes) -> dict[str, Drawing]:
+    def losses(axes) -> None:
+        drawing.band(axes, X, [1 / X, 2 / X], "penalty <method>", 0)
+        drawing.band(axes, X, 3 / X, "baseline", 1)
+        drawing.rounds_axis(axes)
+
+    def sizes(axes) -> None:
+        drawing.points(axes, [2, 4, 8], [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]], "penalty <method>", 0)
+        drawing.log_axis(axes, "x", [2, 4, 8])
+
+    caption = "Losses & sizes; <bands> are ranges."
+    return {
+        "losses": Drawing(caption, (Panel("(a) Losses", losses), Panel("(b) Sizes", sizes))),
+        "alone": Drawing("One panel.", (Panel("Sizes", sizes),)),
+    }
+
+
+EXPERIMENT = Experiment(
+    "fake", "A title: with <marks>", "Table 7", "Why?", lambda _: (), lambda _: {}, figures, lambda _: CLAIMS,
+    choices=("we chose 3 < 4",), text="What is seen.",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chapters() -> list[reporting.Chapter]:
+    outcomes = [Outcome(Task("fake", {"seed": k}), {}, 1.25) for k in range(2)]
+    return [reporting.chapter(EXPERIMENT, outcomes)]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, chapters: list[reporting.Chapter]) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    reporting.write(chapters, folder, quick=True)
+    return folder
+
+
+def test_both_reports_hold_every_claim_with_verdict_and_reason(written: Path) -> None:
+    page, text = (written / "report.html").read_text(), (written / "report.md").read_text()
+    for claim in CLAIMS:
+        for part in (claim.subject, claim.paper, claim.ours, claim.verdict, claim.why):
+            assert escape(part) in page
+            assert part.replace("|", "\\|") in text
+    for report in (page, text):
+        assert "quick run" in report
+        assert "2, 2.5 s of one core" in report
+        assert "counterflow reproduce fake --quick" in report
+        assert "Table 7" in report
+    assert escape("we chose 3 < 4") in page
+    assert "- we chose 3 < 4" in text
+    assert text.count("**does not hold**") == 2, "in the table of all verdicts, and in its own"
+    assert "(#a-title-with-marks)" in text
+
+
+def test_the_page_needs_nothing_else_and_has_no_markup_of_the_data(written: Path) -> None:
+    page = (written / "report.html").read_text()
+    assert "<b>" not in page
+    assert "<marks>" not in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+    assert "http://" not in page.replace("http-equiv", "")
+    assert "https://" not in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids)), "drawings do not share ids"
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
+    assert used <= set(ids)
+    assert page.count('class="wide"') == page.count('class="narrow"') == 2
+    assert "var(--ink)" in page
+    assert drawing.INK not in page[page.index("<body>") :], "ink follows the page, light or dark"
+
+
+def test_figures_are_there_in_three_formats_and_do_not_change(
+    written: Path, chapters: list[reporting.Chapter], tmp_path: Path
+) -> None:
+    names = {path.name for path in (written / "figures").iterdir()}
+    assert names == {f"{name}.{ending}" for name in ("losses", "alone") for ending in ("svg", "pdf", "png")}
+    again = drawing.files(chapters[0].drawings["losses"])
+    for ending, content in again.items():
+        assert (written / "figures" / f"losses.{ending}").read_bytes() == content, ending
+    width, height = (int.from_bytes(again["png"][k : k + 4], "big") for k in (16, 20))
+    assert width == pytest.approx(7.2 * 200, abs=2)
+    assert 400 < height < 700
+
+
+def test_a_narrow_figure_has_its_panels_below_one_another() -> None:
+    figure = drawing.compose(figures([])["losses"], narrow=True)
+    first, second = (axes.get_position() for axes in figure.axes)
+    assert first.y0 > second.y1
+    wide = drawing.compose(figures([])["losses"])
+    first, second = (axes.get_position() for axes in wide.axes)
+    assert first.x1 < second.x0
+    (legend,) = wide.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["penalty <method>", "baseline"], "each entry once"
+
+
+def test_a_band_is_the_range_of_the_runs_around_their_mean() -> None:
+    figure = drawing.compose(Drawing("", (Panel("", lambda axes: drawing.band(axes, X, [X, 3 * X], "runs")),)))
+    (axes,) = figure.axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), 2 * X)
+    edges = axes.collections[0].get_paths()[0].vertices
+    at = edges[np.isclose(edges[:, 0], X[7])][:, 1]
+    assert at.min() == pytest.approx(X[7])
+    assert at.max() == pytest.approx(3 * X[7])
+
+
+def test_ticks_are_plain_numbers_or_powers_of_ten() -> None:
+    assert [drawing._plain(v) for v in (0.01, 5.0, 30000.0)] == ["0.01", "5", "30000"]
+    assert [drawing._plain(v) for v in (1e-6, 1e5, 3e-5)] == ["$10^{-6}$", "$10^{5}$", r"$3\cdot 10^{-5}$"]
+
+
+def test_verdicts_are_counted(chapters: list[reporting.Chapter]) -> None:
+    assert reporting.counts(chapters) == dict.fromkeys(VERDICTS, 1)

@@ -1,0 +1,111 @@
+"""Faults: each is what it says, with the truth that belongs to it; and verdicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from experiment_panels import drawn
+from tolerances import EXACT, LONG
+
+import counterflow as cf
+from counterflow.experiments import faults
+from counterflow.experiments.effects import effect_error, recorded, responses
+from counterflow.experiments.experiment import Outcome, Request, Task
+from counterflow.experiments.faults import case
+from counterflow.experiments.robustness import FAULTS, METHODS, ROBUSTNESS, TITLES, judged
+
+PLANT = cf.random_plant(units=2, rng=0)
+
+
+def test_wrong_local_blocks_are_wrong_by_what_is_asked() -> None:
+    made = case("local", 0.1, seed=0, steps=50)
+    for name, model in made.models.items():
+        true = PLANT.local(name)
+        assert np.linalg.norm(model.B - true.B) == pytest.approx(0.1 * np.linalg.norm(true.B), rel=EXACT)
+        assert np.linalg.norm(model.A - true.A) == pytest.approx(0.1 * np.linalg.norm(true.A), rel=EXACT)
+        assert (model.C == true.C).all()
+    assert made.recording == recorded(PLANT, 50, 8000, faults.POLE)
+    assert case("local", 0.0, seed=0, steps=50).models == PLANT.locals()
+
+
+def test_wrong_noise_is_a_factor_and_colour_is_the_pole() -> None:
+    made = case("noise", 10.0, seed=0, steps=50)
+    np.testing.assert_allclose(made.models["unit1"].Q, 10 * PLANT.local("unit1").Q)
+    long = case("colour", 0.8, seed=0, steps=4000).recording["unit2"].u[:, 0]
+    assert np.corrcoef(long[1:], long[:-1])[0, 1] == pytest.approx(0.8, abs=0.05)
+
+
+def test_missing_rows_are_missing_and_filled_by_straight_lines() -> None:
+    made = case("missing", 0.3, seed=0, steps=400)
+    full = recorded(PLANT, 400, 8000, faults.POLE)
+    for name in PLANT.names:
+        holes = np.isnan(made.recording[name].y).all(axis=1)
+        assert (np.isnan(made.recording[name].y).any(axis=1) == holes).all()
+        assert holes.mean() == pytest.approx(0.3, abs=0.1)
+        np.testing.assert_array_equal(made.whole[name].y[~holes], full[name].y[~holes])
+        lone = [t for t in range(1, 400) if holes[t] and not holes[t - 1] and not holes[t + 1]]
+        middle = (full[name].y[lone[0] - 1] + full[name].y[lone[0] + 1]) / 2
+        np.testing.assert_allclose(made.whole[name].y[lone[0]], middle, rtol=LONG)
+
+
+def test_a_unit_that_drops_out_leaves_questions_about_the_others() -> None:
+    half, gone = case("dropout", 0.5, seed=0, steps=100), case("dropout", 1.0, seed=0, steps=100)
+    assert set(half.true) == {("unit1", "unit2"), ("unit2", "unit1")} == set(gone.true)
+    assert half.whole.rows == 51
+    assert np.isnan(half.recording["unit3"].y[51:]).all()
+    assert np.isfinite(half.recording["unit3"].y[:51]).all()
+    assert gone.recording.names == ("unit1", "unit2") == tuple(gone.models)
+    whole = responses(cf.random_plant(units=3, rng=0))
+    np.testing.assert_array_equal(gone.true["unit1", "unit2"], whole["unit1", "unit2"])
+
+
+def test_effects_of_a_plant_without_curvature_are_the_linear_ones() -> None:
+    made = case("nonlinear", 0.0, seed=0, steps=500)
+    for pair, values in responses(PLANT).items():
+        np.testing.assert_allclose(made.true[pair], values, rtol=1e-8, atol=1e-10)
+    error = effect_error(responses(cf.fit(made.recording, made.models, uncertainty=False).plant), made.true)
+    assert error < 0.15
+
+
+def test_curvature_makes_effects_smaller() -> None:
+    flat, curved = (case("nonlinear", level, seed=0, steps=500).true for level in (0.0, 0.3))
+    assert all(np.linalg.norm(curved[pair]) < 0.9 * np.linalg.norm(flat[pair]) for pair in flat)
+
+
+def test_a_run_is_the_error_of_fits_of_the_same_case() -> None:
+    task = Task("robustness", {"fault": "local", "level": 0.2, "run": 0, "steps": 200, "xi": 10.0})
+    values = ROBUSTNESS.compute(task)
+    made = case("local", 0.2, 0, 200)
+    found = cf.fit(made.recording, made.models)
+    assert values["default"] == pytest.approx(effect_error(responses(found.plant), made.true), rel=EXACT)
+    assert float(values["published"]) > float(values["default"])
+
+
+def made_up(ideal: float, worst: float, fault: str) -> list[Outcome]:
+    outcomes = []
+    for task in ROBUSTNESS.tasks(Request(quick=True)):
+        faulty = task["fault"] == fault and task["level"] != FAULTS[fault][1]
+        values = dict.fromkeys(METHODS, worst if faulty else ideal)
+        outcomes.append(Outcome(task, values, 0.1))
+    return outcomes
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_verdict_follows_from_the_errors(fault: str) -> None:
+    def found(ideal: float, worst: float) -> dict[str, str]:
+        return {claim.subject: claim.verdict for claim in ROBUSTNESS.claims(made_up(ideal, worst, fault))}
+
+    assert set(found(0.2, 0.25).values()) == {"agrees"}
+    broken = found(0.2, 0.6)
+    assert {subject for subject, verdict in broken.items() if verdict != "agrees"} == {TITLES[fault]}
+    assert broken[TITLES[fault]] == "does not hold"
+    assert set(found(0.9, 0.9).values()) == {"claim without number"}
+
+
+def test_small_errors_may_grow() -> None:
+    assert judged(0.01, 0.04) == "agrees"
+
+
+def test_figures_are_drawn() -> None:
+    (figure,) = ROBUSTNESS.figures(made_up(0.1, 0.5, "local")).values()
+    assert len(drawn(figure)) == len(FAULTS)

@@ -1,0 +1,232 @@
+"""Verdicts follow from results: results that break a rule change the verdict of that claim, and of no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterflow import experiments
+from counterflow.experiments import disentanglement, lagrangian, scalability, two_units
+from counterflow.experiments.experiment import VERDICTS, Claim, Outcome, Task, magnitude
+
+PLANT = two_units.plant_of(0)
+ROUNDS = np.array([1.0, 10.0, 50.0, 100.0])
+
+
+def weaker(matrix: np.ndarray, factor: float) -> np.ndarray:
+    """The blocks between the units made smaller."""
+    out = matrix.copy()
+    half, width = out.shape[0] // 2, out.shape[1] // 2
+    out[:half, width:] *= factor
+    out[half:, :width] *= factor
+    return out
+
+
+def errors(before: float, soon: float, late: float) -> np.ndarray:
+    """400 squared errors with a shift in the middle."""
+    return np.repeat([before, soon, late], [201, 40, 159])
+
+
+def trained(method: str = "penalty", **changes: Any) -> list[Outcome]:
+    """Two runs in which everything is as the paper says."""
+    values: dict[str, Any] = {
+        "round": ROUNDS,
+        "server_loss": np.array([100.0, 10.0, 1.0, 0.1]),
+        "disentanglement": np.array([10.0, 1.0, 0.1, 0.01]),
+        "variation": 7.0,
+        "rises": 0.0,
+        "A": PLANT.A,
+        "B": PLANT.B,
+        "default/A": PLANT.A,
+        "default/B": PLANT.B,
+    }
+    for name in two_units.UNITS:
+        values |= {
+            f"client_loss/{name}": np.array([10.0, 2.0, 0.9, 0.9]),
+            f"proprietary_loss/{name}": 1.0,
+            f"delta_d/{name}": np.array([1.0, 0.5, 0.1, 0.01]),
+            f"phi/{name}": np.array([1.0, 0.0]),
+            f"mean_effect/{name}": 1.0,
+            f"rms_effect/{name}": 1.0,
+            f"error/proprietary/{name}": errors(1.0, 10.0, 8.0),
+            f"error/augmented/{name}": errors(0.9, 5.0, 4.0),
+            f"error/server/{name}": errors(0.95, 6.0, 5.0),
+            f"error/oracle/{name}": errors(0.5, 0.5, 0.5),
+        }
+    if method == "lagrangian":
+        values |= {"variation": 30.0, "disentanglement": np.array([10.0, 0.1, 1e-3, 1e-9])}
+        values |= {f"delta_d/{name}": np.array([1.0, 0.3, 0.05, 0.01]) for name in two_units.UNITS}
+        values |= {f"client_loss/{name}": np.array([10.0, 2.0, 0.95, 0.95]) for name in two_units.UNITS}
+    values |= {key.replace("__", "/"): value for key, value in changes.items()}
+    return [Outcome(Task("synthetic", {"method": method, "plant": 0, "run": k}), values, 0.1) for k in range(2)]
+
+
+def control(gain: float = 0.01) -> list[Outcome]:
+    values = {f"gain/{name}": gain for name in two_units.UNITS}
+    return [Outcome(Task("synthetic", {"couplings": "none"}), values, 0.1)]
+
+
+def sweep(**changes: Any) -> list[Outcome]:
+    count = len(disentanglement.WEIGHTS)
+    values = {
+        "disentanglement": np.geomspace(1, 1e-6, count),
+        "loss": np.linspace([0.8, 0.9], [1.0, 1.0], count),
+        "error": np.ones((count, 2)),
+    }
+    return [Outcome(Task("disentanglement", {}), values | changes, 0.1)]
+
+
+def given(penalty: Mapping[int, float] | None = None, augmented: float = 1e-3) -> list[Outcome]:
+    ratios = np.where(np.array(lagrangian.WEIGHTS) > lagrangian.TUNED_AT, 1e12, 1e-3)
+    for at, value in (penalty or {}).items():
+        ratios[at] = value
+    values = {"step": 0.1, "penalty": ratios, "lagrangian": np.full(len(ratios), augmented)}
+    return [Outcome(Task("lagrangian", {}), values, 0.1)]
+
+
+def all_methods(method: str = "", **changes: Any) -> list[Outcome]:
+    return [run for m in lagrangian.METHODS for run in trained(m, **(changes if m == method else {}))]
+
+
+def scaled(table: str = "", loss: float = 1.0, penalty: float = 1.0, tilt: float = 0.0) -> list[Outcome]:
+    """Runs that have the paper's own numbers, but for factors on one of its tables."""
+    out = []
+    for name, (sizes, losses, penalties) in scalability.TABLES.items():
+        for size, L, D in zip(sizes, losses, penalties, strict=True):
+            factor = size**tilt if name == table else 1.0
+            values = {
+                "server_loss": L * factor * (loss if name == table else 1.0),
+                "disentanglement": D * factor * (penalty if name == table else 1.0),
+            }
+            settings = {"table": name, "outputs": size if name == "D_m" else 8, "units": size if name == "M" else 2}
+            out += [Outcome(Task("scalability", {**settings, "run": k}), values, 0.1) for k in range(2)]
+    return out
+
+
+GOOD = {
+    "synthetic": trained() + control(),
+    "disentanglement": trained() + sweep(),
+    "validation": trained(),
+    "transfer-function": trained(),
+    "lagrangian": all_methods() + given(),
+    "scalability": scaled(),
+}
+FLAT = np.ones(4)
+LOCAL_A, LOCAL_B = weaker(PLANT.A, 0.02), weaker(PLANT.B, 0.02)
+BREAKS = [
+    ("synthetic", "Global loss", trained(server_loss=FLAT) + control()),
+    ("synthetic", "loss, client 1", trained(client_loss__unit1=1.01 * FLAT) + control()),
+    ("synthetic", "loss, client 2", trained(client_loss__unit2=1.01 * FLAT) + control()),
+    ("synthetic", "theta and phi", trained() + control(0.05)),
+    ("disentanglement", "D at the server", trained(disentanglement=FLAT) + sweep()),
+    ("disentanglement", "delta_d at client 1", trained(delta_d__unit1=0.01 * FLAT) + sweep()),
+    ("disentanglement", "delta_d at client 2", trained(delta_d__unit2=0.01 * FLAT) + sweep()),
+    ("disentanglement", "phi_m is", trained(phi__unit1=np.array([0.01, 0.0])) + sweep()),
+    ("disentanglement", "states: B_mn", trained(B=LOCAL_B) + sweep()),
+    ("disentanglement", "states: A_mn", trained(A=LOCAL_A) + sweep()),
+    ("disentanglement", "Trade-off", trained() + sweep(loss=np.ones((len(disentanglement.WEIGHTS), 2)))),
+    ("validation", "New data, client 1", trained(error__server__unit1=errors(1.1, 6.0, 5.0))),
+    ("validation", "New data, client 2", trained(error__augmented__unit2=errors(1.1, 6.0, 5.0))),
+    ("validation", "shift, client 1", trained(error__augmented__unit1=errors(0.9, 0.9, 4.0))),
+    ("validation", "shift, client 2", trained(error__server__unit2=errors(0.9, 0.9, 4.0))),
+    ("validation", "Deterioration, client 1", trained(error__server__unit1=errors(0.95, 20.0, 5.0))),
+    ("validation", "Deterioration, client 2", trained(error__augmented__unit2=errors(0.95, 20.0, 5.0))),
+    ("validation", "Recovery, client 1", trained(error__server__unit1=errors(0.95, 6.0, 9.0))),
+    ("validation", "Recovery, client 2", trained(error__augmented__unit2=errors(0.9, 6.0, 9.0))),
+    (
+        "validation",
+        "Distance",
+        trained(**{f"error__oracle__{name}": errors(0.89, 0.5, 0.5) for name in two_units.UNITS}),
+    ),
+    ("transfer-function", "Estimated poles", trained(A=1.3 * PLANT.A)),
+    ("transfer-function", "Overall profile", trained(A=-PLANT.A)),
+    ("transfer-function", "The transfer function", trained(A=LOCAL_A, B=LOCAL_B)),
+    ("transfer-function", "Estimated zeros", trained(A=LOCAL_A)),
+    ("transfer-function", "Low frequencies", trained(A=LOCAL_A, B=LOCAL_B)),
+    ("lagrangian", "Oscillations", all_methods("lagrangian", variation=7.1) + given()),
+    (
+        "lagrangian",
+        "of AL at the server",
+        all_methods("lagrangian", disentanglement=np.array([10.0, 5.0, 1.0, 0.1])) + given(),
+    ),
+    (
+        "lagrangian",
+        "of AL at the clients",
+        all_methods("lagrangian", delta_d__unit2=np.array([1.0, 0.5, 0.1, 0.0])) + given(),
+    ),
+    (
+        "lagrangian",
+        "sub-optimal",
+        all_methods("penalty", client_loss__unit1=np.ones(4), client_loss__unit2=np.ones(4)) + given(),
+    ),
+    ("lagrangian", "Hybrid", all_methods("hybrid", server_loss=50 * FLAT) + given()),
+    ("lagrangian", "PM with tuned steps", all_methods() + given({2: 0.1, 3: 0.1, 4: 0.1})),
+    ("lagrangian", "PM with tuned steps", all_methods() + given({0: 10.0})),
+    ("lagrangian", "AL with the same", all_methods() + given(augmented=2.0)),
+    ("scalability", "D_m = 16", scaled("D_m", loss=11.0, penalty=11.0)),
+    ("scalability", "M = 16", scaled("M", loss=1 / 11, penalty=1 / 11)),
+    ("scalability", "L_s / D as D_m", scaled("D_m", loss=1.3, penalty=0.5)),
+    ("scalability", "L_s / D as M", scaled("M", penalty=5.0)),
+    ("scalability", "degrades as D_m", scaled("D_m", tilt=-1.0)),
+    ("scalability", "degrades as M", scaled("M", tilt=-1.0)),
+    ("scalability", "D stays small as D_m", scaled("D_m", penalty=2.0)),
+    ("scalability", "D stays small as M", scaled("M", penalty=2.0)),
+    ("scalability", "D_m matters more", scaled("D_m", tilt=1.0)),
+]
+
+
+def claim(name: str, subject: str, outcomes: list[Outcome]) -> Claim:
+    (found,) = (each for each in experiments.named(name).claims(outcomes) if subject in each.subject)
+    return found
+
+
+@pytest.mark.parametrize(("name", "subject", "broken"), BREAKS, ids=[f"{n}: {s}" for n, s, _ in BREAKS])
+def test_results_that_break_a_rule_change_its_verdict(name: str, subject: str, broken: list[Outcome]) -> None:
+    before, after = claim(name, subject, GOOD[name]), claim(name, subject, broken)
+    assert before.verdict != after.verdict
+    assert {before.verdict, after.verdict} <= set(VERDICTS)
+    assert before.ours != after.ours, "what was measured is told, too"
+
+
+def test_every_claim_has_a_test_that_breaks_it() -> None:
+    sizes = {f"{table} = {size}" for table, (found, _, _) in scalability.TABLES.items() for size in found}
+    for name, outcomes in GOOD.items():
+        for each in experiments.named(name).claims(outcomes):
+            tested = any(n == name and subject in each.subject for n, subject, _ in BREAKS)
+            assert tested or each.subject.split(":")[0] in sizes, each.subject
+
+
+def test_what_agrees_when_everything_is_as_the_paper_says() -> None:
+    other = {
+        ("transfer-function", "Estimated zeros"),  # it says that they differ
+        ("transfer-function", "Low frequencies"),
+        ("scalability", "D_m matters more than M"),  # its own tables speak against it
+    }
+    for name, outcomes in GOOD.items():
+        for each in experiments.named(name).claims(outcomes):
+            expected = (
+                {"agrees", "agrees in order of magnitude"} if (name, each.subject) not in other else {VERDICTS[2]}
+            )
+            assert each.verdict in expected, each.subject
+            assert "Rule: " in each.why
+
+
+def test_with_inputs_of_mean_zero_the_corollary_cannot_be_judged() -> None:
+    still = trained(mean_effect__unit1=0.01, mean_effect__unit2=0.01) + sweep()
+    assert claim("disentanglement", "phi_m is", still).verdict == "not comparable"
+
+
+def test_a_difference_must_exceed_its_own_spread() -> None:
+    assert two_units.lower(np.array([1.0, 2.0]), np.array([1.1, 2.1]))[0]
+    assert not two_units.lower(np.array([1.0, 2.0]), np.array([1.9, 1.5]))[0]
+    assert not two_units.lower(np.array([1.0]), np.array([2.0]))[0], "one run has no spread to compare with"
+
+
+def test_orders_of_magnitude() -> None:
+    assert magnitude(0.5, 0.6) == "agrees"
+    assert magnitude(0.5, 0.7) == magnitude(0.5, 0.051) == magnitude(0.5, 4.9) == "agrees in order of magnitude"
+    assert magnitude(0.5, 5.1) == magnitude(0.5, 0.049) == magnitude(0.5, 0.0) == "does not hold"
+    assert magnitude(0.5, float("nan"), "not comparable") == "not comparable"
