@@ -157,7 +157,8 @@ def test_every_field_of_a_fit_is_stored() -> None:
     """Whoever adds a field to these classes must decide which side stores it (storage.py), then name it here."""
     known = {
         Fit: "method plant parts history traffic status provenance caveats couplings privacy",
-        UnitPart: "unit model estimator uses_inputs theta phi output_level point link rows_digest C_doubt",
+        UnitPart: "unit model estimator uses_inputs theta phi output_level point link rows_digest C_doubt "
+        "caveats",
         History: "server_loss residual_loss disentanglement gradient phase client_loss proprietary_loss delta_d",
         Traffic: "rounds bytes_up bytes_down",
         Status: "converged rounds gradient message",
