@@ -324,7 +324,7 @@ def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments; or: all, list.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
-    jobs: Annotated[int, typer.Option(min=1, help="Worker processes; results do not depend on it.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Worker processes; only measured seconds depend on it.")] = 2,
     hai: Annotated[Path | None, typer.Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
     swat: Annotated[Path | None, typer.Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Compute again what is there.")] = False,

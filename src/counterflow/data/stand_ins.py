@@ -24,6 +24,7 @@ from counterflow.plant import Plant, Unit
 from counterflow.randomness import stream
 
 FloatArray = NDArray[np.float64]
+MARK = "NOT-THE-REAL-DATA-SET.txt"  # lies beside generated files
 
 HAI_VERSIONS = ("20.07", "21.03", "22.04", "23.05")
 SWAT_VERSIONS = ("normal-v0", "normal-v1", "attack-v0", "xlsx")
@@ -133,7 +134,7 @@ def write_stand_in(
         name = f"SWaT 2015 ({version})"
     else:
         raise OptionError(f"dataset {dataset!r} is not known: there are hai and swat.")
-    notice = folder / "NOT-THE-REAL-DATA-SET.txt"
+    notice = folder / MARK
     notice.write_text(NOTICE.format(name=name), encoding="utf-8")
     return [*written, notice]
 

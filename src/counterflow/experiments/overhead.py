@@ -37,6 +37,7 @@ SECONDS = {"units": (4.0, 2.0), "states": (2.0, 2.0), "inputs": (2.0, 2.0), "out
 ROUNDS, REPETITIONS, QUICK_REPETITIONS = 12, 5, 2
 WARM = 2  # rounds that are not counted: the first ones also introduce the units
 SLACK = 0.1  # an exponent may be above the formula's by so much, beside two standard errors
+ABOUT = f"(+ {SLACK}, and two standard errors)"
 
 
 class Stopwatch:
@@ -131,7 +132,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 f"O(M(P+U)): {_orders(letter, sums, one)}",
                 f"{letter}^({_shown(found)})",
                 bounded(found, sums),
-                f"Rule: the exponent is at most the formula's (+ {SLACK}). "
+                f"Rule: the exponent is at most the formula's {ABOUT}. "
                 + {
                     "units": "It is an upper bound; with sums over units in it, M counts twice.",
                     "states": "A round carries h_a up and two gradients down, P_m numbers a row each.",
@@ -147,7 +148,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             "O(M(P+U)) per round: T is not in it",
             f"T^({_shown(rows)})",
             bounded(rows, 0.0),
-            f"Rule: the exponent is at most 0 (+ {SLACK}). Every round sends every row again: the formula is that of "
+            f"Rule: the exponent is at most 0 {ABOUT}. Every round sends every row again: the formula is that of "
             "one row.",
         )
     )
@@ -163,7 +164,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 f"{letter}^({_shown(found)}); from {sizes[-2]} to {sizes[-1]} alone {_shown(last)}",
                 bounded(last, sums),
                 f"Rule: the exponent between the two largest sizes, where overheads weigh least, is at most the "
-                f"formula's (+ {SLACK}).",
+                f"formula's {ABOUT}.",
             )
         )
     for who, key, most, formula in (
@@ -178,7 +179,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 formula,
                 f"T^({_shown(last)}) from {sizes[-2]} to {sizes[-1]} rows",
                 bounded(last, most),
-                f"Rule: the exponent between the two largest sizes is at most {most:g} (+ {SLACK})."
+                f"Rule: the exponent between the two largest sizes is at most {most:g} {ABOUT}."
                 + (" The gradients the server sends have a row for every row." if who == "the server" else ""),
             )
         )
@@ -190,7 +191,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             "O(T P_m²): P_m^2",
             f"P_m^({_shown(last)}) from {sizes[-2]} to {sizes[-1]}",
             bounded(last, 2.0),
-            f"Rule: the exponent between the two largest sizes is at most 2 (+ {SLACK}). D_m is not in the formula, "
+            f"Rule: the exponent between the two largest sizes is at most 2 {ABOUT}. D_m is not in the formula, "
             "though theta_m is P_m × D_m: see the figure.",
         )
     )

@@ -10,7 +10,7 @@ import pytest
 from experiment_panels import drawn
 
 import counterflow as cf
-from counterflow.data.stand_ins import write_stand_in
+from counterflow.data.stand_ins import MARK, write_stand_in
 from counterflow.errors import DataError
 from counterflow.experiments import real_plants
 from counterflow.experiments.experiment import Outcome, Request, Task
@@ -55,6 +55,9 @@ def test_every_title_caption_and_claim_of_a_stand_in_says_so(swat: Outcome) -> N
 def test_own_files_are_read_and_not_called_stand_ins(tmp_path: Path) -> None:
     files = write_stand_in("hai", "21.03", tmp_path, rows=600)
     request = Request(quick=True, hai=tmp_path)
+    (given, _) = REAL_PLANTS.tasks(request)
+    assert given["source"].startswith(STAND_IN), "generated files stay stand-ins, whoever gives them"
+    (tmp_path / MARK).unlink()  # as the real ones would be
     hai, other = REAL_PLANTS.tasks(request)
     assert hai["source"] == "files"
     assert other["source"] == STAND_IN
