@@ -15,6 +15,16 @@ Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the a
 DrawnOut = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer: .json, .csv or .png.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Level = Annotated[float, typer.Option(help="Of the intervals, between 0 and 1.")]
+Causes = Annotated[list[str] | None, typer.Option(help="Unit that would be run differently; may repeat.")]
+Changes = Annotated[list[str] | None, typer.Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat.")]
+SetTo = Annotated[
+    list[str] | None, typer.Option("--set", metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead.")
+]
+Schedule = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step.")
+]
+Horizon = Annotated[int | None, typer.Option(min=1, help="Steps to follow (50).")]
+Duration = Annotated[int | None, typer.Option(min=1, help="Steps for which the change is held (all).")]
 Data = Annotated[Path, typer.Option(metavar="FILE", help="A recording, or a federation file with logs.")]
 
 
@@ -108,19 +118,13 @@ def fit(
 
 def whatif(
     directory: FitDirectory,
-    cause: Annotated[list[str] | None, typer.Option(help="Unit that would be run differently; may repeat.")] = None,
+    cause: Causes = None,
     effect: Annotated[str | None, typer.Option(help="Unit whose outputs are asked about.")] = None,
-    change: Annotated[
-        list[str] | None, typer.Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat.")
-    ] = None,
-    set_to: Annotated[
-        list[str] | None, typer.Option("--set", metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead.")
-    ] = None,
-    schedule: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step.")
-    ] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to follow (50).")] = None,
-    duration: Annotated[int | None, typer.Option(min=1, help="Steps for which the change is held (all).")] = None,
+    change: Changes = None,
+    set_to: SetTo = None,
+    schedule: Schedule = None,
+    horizon: Horizon = None,
+    duration: Duration = None,
     recording: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Ask what would have happened in these rows.")
     ] = None,

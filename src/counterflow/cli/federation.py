@@ -8,6 +8,18 @@ from typing import Annotated
 
 import typer
 
+from counterflow.cli.commands import (
+    AnswerFormat,
+    Causes,
+    Changes,
+    DrawnOut,
+    Duration,
+    Force,
+    Horizon,
+    Level,
+    Schedule,
+    SetTo,
+)
 from counterflow.cli.output import Format
 
 app = typer.Typer(
@@ -28,7 +40,6 @@ def root() -> None:
 
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The party's folder; it tells who this is.")]
-AnswerFormat = Annotated[Format, typer.Option("--format", help="What to print.")]
 
 
 @app.command()
@@ -238,28 +249,20 @@ def fit(
 @app.command()
 def ask(
     folder: Folder,
-    cause: Annotated[list[str] | None, typer.Option(help="Unit that would be run differently; may repeat.")] = None,
-    change: Annotated[
-        list[str] | None, typer.Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat.")
-    ] = None,
-    set_to: Annotated[
-        list[str] | None, typer.Option("--set", metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead.")
-    ] = None,
-    schedule: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step.")
-    ] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to follow (50).")] = None,
-    duration: Annotated[int | None, typer.Option(min=1, help="Steps for which the change is held (all).")] = None,
+    cause: Causes = None,
+    change: Changes = None,
+    set_to: SetTo = None,
+    schedule: Schedule = None,
+    horizon: Horizon = None,
+    duration: Duration = None,
     start: Annotated[int | None, typer.Option(help="With --set: first row that would have been different (0).")] = None,
     stop: Annotated[int | None, typer.Option(help="With --set: row after the last one (the end).")] = None,
-    level: Annotated[float, typer.Option(help="Of the intervals, between 0 and 1.")] = 0.95,
+    level: Level = 0.95,
     fit: Annotated[str | None, typer.Option(metavar="ID", help="Of an earlier job (the latest).")] = None,
     patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for the answer.")] = 60.0,
     answer_format: AnswerFormat = Format.table,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the answer: .json, .csv or .png.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    out: DrawnOut = None,
+    force: Force = False,
 ) -> None:
     """Plant: what would my outputs do, or have done, if another unit were run differently?
 

@@ -17,6 +17,7 @@ from counterflow.privacy import Privacy
 from counterflow.runtime.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
 from counterflow.runtime.privacy import refuse_method
 from counterflow.runtime.storage_server import described_unit
+from counterflow.runtime.storage_unit import describe_channel
 
 FORMAT = 1
 QUESTIONS = "questions"
@@ -160,7 +161,7 @@ class Job:
             "id": self.id,
             "method": self.method,
             "units": [
-                {"name": name, "inputs": [_channel_json(channel) for channel in channels]}
+                {"name": name, "inputs": [describe_channel(channel) for channel in channels]}
                 for name, channels in self.inputs.items()
             ],
             "options": dict(self.options),
@@ -243,11 +244,6 @@ def _plain(label: str, value: object) -> None:
     good = value is None or type(value) in (bool, int, float, str)
     if not good or (isinstance(value, float) and not math.isfinite(value)):
         raise OptionError(f"{label} must be a number, text, true or false, got {value!r:.80}")
-
-
-def _channel_json(channel: Channel) -> dict[str, Any]:
-    limits = None if channel.limits is None else [end if math.isfinite(end) else None for end in channel.limits]
-    return {"name": channel.name, "unit": channel.unit, "limits": limits}
 
 
 def _channel(found: object) -> Channel:

@@ -8,13 +8,13 @@ off, and may come back with another key and so another certificate.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
+from counterflow.federation.durable import write_whole
 
 FILE = "members.json"
 PRESENCE = "presence.json"
@@ -49,19 +49,7 @@ def write(path: Path, members: Mapping[str, str]) -> None:
 
 def replace_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a small file that only its owner reads, whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise StorageError(f"federation: cannot write {path}: {error.strerror or error}. Check disk and rights.") from (
-            error
-        )
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def presence(path: Path) -> dict[str, Any]:
