@@ -15,6 +15,7 @@ from counterflow.federation.flare import require_flare
 from counterflow.federation.flare.kit import read_json
 
 CONNECT = 20.0  # seconds to reach the server
+DETAIL = 2.0  # seconds for which FLARE may have said that a run failed, and not yet why
 _silent = logging.NullHandler()
 _ANSWERS = frozenset(  # FLARE's errors that are a server's no; the others are a server that is not there, or not well
     {
@@ -102,7 +103,9 @@ class Operator:
 
     def refusals(self, run: str) -> tuple[str, ...]:
         """Why a run could not be deployed, if a site refused it: "site: reason" of each."""
-        said = self._meta(run).get("job_deploy_detail") or []
+        deadline = time.monotonic() + DETAIL
+        while not (said := self._meta(run).get("job_deploy_detail") or []) and time.monotonic() < deadline:
+            time.sleep(0.05)
         sites = [str(line) for line in said if ": " in str(line)]
         return tuple(line for line in sites if not line.endswith(": OK") and "no reply" not in line)
 
