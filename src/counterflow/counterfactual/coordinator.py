@@ -4,18 +4,18 @@ Everything is linear, so the difference of two worlds with the same noise obeys 
 
     Δh[t] = A Δh[t-1] + B Δu[t-1]
 
-and depends on the uncertain entries of [A B] to first order by dΔh[t] = A dΔh[t-1] + dA Δh[t-1] + dB Δu[t-1]. The
-answer holds the rows of the asking unit only.
+The answer holds the rows of the asking unit only. How it depends on uncertain couplings is in ``sensitivity``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.counterfactual.sensitivity import Memory, Spread, coupling_covariance, driven_by
 from counterflow.errors import DataError, UnknownNameError, UnstableError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.recurrence import linear_recurrence
@@ -24,15 +24,6 @@ FloatArray = NDArray[np.float64]
 BASELINE, INITIAL, DIRECT = "baseline", "initial state", "direct"
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far
 OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Uncertainty of couplings: entry ``rows[i], columns[i]`` of [A B] varies as ``root[i] @ standard normal``."""
-
-    rows: NDArray[np.intp]
-    columns: NDArray[np.intp]
-    root: FloatArray  # (n, k)
 
 
 @dataclass(frozen=True)
@@ -52,6 +43,7 @@ class Knowledge:
     radius: float  # spectral radius of A
     seen: FloatArray  # (U,) range of each input in the recorded rows; zero if nothing is recorded
     spread: Spread | None = None
+    memory: Memory = field(default_factory=Memory)  # of what was asked before
 
     def index(self, name: str) -> int:
         if name not in self.names:
@@ -145,35 +137,12 @@ def _range_note(knowledge: Knowledge, change: FloatArray) -> str:
 
 
 def _difference(knowledge: Knowledge, ask: Ask, own: slice, schedule: FloatArray) -> Answer:
-    response = linear_recurrence(knowledge.A, schedule @ knowledge.B.T, np.zeros(knowledge.A.shape[0]))
-    before = np.vstack([np.zeros(response.shape[1]), response[:-1]])
-    covariance = coupling_covariance(knowledge, np.hstack([before, schedule]), own)
+    response, _ = driven_by(knowledge.A, knowledge.B, schedule)
+    covariance = knowledge.memory.covariance(knowledge.A, knowledge.B, knowledge.spread, schedule, own)
     _refuse_overflow(response)
     _refuse_overflow(covariance)
     note = _range_note(knowledge, schedule)
     return Answer(ask.unit, ask.kind, "", note, np.ascontiguousarray(response[:, own]), covariance)
-
-
-def coupling_covariance(knowledge: Knowledge, drive: FloatArray, own: slice) -> FloatArray:
-    """Covariance (n P_m, P_m), from the couplings' spread, of states driven by [A B] x[t-1], x = ``drive`` (n, P+U)."""
-    size, spread = own.stop - own.start, knowledge.spread
-    if spread is None:
-        return np.zeros((0, size))
-    P, k = knowledge.A.shape[0], spread.root.shape[1]
-    # every direction of uncertainty drives its own copy of the system; they march side by side, in slices of memory
-    out = np.zeros((len(drive), size, size))
-    width = max(1, 4_000_000 // max(len(drive) * P, 1))
-    for start in range(0, k, width):
-        root = spread.root[:, start : start + width]
-        push = np.zeros((len(drive), P, root.shape[1]))
-        for row in range(P):
-            mine = spread.rows == row
-            push[:, row] = drive[:, spread.columns[mine]] @ root[mine]
-        Z = np.zeros((P, root.shape[1]))
-        for t in range(len(drive)):
-            Z = knowledge.A @ Z + push[t]
-            out[t] += Z[own] @ Z[own].T
-    return out.reshape(-1, size)
 
 
 def _forecast(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, own: slice) -> Answer:
@@ -181,7 +150,7 @@ def _forecast(knowledge: Knowledge, changes: Sequence[Change], ask: Ask, own: sl
     plan = _schedule(knowledge, changes, base, 0, recorded=True)
     mean = linear_recurrence(knowledge.A, plan @ knowledge.B.T, knowledge.last_mean)
     before = np.vstack([knowledge.last_mean, mean[:-1]])
-    covariance = coupling_covariance(knowledge, np.hstack([before, plan]), own)
+    covariance = coupling_covariance(knowledge.A, knowledge.spread, np.hstack([before, plan]), own)
     if not len(covariance):
         covariance = np.zeros((ask.steps * (own.stop - own.start), own.stop - own.start))
     blocks = covariance.reshape(ask.steps, own.stop - own.start, -1)
