@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow import runtime
-from counterflow.cli import asking, output, wording
-from counterflow.cli.asking import Peak
+from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.errors import DataError, OptionError
-from counterflow.plant import Recording
+from counterflow.report import telling, wording
+from counterflow.report.telling import Asked, Changes, Peak
 
 if TYPE_CHECKING:
     import polars
 
 FloatArray = NDArray[np.float64]
-Changes = Mapping[str, Mapping[str, Any]]
 HORIZON = 50  # steps
 EITHER = "give either --change channel=number, once or more, or --schedule FILE."
 
@@ -53,7 +51,7 @@ def effect(
 
 
 def effect_of(
-    fit: asking.Asked,
+    fit: Asked,
     *,
     causes: Sequence[str],
     unit: str,
@@ -73,7 +71,7 @@ def effect_of(
     if schedule is None:
         held: Changes = asking.inputs_given(fit, "--change", change, causes)
         horizon = HORIZON if horizon is None else horizon
-        what = _listed_changes(fit, held)
+        what = telling.moves(fit, held, "were")
         if duration is None or duration >= horizon:
             when = "from now on"
         else:
@@ -82,16 +80,15 @@ def effect_of(
         if duration is not None:
             raise OptionError("--duration goes with --change; a schedule says itself how long it lasts.")
         held, horizon, rows = _padded(asking.schedule_given(fit, schedule, causes), horizon)
-        what = f"{wording.listed(list(held))} inputs"
+        what = f"{wording.listed(list(held))} inputs were"
         when = f"changed as in {schedule.name} for {wording.span(rows, fit.plant.dt)}"
     _each_cause_moves(causes, held)
     answer = fit.effect(list(held), unit, held, horizon, duration, level)
-    found = asking.peaks(fit, unit, answer.mean, answer.lower, answer.upper)
-    sentence = f"If {what} were {when}, " if schedule else f"If {_were(what)} {when}, "
-    sentence += _would(found[0], answer.level, fit.plant.dt)
-    notes = asking.caveats(fit, answer.caveats)
+    found = telling.peaks(fit, unit, answer.mean, answer.lower, answer.upper)
+    sentence = f"If {what} {when}, {telling.would(found[0], answer.level, fit.plant.dt)}"
+    notes = telling.caveats(fit, answer.caveats)
     told = {
-        **asking.envelope("whatif", fit, sentence, notes),
+        **telling.envelope("whatif", fit, sentence, notes),
         "kind": "effect",
         "causes": list(held),
         "effect": unit,
@@ -99,7 +96,7 @@ def effect_of(
         "horizon": horizon,
         "duration": duration,
         "level": answer.level,
-        "channels": asking.channels_json(described.outputs),
+        "channels": telling.channels_json(described.outputs),
         "most_affected": [_peak_json(peak) for peak in found],
         "mean": answer.mean,
         "lower": answer.lower,
@@ -145,6 +142,7 @@ def counterfactual(
         raise OptionError(
             f"--start and --stop must be rows with 0 <= start < stop <= {recording.rows}, got {start} and {end}."
         )
+    add: Changes | None = None
     if schedule is not None:
         do: Changes = asking.schedule_given(fit, schedule, causes)
         rows = len(next(iter(next(iter(do.values())).values())))
@@ -153,12 +151,12 @@ def counterfactual(
         what = f"{wording.listed(list(do))} inputs been as in {schedule.name}"
     elif change:
         asked = asking.inputs_given(fit, "--change", change, causes)
-        do = {name: _added(recording, name, channels, start, end) for name, channels in asked.items()}
-        what = " been ".join(_listed_changes(fit, asked, past=True).split("\0"))
+        do, add = asked, asked
+        what = telling.shifts(fit, asked, "been")
     else:
         do, what = set_in_the_past(fit, set_to, causes)
     _each_cause_moves(causes, do)
-    answers = fit.counterfactual(recording, do, start, end, level)
+    answers = fit.counterfactual(recording, None if add else do, start, end, level, add=add)
     wanted = [unit] if unit is not None else list(fit.names)
     past_of(
         fit, {name: answers[name] for name in wanted}, do, what, start, end,
@@ -167,7 +165,7 @@ def counterfactual(
 
 
 def past_of(
-    fit: asking.Asked,
+    fit: Asked,
     answers: Mapping[str, runtime.Trajectory],
     do: Changes,
     what: str,
@@ -181,26 +179,15 @@ def past_of(
 ) -> None:
     """Say what would have happened, whoever was asked."""
     wanted = list(answers)
-    found: list[Peak] = []
-    for name in wanted:
-        world = answers[name]
-        lower, upper = (None if end is None else end - world.factual for end in (world.lower, world.upper))
-        for peak in asking.peaks(fit, name, world.mean - world.factual, lower, upper):
-            found.append(replace(peak, row=start + peak.row))
+    found = [peak for name in wanted for peak in telling.past_peaks(fit, answers[name])]
     others = [peak for peak in found if peak.unit not in do] or found
     found.sort(key=lambda peak: -peak.size)
     head = max(others, key=lambda peak: peak.size)
     world = answers[head.unit]
-    sign, by = head.sentence(world.level)
-    sentence = (
-        f"Had {what} in rows {start} to {end - 1}, {head.unit} {head.channel.name} would have been "
-        f"{'lower' if sign < 0 else 'higher'} by {by} in row {head.row}."
-        if head.size > 0
-        else f"Had {what} in rows {start} to {end - 1}, nothing would have changed there."
-    )
-    notes = asking.caveats(fit, [text for name in wanted for text in answers[name].caveats])
+    sentence = telling.would_have(what, start, end, head, world.level)
+    notes = telling.caveats(fit, [text for name in wanted for text in answers[name].caveats])
     told = {
-        **asking.envelope("whatif", fit, sentence, notes),
+        **telling.envelope("whatif", fit, sentence, notes),
         "kind": "counterfactual",
         "causes": list(do),
         "effect": unit,
@@ -211,7 +198,7 @@ def past_of(
         "most_affected": [peak.as_json() for peak in found],
         "units": {
             name: {
-                "channels": asking.channels_json(fit.plant.unit(name).outputs),
+                "channels": telling.channels_json(fit.plant.unit(name).outputs),
                 "factual": answers[name].factual,
                 "mean": answers[name].mean,
                 "lower": answers[name].lower,
@@ -230,10 +217,10 @@ def past_of(
     _say_written(out)
 
 
-def set_in_the_past(fit: asking.Asked, set_to: Sequence[str], causes: Sequence[str]) -> tuple[Changes, str]:
+def set_in_the_past(fit: Asked, set_to: Sequence[str], causes: Sequence[str]) -> tuple[Changes, str]:
     """Inputs that replace what was recorded, and how to say that."""
     do: Changes = asking.inputs_given(fit, "--set", set_to, causes)
-    return do, " been ".join(_listed_changes(fit, do, sign=False).split("\0"))
+    return do, telling.moves(fit, do, "been", sign=False)
 
 
 def trajectories_frame(answers: Mapping[str, runtime.Trajectory], names: Sequence[str]) -> polars.DataFrame:
@@ -245,16 +232,6 @@ def trajectories_frame(answers: Mapping[str, runtime.Trajectory], names: Sequenc
         frame = answers[name].to_frame()
         frames.append(frame.select(polars.lit(name).alias("unit"), polars.all()))
     return polars.concat(frames)
-
-
-def _added(
-    recording: Recording, name: str, channels: Mapping[str, float], start: int, stop: int
-) -> dict[str, FloatArray]:
-    part = recording[name]
-    return {
-        channel: part.u[start:stop, part.unit.input_names.index(channel)] + number
-        for channel, number in channels.items()
-    }
 
 
 def _padded(series: Mapping[str, Mapping[str, FloatArray]], horizon: int | None) -> tuple[Changes, int, int]:
@@ -274,31 +251,6 @@ def _each_cause_moves(causes: Sequence[str], held: Changes) -> None:
     for name in causes:
         if name not in held:
             raise OptionError(f"--cause {name}: nothing is changed there; give {name}.CHANNEL=number, or leave it out.")
-
-
-def _listed_changes(fit: asking.Asked, held: Changes, sign: bool = True, past: bool = False) -> str:
-    """ "boiler valve<NUL>+0.1 %, boiler speed -2 rpm": NUL stands where the verb goes."""
-    words = []
-    for name, channels in held.items():
-        unit = fit.plant.unit(name)
-        for channel, value in channels.items():
-            measured_in = unit.inputs[unit.input_names.index(channel)].unit
-            size = wording.quantity(wording.exact(abs(value) if past else value, sign and not past), measured_in)
-            words.append(f"{name} {channel}\0{size}" + (past * (" lower" if value < 0 else " higher")))
-    first, *rest = words
-    return wording.listed([first, *(word.replace("\0", " ") for word in rest)])
-
-
-def _were(what: str) -> str:
-    return " were ".join(what.split("\0"))
-
-
-def _would(peak: Peak, level: float | None, dt: float) -> str:
-    if peak.size == 0:
-        return f"nothing would change at {peak.unit}."
-    sign, by = peak.sentence(level)
-    verb = "fall" if sign < 0 else "rise"
-    return f"{peak.unit} {peak.channel.name} would {verb} by {by} after {wording.span(peak.row + 1, dt)}."
 
 
 def _peak_json(peak: Peak) -> dict[str, Any]:

@@ -76,10 +76,15 @@ class PlantView:
         return self.part.effect(self._server, cause, change, horizon, duration, level)
 
     def counterfactual(
-        self, do: Mapping[str, Any], start: int = 0, stop: int | None = None, level: float = 0.95
+        self,
+        do: Mapping[str, Any] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        level: float = 0.95,
+        add: Mapping[str, Any] | None = None,
     ) -> Trajectory:
         """As ``Fit.counterfactual``, of this plant's unit in the rows of its log."""
-        return self.part.counterfactual(self._server, self._log().y, do, start, stop, level)
+        return self.part.counterfactual(self._server, self._log().y, do, start, stop, level, add=add)
 
     def attribute(self, start: int = 0, stop: int | None = None) -> Attribution:
         """As ``Fit.attribute``, of this plant's unit."""

@@ -202,6 +202,8 @@ class Server:
     def _of_the_past(self, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         aligned = []
         for change in changes:
+            if not change.absolute:
+                self._refuse_leaving_limits(change)
             values, first = self._departures(change), change.first
             if self.point(change.cause).same_row:  # the input of a row stands one row earlier in the model
                 values, first = (values, first - 1) if first else (values[1:], 0)
@@ -211,6 +213,26 @@ class Server:
         asked = replace(ask, first=early, steps=ask.first + ask.steps - early)
         found = counterfactual.answer(self._without_states, aligned, asked)
         return tuple(_later_rows(part, ask.first - early) for part in found)
+
+    def _refuse_leaving_limits(self, change: Change) -> None:
+        """What is added to recorded inputs must keep them within their limits; how they were stays the server's."""
+        source, point = self.unit(change.cause), self.point(change.cause)
+        own = self._without_states.input_slices[self._without_states.index(change.cause)]
+        skipped = int(point.same_row and change.first == 0)  # the input of row 0 acted before anything was recorded
+        values = change.values[skipped:]
+        first = change.first + skipped - point.same_row
+        recorded = self._without_states.u[first : first + len(values), own] + point.input_level
+        values = values[: len(recorded)]
+        for k in change.columns:
+            limits = source.inputs[k].limits
+            if limits is None:
+                continue
+            there = recorded[:, k] + values[:, k]
+            if ((there < limits[0]) | (there > limits[1])).any():
+                raise OptionError(
+                    f"unit {change.cause!r}, input {source.inputs[k].name!r}: with this added it would leave its "
+                    f"limits {limits[0]:g} to {limits[1]:g}; add less"
+                )
 
     def _reach(self, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """What held inputs do, and how far they can be moved from where they last were."""

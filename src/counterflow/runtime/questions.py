@@ -118,30 +118,36 @@ def what_would_have_happened(
     server: Asked,
     part: UnitPart,
     y: FloatArray,
-    do: Mapping[str, Any],
+    do: Mapping[str, Any] | None,
     start: int,
     stop: int | None,
     level: float,
     watch: Watch | None,
+    add: Mapping[str, Any] | None = None,
 ) -> Trajectory:
     """The asking unit's outputs, had some units' inputs been others in rows start to stop - 1 of the server's record.
 
-    ``y`` (rows, D_m): the unit's own measurements of all rows of that record.
+    ``y`` (rows, D_m): the unit's own measurements of all rows of that record. ``do`` replaces inputs, ``add`` is added
+    to what they were, which the asking unit need not know.
     """
     _refuse_other_fit(server, part)
     stop = server.rows if stop is None else stop
     check_window("counterfactual", server.rows, start, stop)
     measured = _own_measurements("counterfactual", server, part, y)[start:stop]
     check_level("counterfactual", level)
-    if not isinstance(do, Mapping) or not do:
-        raise OptionError("counterfactual: do must be {unit: {input channel: values}} or {unit: array}, and not empty")
+    for given in (do, add):
+        if not (given is None or isinstance(given, Mapping)) or not (do or add):
+            raise OptionError(
+                "counterfactual: do (and add) must be {unit: {input channel: values}} or {unit: array}, and not empty"
+            )
     name = part.unit.name
     changes = []
-    for cause, given in do.items():
-        source = server.unit(cause)
-        for first, values, channels in replacements(source, given, start, stop - start):
-            refuse_beyond_limits(source, values, absolute=True, channels=channels)
-            changes.append(Change(name, cause, True, first, ",".join(map(str, channels)), values))
+    for whole, absolute in ((do or {}, True), (add or {}, False)):
+        for cause, given in whole.items():
+            source = server.unit(cause)
+            for first, values, channels in replacements(source, given, start, stop - start):
+                refuse_beyond_limits(source, values, absolute=absolute, channels=channels)
+                changes.append(Change(name, cause, absolute, first, ",".join(map(str, channels)), values))
     (found,) = server.ask(changes, Ask(name, "counterfactual", start, stop - start), watch)
     C = part.model.C
     mean = measured + found.mean @ C.T

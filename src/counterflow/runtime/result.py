@@ -285,16 +285,18 @@ class Fit:
     def counterfactual(
         self,
         recording: Recording,
-        do: Mapping[str, Any],
+        do: Mapping[str, Any] | None = None,
         start: int = 0,
         stop: int | None = None,
         level: float = 0.95,
         watch: Callable[[Message, bool], None] | None = None,
+        add: Mapping[str, Any] | None = None,
     ) -> dict[str, Trajectory]:
         """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
 
         The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
         change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
+        ``add``, of the same form, is added to what inputs were, instead of replacing them.
 
         Examples
         --------
@@ -308,7 +310,7 @@ class Fit:
         """
         server = self.about(recording)
         return {
-            n: part.counterfactual(server, recording[n].y, do, start, stop, level, watch)
+            n: part.counterfactual(server, recording[n].y, do, start, stop, level, watch, add)
             for n, part in self.parts.items()
         }
 

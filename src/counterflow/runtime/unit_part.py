@@ -100,14 +100,15 @@ class UnitPart:
         self,
         server: Asked,
         y: FloatArray,
-        do: Mapping[str, Any],
+        do: Mapping[str, Any] | None = None,
         start: int = 0,
         stop: int | None = None,
         level: float = 0.95,
         watch: Callable[[Message, bool], None] | None = None,
+        add: Mapping[str, Any] | None = None,
     ) -> Trajectory:
         """``Fit.counterfactual`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
-        return questions.what_would_have_happened(server, self, y, do, start, stop, level, watch)
+        return questions.what_would_have_happened(server, self, y, do, start, stop, level, watch, add)
 
     def attribute(
         self,

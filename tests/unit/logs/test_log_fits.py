@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tolerances import EXACT
@@ -146,6 +148,24 @@ def test_counterfactuals_and_restoration_with_inputs_that_act_on_their_own_row()
     assert answer.feasible
     change = answer.change["boiler"]
     assert found.effect("boiler", "turbine", change, horizon=10).mean[-1, 0] == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("start", [0, 1, 500])
+def test_adding_to_inputs_that_act_on_their_own_row(start):
+    same = moved(RECORDING, 1.0, 3.0, 7.0, same_row=True)
+    limited = [replace(unit, inputs=[cf.Channel("u1", "", (0.0, 14.0)), "u2"]) for unit in same.units]
+    log = cf.Recording.from_arrays({n: (same[n].y, same[n].u) for n in same.names}, dt=same.dt, units=limited)
+    found = cf.fit(log)
+    assert found.server.points["boiler"].same_row
+    stop = start + 40
+    u = log["boiler"].u[start:stop, 0]
+    replaced = found.counterfactual(log, {"boiler": {"u1": u + 0.5}}, start, stop)["turbine"]
+    added = found.counterfactual(log, add={"boiler": {"u1": 0.5}}, start=start, stop=stop)["turbine"]
+    np.testing.assert_allclose(added.mean, replaced.mean, rtol=EXACT, atol=1e3 * EXACT)
+    room = 14.0 - u[1:].max() if start == 0 else 14.0 - u.max()  # the input of row 0 acts on nothing that is recorded
+    found.counterfactual(log, add={"boiler": {"u1": room - 1e-6}}, start=start, stop=stop)
+    with pytest.raises(cf.OptionError, match="would leave its limits"):
+        found.counterfactual(log, add={"boiler": {"u1": room + 1e-6}}, start=start, stop=stop)
 
 
 def test_mixed_alignments_are_told_apart():

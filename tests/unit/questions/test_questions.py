@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tolerances import EXACT
+from tolerances import EXACT, LONG
 
 import counterflow as cf
 from counterflow.plant import excitation
@@ -359,3 +359,28 @@ def test_a_large_target_is_reached_by_inputs_without_limits_and_limits_hold_from
     data = cf.Recording.from_arrays({n: (RECORDING[n].y, RECORDING[n].u) for n in NAMES}, units=plant.units)
     found = cf.fit(data, plant.locals()).restore("turbine", {"t1": 0.01}, using={"boiler": ["valve"]}, horizon=40)
     assert 20.0 - 1e-9 <= RECORDING["boiler"].u[-1, 0] + found.change["boiler"]["valve"] <= 30.0 + 1e-9
+
+
+def test_adding_to_what_inputs_were_is_replacing_them_by_the_sum():
+    rows = slice(4000, 4060)
+    valve, speed = RECORDING["boiler"].u[rows].T
+    replaced = FOUND.counterfactual(RECORDING, {"boiler": {"valve": valve + 0.1, "speed": speed - 2.0}}, 4000, 4060)
+    added = FOUND.counterfactual(RECORDING, add={"boiler": {"valve": 0.1, "speed": -2.0}}, start=4000, stop=4060)
+    both = FOUND.counterfactual(
+        RECORDING, {"boiler": {"valve": valve + 0.1}}, 4000, 4060, add={"boiler": {"speed": -2}}
+    )
+    for name in NAMES:
+        for found in (added, both):
+            for field in ("mean", "lower", "upper"):
+                np.testing.assert_allclose(
+                    getattr(found[name], field), getattr(replaced[name], field), rtol=LONG, atol=LONG
+                )
+
+
+def test_adding_must_not_lead_beyond_the_limits():
+    highest = int(RECORDING["boiler"].u[:, 0].argmax())
+    room = 8.0 - RECORDING["boiler"].u[highest, 0]
+    window = {"start": highest, "stop": highest + 1}
+    FOUND.counterfactual(RECORDING, add={"boiler": {"valve": 0.99 * room}}, **window)
+    with pytest.raises(cf.OptionError, match="'boiler', input 'valve': with this added it would leave its limits"):
+        FOUND.counterfactual(RECORDING, add={"boiler": {"valve": 1.01 * room}}, **window)
