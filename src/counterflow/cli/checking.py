@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from counterflow.cli import asking, output, wording
+from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
+from counterflow.report import telling, wording
 from counterflow.runtime.checks import Check, Checks
 from counterflow.runtime.checks import check as look
 
@@ -38,7 +39,7 @@ def check(
     recording = None if recording_file is None else asking.load_recording(fit, recording_file)
     found = look(fit, recording, horizon)
     sentence = _sentence(found)
-    told = {**asking.envelope("check", fit, sentence, asking.caveats(fit, fit.caveats)), **found.to_dict()}
+    told = {**telling.envelope("check", fit, sentence, telling.caveats(fit, fit.caveats)), **found.to_dict()}
     if plot is not None:
         buffer = BytesIO()
         found.plot().savefig(buffer, format="png", dpi=130)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,12 @@ import typer
 from numpy.typing import NDArray
 
 from counterflow import runtime
-from counterflow.cli import asking, output, wording
+from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.cli.whatif import trajectories_frame
 from counterflow.errors import OptionError
 from counterflow.plant.units import unknown_name
+from counterflow.report import telling, wording
 
 if TYPE_CHECKING:
     import polars
@@ -47,21 +48,18 @@ def explain(
             raise unknown_name(f"output of unit {unit!r}", name, described.output_names)
     recording = asking.load_recording(fit, recording_file)
     answer = fit.attribute(recording, unit, start, stop)
-    means = {name: asking.mean_over_rows(share) for name, share in answer.shares.items()}
-    total = asking.mean_over_rows(answer.departure)
-    size = np.nan_to_num(np.abs(total) / asking.scale_of(fit, unit))
-    order = [described.output_names.index(name) for name in channels] or [int(k) for k in np.argsort(-size)]
+    found = telling.Departures.of(fit, answer)
+    total, means = found.total, found.shares
+    order = [described.output_names.index(name) for name in channels] or list(found.order)
     last = start + len(answer.departure) - 1
-    head = order[0]
-    sentence = _who_moved(unit, described.outputs[head].name, described.outputs[head].unit, total, means, head)
-    sentence = sentence.replace("\0", f"in rows {start} to {last}")
-    notes = asking.caveats(fit, answer.caveats)
+    sentence = found.sentence(answer, described.outputs[order[0]])
+    notes = telling.caveats(fit, answer.caveats)
     told = {
-        **asking.envelope("explain", fit, sentence, notes),
+        **telling.envelope("explain", fit, sentence, notes),
         "unit": unit,
         "start": start,
         "stop": last + 1,
-        "channels": asking.channels_json(described.outputs),
+        "channels": telling.channels_json(described.outputs),
         "most_departed": [described.outputs[k].name for k in order],
         "mean_departure": total,
         "mean_shares": means,
@@ -86,26 +84,6 @@ def explain(
     output.show_table(f"{unit}: means over rows {start} to {last}, against the usual level", columns, rows)
     output.show_notes(notes)
     _say_written(out)
-
-
-def _who_moved(
-    unit: str, channel: str, measured_in: str, total: FloatArray, means: Mapping[str, FloatArray], k: int
-) -> str:
-    """A sentence; NUL stands for the rows."""
-    whole = float(total[k])
-    if not np.isfinite(whole):
-        return f"{unit} {channel} was not measured \0."
-    digits = wording.decimals(whole)
-    ranked = sorted(means.items(), key=lambda item: -abs(np.nan_to_num(item[1][k])))
-    parts = []
-    for name, values in ranked:
-        who = {"initial state": "the state before", "rest": "noise and what the model does not explain"}.get(
-            name, f"the {unit}'s own inputs" if name == unit else f"the inputs of {name}"
-        )
-        parts.append(f"{who} {wording.number(float(values[k]), digits, sign=True)}")
-    size = wording.quantity(wording.number(abs(whole), digits), measured_in)
-    side = "above" if whole >= 0 else "below"
-    return f"{unit} {channel} was {size} {side} its usual level \0: {', '.join(parts)}."
 
 
 def _attribution_frame(answer: runtime.Attribution) -> polars.DataFrame:
@@ -152,33 +130,13 @@ def restore(
         wanted[name] = value
     answer = fit.restore(unit, wanted, _levers(fit, using), horizon)
     units = {channel.name: channel.unit for channel in described.outputs}
-    aims = [
-        f"{name} by {wording.quantity(wording.exact(value, sign=True), units[name])}" for name, value in wanted.items()
-    ]
-    moves = []
-    for cause, channels in answer.change.items():
-        source = fit.plant.unit(cause)
-        for channel, value in channels.items():
-            measured_in = source.inputs[source.input_names.index(channel)].unit
-            moves.append((cause, channel, value, measured_in))
-    held = wording.listed([f"{c} {i} {wording.quantity(wording.number(v, sign=True), m)}" for c, i, v, m in moves])
+    held = telling.held_changes(fit, answer)
+    moves = [(cause, channel.name, value, channel.unit) for cause, channel, value in held]
     after = wording.span(horizon, fit.plant.dt)
-    if answer.feasible:
-        sentence = f"To move {unit} {wording.listed(aims)} after {after}, hold {held}."
-    else:
-        reached = wording.listed(
-            [
-                f"{name} {wording.quantity(wording.number(float(value), sign=True), units[name])}"
-                for name, value in zip(answer.channels, answer.reached, strict=True)
-            ]
-        )
-        sentence = (
-            f"{unit} {wording.listed(aims)} after {after} cannot be reached within the limits of these inputs; "
-            f"the nearest is {reached}, with {held}."
-        )
-    notes = asking.caveats(fit, answer.caveats)
+    sentence = telling.to_restore(fit, answer)
+    notes = telling.caveats(fit, answer.caveats)
     told = {
-        **asking.envelope("restore", fit, sentence, notes),
+        **telling.envelope("restore", fit, sentence, notes),
         "unit": unit,
         "horizon": horizon,
         "feasible": answer.feasible,
@@ -258,36 +216,24 @@ def forecast(
     answers = fit.forecast(recording, horizon, planned or None, level)
     lines = []
     for name in wanted:
-        now = _last_measured(recording[name].y)
-        world = answers[name]
-        move = np.nan_to_num(np.abs(world.mean[-1] - world.mean[0]) / asking.scale_of(fit, name))
-        lines += [(name, int(k), float(move[k]), float(now[k])) for k in np.argsort(-move)]
+        now, world = telling.last_measured(recording[name].y), answers[name]
+        move = np.nan_to_num(np.abs(world.mean[-1] - world.mean[0]) / telling.scale_of(fit, name))
+        lines += [(name, k, float(move[k]), float(now[k])) for k in telling.outlook(fit, world)]
     lines.sort(key=lambda line: -line[2])
     name, k, _, _ = lines[0]
-    channel, world = fit.plant.unit(name).outputs[k], answers[name]
-    ends = _ends(world, -1, k)
-    value, interval = wording.measured(float(world.mean[-1, k]), *ends, channel.unit)
-    band = f" ({wording.percent(level)}: {interval})" if interval else ""
-    condition = "If inputs stay as they are"
-    if planned:
-        words = [
-            f"{cause} {i} is {wording.quantity(wording.exact(v), _input_unit(fit, cause, i))}"
-            for cause, channels in planned.items()
-            for i, v in channels.items()
-        ]
-        condition = f"If {wording.listed(words)} and other inputs stay as they are"
-    sentence = f"{condition}, {name} {channel.name} will be {value}{band} after {wording.span(horizon, fit.plant.dt)}."
-    notes = asking.caveats(fit, [text for unit in wanted for text in answers[unit].caveats])
+    world = answers[name]
+    sentence = telling.will_be(fit, world, k, planned)
+    notes = telling.caveats(fit, [text for unit in wanted for text in answers[unit].caveats])
     told = {
-        **asking.envelope("forecast", fit, sentence, notes),
+        **telling.envelope("forecast", fit, sentence, notes),
         "horizon": horizon,
         "first_row": recording.rows,
         "plan": planned,
         "level": level,
         "units": {
             unit: {
-                "channels": asking.channels_json(fit.plant.unit(unit).outputs),
-                "last_measured": _last_measured(recording[unit].y),
+                "channels": telling.channels_json(fit.plant.unit(unit).outputs),
+                "last_measured": telling.last_measured(recording[unit].y),
                 "mean": answers[unit].mean,
                 "lower": answers[unit].lower,
                 "upper": answers[unit].upper,
@@ -303,8 +249,8 @@ def forecast(
     rows = []
     for unit, k, _, latest in lines[: asking.MOST_ROWS]:
         channel, world = fit.plant.unit(unit).outputs[k], answers[unit]
-        value, interval = wording.measured(float(world.mean[-1, k]), *_ends(world, -1, k), channel.unit)
-        next_value, _ = wording.measured(float(world.mean[0, k]), *_ends(world, 0, k), "")
+        value, interval = wording.measured(float(world.mean[-1, k]), *telling.ends(world, -1, k), channel.unit)
+        next_value, _ = wording.measured(float(world.mean[0, k]), *telling.ends(world, 0, k), "")
         rows.append([unit, channel.name, wording.number(latest), next_value, value, interval])
     columns = ["unit", "channel", "last measured", "next", f"after {horizon}", f"{wording.percent(level)} interval"]
     output.show_table("the channels that will move most", columns, rows, left=2)
@@ -312,27 +258,6 @@ def forecast(
         output.show_text(f"and {len(lines) - asking.MOST_ROWS} more channels; all of them with --format json")
     output.show_notes(notes)
     _say_written(out)
-
-
-def _last_measured(y: FloatArray) -> FloatArray:
-    """The newest measurement (D_m,) of each channel; NaN if there is none."""
-    out = np.full(y.shape[1], np.nan)
-    for k in range(y.shape[1]):
-        there = np.flatnonzero(~np.isnan(y[:, k]))
-        if len(there):
-            out[k] = y[there[-1], k]
-    return out
-
-
-def _ends(world: runtime.Trajectory, row: int, k: int) -> tuple[float | None, float | None]:
-    if world.lower is None or world.upper is None:
-        return None, None
-    return float(world.lower[row, k]), float(world.upper[row, k])
-
-
-def _input_unit(fit: runtime.Fit, unit: str, channel: str) -> str:
-    described = fit.plant.unit(unit)
-    return described.inputs[described.input_names.index(channel)].unit
 
 
 # ---- graph
@@ -344,19 +269,14 @@ def graph(directory: Path, *, rate: float, answer_format: Format, out: Path | No
     fit = asking.load_fit(directory)
     found = fit.graph(rate)
     edges = sorted(found, key=lambda edge: edge.q_value if np.isfinite(edge.q_value) else 2.0)
-    direct = [f"{edge.cause} -> {edge.effect}" for edge in edges if edge.direct]
-    sentence = (
-        f"At a false-discovery rate of {wording.percent(rate)}, these act directly: {', '.join(direct)}."
-        if direct
-        else f"At a false-discovery rate of {wording.percent(rate)}, no unit is found to act on another."
-    )
-    notes = asking.caveats(fit, fit.caveats)
+    sentence = telling.acting_directly([(edge.cause, edge.effect) for edge in edges if edge.direct], rate)
+    notes = telling.caveats(fit, fit.caveats)
     fields = (
         "cause", "effect", "direct", "reaches", "p_value", "p_value_A", "p_value_B", "q_value", "direct_strength",
         "total_strength",
     )  # fmt: skip
     told = {
-        **asking.envelope("graph", fit, sentence, notes),
+        **telling.envelope("graph", fit, sentence, notes),
         "rate": rate,
         "units": list(found.names),
         "edges": [{name: getattr(edge, name) for name in fields} for edge in edges],

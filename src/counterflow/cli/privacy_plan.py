@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from counterflow import client
 from counterflow._version import __version__
-from counterflow.cli import asking, output, wording
+from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
 from counterflow.plant import LocalModel, Plant, excitation
 from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
+from counterflow.report import wording
 from counterflow.server.estimation import Estimated
 from counterflow.server.parameters import Estimate, Parameters
 from counterflow.server.sufficient import share
