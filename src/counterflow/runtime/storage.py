@@ -29,20 +29,14 @@ from counterflow import client
 from counterflow.errors import OptionError, StorageError
 from counterflow.plant import Plant, Unit
 from counterflow.runtime import storage_couplings, storage_privacy, storage_server
-from counterflow.runtime.history import History
-from counterflow.runtime.in_process import Traffic
-from counterflow.runtime.outcome import Provenance, Status
 from counterflow.runtime.result import Fit
 from counterflow.runtime.sealed_file import (
     SealedFile,
     blaming,
     check_keys,
-    count,
     digest_of,
-    number,
     read,
     texts,
-    typed,
 )
 from counterflow.runtime.storage_server import (
     SERVER_FILE,
@@ -50,6 +44,7 @@ from counterflow.runtime.storage_server import (
     check_file_names,
     link_of,
     points_of,
+    record_of,
     server_bytes,
     server_units,
 )
@@ -229,7 +224,7 @@ def load(directory: str | Path, estimators: Mapping[str, client.Estimator] | Non
             spent[name] = stored.described["privacy"]
         parts[name] = part
     with blaming(server.path):
-        fit = _stored_fit(server, parts, blocks, losses, counts, sizes, rounds)
+        fit = _stored_fit(server, parts, blocks, losses, counts, sizes)
         return replace(fit, privacy=storage_privacy.restore(server.described["privacy"], spent))
 
 
@@ -259,7 +254,6 @@ def _stored_fit(
     losses: Mapping[str, Mapping[str, FloatArray]],
     counts: Mapping[str, Counts],
     sizes: tuple[int, int],
-    rounds: int,
 ) -> Fit:
     described = server.described
     expected = (
@@ -279,58 +273,31 @@ def _stored_fit(
         "status",
     )
     check_keys(described, (*expected, "provenance", "digest"))
-    names, order = tuple(parts), texts(described, "order")
-    if sorted(order) != sorted(names):
-        raise ValueError(f"'order' should name each of {list(names)} once")
+    record = record_of(server, tuple(parts))
     A, B = server.take("A", (sizes[0], sizes[0])), server.take("B", sizes)
-    series = {key: server.take(f"history/{key}", (rounds,)) for key in storage_server.SERIES}
-    delta_d = {name: server.take(f"history/delta_d/{k}", (rounds,)) for k, name in enumerate(names)}
     couplings = storage_couplings.restore(server, counts, A, B)
     if {n: p.same_row for n, p in points_of(server, counts).items()} != {
         n: part.point.same_row for n, part in parts.items() if part.point is not None
     }:
         raise ValueError("its operating points are not those of the units")
     server.finish()
-    phase = texts(described, "phase")
-    if len(phase) != rounds:
-        raise ValueError(f"'phase' has {len(phase)} entries for {rounds} rounds")
-    history = History(
-        **series,
-        phase=phase,
-        client_loss=MappingProxyType({name: losses["client_loss"][name] for name in order}),
-        proprietary_loss=MappingProxyType({name: losses["proprietary_loss"][name] for name in order}),
-        delta_d=MappingProxyType({name: delta_d[name] for name in order}),
-    )
-    traffic, status, provenance = (typed(described, key, dict) for key in ("traffic", "status", "provenance"))
-    check_keys(traffic, ("rounds", "bytes_up", "bytes_down"))
-    check_keys(status, ("converged", "rounds", "gradient", "message"))
-    check_keys(provenance, ("version", "seed", "data_digest", "method"))
+    told: dict[str, Any] = {key: MappingProxyType({name: losses[key][name] for name in record.order}) for key in SERIES}
     units = tuple(part.unit for part in parts.values())
     plant = Plant(
         units=units,
         A=A,
         B=B,
         **{letter: _block_diagonal(found) for letter, found in blocks.items()},
-        dt=number(described, "dt"),
+        dt=record.dt,
     )
     return Fit(
         method=server.text("method"),
         plant=plant,
-        parts={name: parts[name] for name in order},
-        history=history,
-        traffic=Traffic(**{key: count(traffic, key, 0) for key in traffic}),
-        status=Status(
-            typed(status, "converged", bool),
-            count(status, "rounds", 0),
-            number(status, "gradient"),
-            typed(status, "message", str),
-        ),
-        provenance=Provenance(
-            typed(provenance, "version", str),
-            count(provenance, "seed", 0),
-            typed(provenance, "data_digest", str),
-            typed(provenance, "method", str),
-        ),
+        parts={name: parts[name] for name in record.order},
+        history=replace(record.history, **told),
+        traffic=record.traffic,
+        status=record.status,
+        provenance=record.provenance,
         caveats=texts(described, "caveats"),
         couplings=couplings,
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.errors import StorageError
 from counterflow.plant import Channel, OperatingPoint, Unit
@@ -17,8 +20,10 @@ from counterflow.runtime.answering import Server
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
 from counterflow.runtime.outcome import Provenance, Status
-from counterflow.runtime.sealed_file import SealedFile, blaming, check_keys, count, read, seal, texts, typed
+from counterflow.runtime.sealed_file import SealedFile, blaming, check_keys, count, number, read, seal, texts, typed
 from counterflow.runtime.storage_unit import channel_of, describe_channel
+
+FloatArray = NDArray[np.float64]
 
 SERVER_FILE = "server.safetensors"
 TITLE = "counterflow fit, server part"
@@ -112,6 +117,69 @@ def load_server(directory: str | Path) -> Server:
             points=points_of(stored, counts),
             link=link_of(stored),
         )
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a fit went, as far as the server knows: ``history`` has no losses of units."""
+
+    dt: float
+    order: tuple[str, ...]  # of the units, as they were given
+    history: History
+    traffic: Traffic
+    status: Status
+    provenance: Provenance
+
+
+def load_record(directory: str | Path) -> Record:
+    """How the training of a saved fit went, from the server's file alone."""
+    stored = read(Path(directory) / SERVER_FILE, TITLE, VERSION)
+    with blaming(stored.path):
+        _, counts, _ = server_units(stored)
+        return record_of(stored, tuple(counts))
+
+
+def record_of(stored: SealedFile, names: tuple[str, ...]) -> Record:
+    """The same from a file that is being read; ``names``: of the units, in the file's order."""
+    described = stored.described
+    order = texts(described, "order")
+    if sorted(order) != sorted(names):
+        raise ValueError(f"'order' should name each of {list(names)} once")
+    rounds = len(stored.arrays["history/server_loss"]) if "history/server_loss" in stored.arrays else 0
+    series = {key: stored.take(f"history/{key}", (rounds,)) for key in SERIES}
+    delta_d = {name: stored.take(f"history/delta_d/{k}", (rounds,)) for k, name in enumerate(names)}
+    phase = texts(described, "phase")
+    if len(phase) != rounds:
+        raise ValueError(f"'phase' has {len(phase)} entries for {rounds} rounds")
+    traffic, status, provenance = (typed(described, key, dict) for key in ("traffic", "status", "provenance"))
+    check_keys(traffic, ("rounds", "bytes_up", "bytes_down"))
+    check_keys(status, ("converged", "rounds", "gradient", "message"))
+    check_keys(provenance, ("version", "seed", "data_digest", "method"))
+    nothing: Mapping[str, FloatArray] = MappingProxyType({})
+    return Record(
+        dt=number(described, "dt"),
+        order=order,
+        history=History(
+            **series,
+            phase=phase,
+            client_loss=nothing,
+            proprietary_loss=nothing,
+            delta_d=MappingProxyType({name: delta_d[name] for name in order}),
+        ),
+        traffic=Traffic(**{key: count(traffic, key, 0) for key in traffic}),
+        status=Status(
+            typed(status, "converged", bool),
+            count(status, "rounds", 0),
+            number(status, "gradient"),
+            typed(status, "message", str),
+        ),
+        provenance=Provenance(
+            typed(provenance, "version", str),
+            count(provenance, "seed", 0),
+            typed(provenance, "data_digest", str),
+            typed(provenance, "method", str),
+        ),
+    )
 
 
 def points_of(stored: SealedFile, counts: Mapping[str, Counts]) -> dict[str, OperatingPoint]:
