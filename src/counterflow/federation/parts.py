@@ -28,7 +28,7 @@ from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.federation.durable import write_whole
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.machines import CoordinatorResult, UnitData, learned_part, server_part, status_part
-from counterflow.runtime import likelihood, logs
+from counterflow.runtime import likelihood, logs, storage_privacy
 from counterflow.runtime.answering import Server
 from counterflow.runtime.history import Recorder
 from counterflow.runtime.outcome import Provenance
@@ -86,7 +86,7 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
         traffic=result.traffic,
         status=status,
         provenance=Provenance(__version__, job.seed, link_of(job), job.method),
-        privacy=None if job.privacy is None else {"apart": True},
+        privacy=None if job.privacy is None else storage_privacy.APART,
     )
     return _kept(home, job, SERVER_FILE, content)
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.errors import OptionError
 from counterflow.federation.machines import UnitData
@@ -15,6 +18,8 @@ from counterflow.plant import Unit
 from counterflow.plant.units import unit_named
 from counterflow.runtime import questions
 from counterflow.runtime.unit_part import UnitPart
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,9 @@ class PlantView:
         self._saved, self._own = saved, own
         self.part: UnitPart = saved.part
         self.unit = saved.part.unit.name
-        self._server = RemoteServer(saved.job, box, saved.rows, saved.part.unit.states, saved.latest, patience)
+        self.server = RemoteServer(saved.job, box, saved.rows, saved.part.unit.states, saved.latest, patience)
         job = saved.job
-        known = tuple(self.part.unit if name == self.unit else self._server.unit(name) for name in job.units)
+        known = tuple(self.part.unit if name == self.unit else self.server.unit(name) for name in job.units)
         self.plant = KnownUnits(known, job.dt)
         self.method = job.method
         self.status = None  # whether it has converged is said by the coordinator, with every answer
@@ -73,7 +78,7 @@ class PlantView:
         """As ``Fit.effect``, on this plant's unit."""
         if effect != self.unit:
             raise OptionError(f"effect: unit {self.unit!r} asks about its own outputs only, got {effect!r:.80}")
-        return self.part.effect(self._server, cause, change, horizon, duration, level)
+        return self.part.effect(self.server, cause, change, horizon, duration, level)
 
     def counterfactual(
         self,
@@ -84,11 +89,11 @@ class PlantView:
         add: Mapping[str, Any] | None = None,
     ) -> Trajectory:
         """As ``Fit.counterfactual``, of this plant's unit in the rows of its log."""
-        return self.part.counterfactual(self._server, self._log().y, do, start, stop, level, add=add)
+        return self.part.counterfactual(self.server, self.measurements(), do, start, stop, level, add=add)
 
     def attribute(self, start: int = 0, stop: int | None = None) -> Attribution:
         """As ``Fit.attribute``, of this plant's unit."""
-        return self.part.attribute(self._server, self._log().y, start, stop)
+        return self.part.attribute(self.server, self.measurements(), start, stop)
 
     def restore(
         self,
@@ -98,22 +103,23 @@ class PlantView:
         tolerance: float = 1e-3,
     ) -> Restoration:
         """As ``Fit.restore``, of this plant's unit."""
-        return self.part.restore(self._server, target, using, horizon, tolerance)
+        return self.part.restore(self.server, target, using, horizon, tolerance)
 
     def forecast(self, horizon: int, plan: Mapping[str, Any] | None = None, level: float = 0.95) -> Trajectory:
         """As ``Fit.forecast``, of this plant's unit after the last row of its log."""
-        return questions.forecast(self._server, self.part, horizon, plan, level, None)
+        return questions.forecast(self.server, self.part, horizon, plan, level, None)
 
     def paths(self, cause: str, change: Any, horizon: int = 50, duration: int | None = None) -> Paths:
         """As ``Fit.paths``, to this plant's unit."""
-        return questions.paths(self._server, self.part, cause, change, horizon, duration, None)
+        return questions.paths(self.server, self.part, cause, change, horizon, duration, None)
 
     @property
     def rows(self) -> int:
         """Rows of the plant's log that questions about the past can refer to."""
-        return self._server.rows
+        return self.server.rows
 
-    def _log(self) -> UnitData:
+    def measurements(self) -> FloatArray:
+        """The plant's own log (rows, D_m); DataError if it is not the one that the fit rests on any more."""
         own = self._own()
         self._saved.require_log(own)
-        return own
+        return own.y

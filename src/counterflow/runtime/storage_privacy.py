@@ -11,6 +11,7 @@ from counterflow.privacy import Cost, Entry
 from counterflow.runtime.privacy import PrivacyReport, UnitPrivacy
 from counterflow.runtime.sealed_file import Demand, check_keys, count, number, texts, typed
 
+APART = {"apart": True}  # in the server's file of a fit between machines
 _REPORT = ("epsilon", "delta", "window", "accounting", "mechanism", "source", "durable", "units", "excluded", "gaps")
 _PUBLIC = ("epsilon", "clip", "sigma")
 _ENTRY_TEXTS = ("time", "what", "fit", "mechanism", "source")
@@ -42,7 +43,7 @@ def describe_unit(report: PrivacyReport | None, name: str, rows_digest: str | No
 
 def restore(described: Any, own: Mapping[str, Any]) -> PrivacyReport | None:
     """From what the server's file says and what the units' files say."""
-    if described == {"apart": True}:
+    if described == APART:
         raise Demand(
             "it is of a private fit between machines, in which every unit keeps its own account: its parts are not to "
             "be put together. Use load_server and load_unit."

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from counterflow.errors import StorageError
 from counterflow.plant import Channel, OperatingPoint, Unit
 from counterflow.plant.units import check_name
-from counterflow.runtime import storage_couplings
+from counterflow.runtime import storage_couplings, storage_privacy
 from counterflow.runtime.answering import Server
 from counterflow.runtime.history import History
 from counterflow.runtime.in_process import Traffic
@@ -129,6 +129,7 @@ class Record:
     traffic: Traffic
     status: Status
     provenance: Provenance
+    apart: bool = False  # of a private fit between machines, whose parts are not to be put together
 
 
 def load_record(directory: str | Path) -> Record:
@@ -179,6 +180,7 @@ def record_of(stored: SealedFile, names: tuple[str, ...]) -> Record:
             typed(provenance, "data_digest", str),
             typed(provenance, "method", str),
         ),
+        apart=described["privacy"] == storage_privacy.APART,
     )
 
 

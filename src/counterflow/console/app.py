@@ -1,0 +1,211 @@
+"""The console's API and page. It only translates: every answer comes from the library's questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from counterflow._version import __version__
+from counterflow.console import answering, describing, exporting, messages
+from counterflow.console.opening import Opened, open_model
+from counterflow.console.seats import Seat
+from counterflow.errors import (
+    CounterflowError,
+    PrivacyError,
+    ProtocolError,
+    StorageError,
+    UnidentifiedError,
+    UnknownNameError,
+    UnstableError,
+)
+
+STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
+    (UnidentifiedError, 409),
+    (UnstableError, 409),
+    (UnknownNameError, 404),
+    (PrivacyError, 403),
+    (StorageError, 503),
+    (ProtocolError, 503),
+    (CounterflowError, 400),
+)
+Responses = dict[int | str, dict[str, Any]]
+WRONG: Responses = {
+    400: {"model": messages.Failure, "description": "It cannot be done as asked."},
+    403: {"model": messages.Failure, "description": "A policy, or privacy, forbids it."},
+    404: {"model": messages.Failure, "description": "A seat, unit or channel of that name does not exist."},
+    409: {"model": messages.Failure, "description": "The data cannot tell."},
+    413: {"model": messages.Failure, "description": "Too large."},
+    422: {"model": messages.Failure, "description": "Malformed; the message names the field."},
+    429: {"model": messages.Failure, "description": "Too many requests."},
+    503: {"model": messages.Failure, "description": "The coordinator of the federation does not answer."},
+}
+FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in exporting.KINDS.values()}}}
+DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
+`unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
+STATIC = files("counterflow.console") / "static"
+
+
+def create(
+    model: Path, *, data: Path | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
+) -> FastAPI:
+    """The application for a saved fit or a folder of a federation; see ``opening.open_model``."""
+    return application(open_model(Path(model), data=data, seats=seats, policies=policies))
+
+
+def application(opened: Opened) -> FastAPI:
+    """The application for seats that are open."""
+    app = FastAPI(
+        title="Counterflow console", version=__version__, description=DESCRIPTION, openapi_url="/api/openapi.json",
+        docs_url=None, redoc_url=None,
+    )  # fmt: skip
+    app.add_exception_handler(CounterflowError, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _not_there)
+
+    def at(seat: str) -> Seat:
+        if seat not in opened.seats:
+            raise UnknownNameError(f"no seat {seat!r:.120}; the seats are {', '.join(opened.seats)}")
+        return opened.seats[seat]
+
+    @app.get("/api/seats", summary="Points of view that this console offers", responses=_some(429))
+    def seats() -> messages.Seats:
+        return describing.seats(opened)
+
+    @app.get("/api/seats/{seat}/plant", summary="Units, channels, and what may be asked", responses=WRONG)
+    def plant(seat: str) -> messages.PlantTold:
+        return describing.plant(at(seat))
+
+    @app.get("/api/seats/{seat}/graph", summary="Who acts on whom", responses=WRONG)
+    def graph(seat: str, rate: Annotated[float, Query(gt=0, lt=1)] = 0.05) -> messages.GraphTold:
+        return describing.graph(at(seat), rate)
+
+    @app.get("/api/seats/{seat}/checks", summary="What speaks against the answers", responses=WRONG)
+    def checks(seat: str) -> messages.ChecksTold:
+        return describing.checks(at(seat))
+
+    @app.get("/api/seats/{seat}/training", summary="How the fit came about", responses=WRONG)
+    def training(seat: str) -> messages.TrainingTold:
+        return describing.training(at(seat))
+
+    @app.get("/api/seats/{seat}/log", summary="The unit's own measurements, thinned", responses=WRONG)
+    def log(seat: str, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> messages.LogTold:
+        return describing.log(at(seat), channel, points)
+
+    @app.post("/api/seats/{seat}/effect", summary="What would changes do from now on?", responses=WRONG)
+    def effect(seat: str, question: messages.AskEffect) -> messages.EffectTold:
+        return answering.effect(at(seat), question).told  # type: ignore[return-value]
+
+    @app.post("/api/seats/{seat}/paths", summary="Which ways does an effect take?", responses=WRONG)
+    def paths(seat: str, question: messages.AskPaths) -> messages.PathsTold:
+        return answering.paths(at(seat), question).told  # type: ignore[return-value]
+
+    @app.post("/api/seats/{seat}/past", summary="What would have happened?", responses=WRONG)
+    def past(seat: str, question: messages.AskPast) -> messages.PastTold:
+        return answering.past(at(seat), question).told  # type: ignore[return-value]
+
+    @app.post("/api/seats/{seat}/explain", summary="Who moved the unit's outputs?", responses=WRONG)
+    def explain(seat: str, question: messages.AskExplain) -> messages.ExplainTold:
+        return answering.explain(at(seat), question).told  # type: ignore[return-value]
+
+    @app.post("/api/seats/{seat}/restore", summary="What would bring outputs back?", responses=WRONG)
+    def restore(seat: str, question: messages.AskRestore) -> messages.RestoreTold:
+        return answering.restore(at(seat), question).told  # type: ignore[return-value]
+
+    @app.post("/api/seats/{seat}/forecast", summary="What comes next?", responses=WRONG)
+    def forecast(seat: str, question: messages.AskForecast) -> messages.ForecastTold:
+        return answering.forecast(at(seat), question).told  # type: ignore[return-value]
+
+    @app.post(
+        "/api/seats/{seat}/export/{kind}",
+        summary="An answer as a file",
+        response_class=Response,
+        responses=FILE | WRONG,
+    )
+    def export(seat: str, kind: Literal["json", "csv", "html"], wanted: messages.Export) -> Response:
+        content = exporting.export(at(seat), wanted.question, kind)
+        name = f"counterflow-{wanted.question.kind}.{kind}"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type=exporting.KINDS[kind], headers=headers)
+
+    _serve_page(app)
+    return app
+
+
+def _some(*codes: int) -> Responses:
+    return {code: WRONG[code] for code in codes}
+
+
+def _serve_page(app: FastAPI) -> None:
+    """The page and what it loads: named one by one at the start, so that no request names a path."""
+    known: dict[str, Callable[[], Response]] = {}
+    root = Path(str(STATIC))
+    for place in sorted(root.rglob("*")):
+        if place.is_file() and place.suffix in _TYPES:
+            known[place.relative_to(root).as_posix()] = _file(place)
+    known["plotly.min.js"] = _file(_plotly())
+
+    @app.get("/", include_in_schema=False)
+    def page() -> Response:
+        return known["index.html"]()
+
+    @app.get("/static/{name:path}", include_in_schema=False)
+    def static(name: str) -> Response:
+        if name not in known:
+            raise HTTPException(404, f"no file {name!r:.100}")
+        return known[name]()
+
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+def _file(place: Path) -> Callable[[], Response]:
+    return lambda: FileResponse(place, media_type=_TYPES[place.suffix])
+
+
+def _plotly() -> Path:
+    from importlib.util import find_spec
+
+    found = find_spec("plotly")
+    place = Path(str(found.origin)).parent / "package_data" / "plotly.min.js" if found and found.origin else None
+    if place is None or not place.is_file():
+        raise StorageError(
+            "the console draws with plotly.js from the plotly package: pip install 'counterflow[console]'."
+        )
+    return place
+
+
+# ---- errors
+
+
+def _failure(kind: str, message: str, status: int) -> JSONResponse:
+    told = {"error": {"type": kind, "message": " ".join(message.split())[:2000], "status": status}}
+    return JSONResponse(told, status_code=status)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = next(status for kind, status in STATUS if isinstance(error, kind))
+    return _failure(type(error).__name__, str(error), status)
+
+
+def _malformed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    return _failure("MalformedQuestion", f"{place or 'the question'}: {first['msg']}", 422)
+
+
+def _not_there(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _failure("HTTPError", str(error.detail), error.status_code)

@@ -1,0 +1,108 @@
+"""An answer as a file: JSON as the API gives it, CSV of all channels and rows, HTML as the report draws it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from counterflow.console import messages
+from counterflow.console.answering import ASK, Answered
+from counterflow.console.seats import Seat
+from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
+from counterflow.errors import CounterflowError, OptionError
+from counterflow.report import Answer, Clock, Remedy, Report, Shares, WhatIf, World, render, telling
+
+KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8", "html": "text/html; charset=utf-8"}
+
+
+def export(seat: Seat, question: messages.AnyQuestion, kind: str) -> bytes:
+    """Ask, and write the answer down."""
+    answered = ASK[question.kind](seat, question)
+    if kind == "json":
+        told = {"question": question.model_dump(mode="json"), "answer": answered.told.model_dump(mode="json")}
+        import json
+
+        return json.dumps(told, indent=1, ensure_ascii=False).encode()
+    return _csv(answered) if kind == "csv" else _html(seat, answered).encode()
+
+
+def _csv(answered: Answered) -> bytes:
+    found = answered.found
+    if isinstance(found, (Effect, Trajectory)):
+        frame = found.to_frame()
+    else:
+        import polars
+
+        frame = polars.DataFrame(_columns(answered))
+    return frame.write_csv().encode()
+
+
+def _columns(answered: Answered) -> dict[str, Any]:
+    found = answered.found
+    if isinstance(found, Restoration):
+        told = answered.told
+        assert isinstance(told, messages.RestoreTold)
+        return {name: [getattr(each, name) for each in told.change] for name in messages.LeverTold.model_fields}
+    assert isinstance(found, (Paths, Attribution))
+    whole = found.total if isinstance(found, Paths) else found.departure
+    first = 1 if isinstance(found, Paths) else found.first
+    rows, count = whole.shape
+    columns: dict[str, Any] = {
+        "step" if isinstance(found, Paths) else "row": np.repeat(np.arange(first, first + rows), count),
+        "channel": list(found.channels) * rows,
+    }
+    if isinstance(found, Paths):
+        columns |= {"total": whole.ravel(), "direct": found.direct.ravel()}
+        return columns | {f"through {name}": values.ravel() for name, values in found.through.items()}
+    columns |= {"baseline": np.broadcast_to(found.baseline, whole.shape).ravel(), "departure": whole.ravel()}
+    return columns | {f"share/{name}": values.ravel() for name, values in found.shares.items()}
+
+
+def _html(seat: Seat, answered: Answered) -> str:
+    found, told, clock = answered.found, answered.told, Clock.of(seat.plant.dt)
+    own: dict[str, Any] = {"whatifs": ()}
+    if isinstance(found, Effect):
+        assert isinstance(told, messages.EffectTold)
+        outputs = seat.parts[found.effect].unit.outputs
+        answers = (Answer.of("Counterflow", found),)
+        own["whatifs"] = (
+            WhatIf(told.sentence, outputs, answers, told.most_affected[0].channel, clock.step, clock.unit),
+        )
+    elif isinstance(found, Trajectory) and isinstance(told, messages.PastTold):
+        outputs = seat.parts[found.unit].unit.outputs
+        own["worlds"] = (World(told.sentence, found, outputs, told.most_affected[0].channel, clock),)
+    elif isinstance(found, Attribution):
+        assert isinstance(told, messages.ExplainTold)
+        own["shares"] = (Shares(told.sentence, found, seat.parts[found.unit].unit.outputs, told.drawn.channel, clock),)
+    elif isinstance(found, Restoration):
+        assert answered.way is not None
+        levers = {name: seat.plant.unit(name) for name in found.change}
+        own["remedies"] = (Remedy(told.sentence, found, seat.parts[found.unit].unit, levers, answered.way, clock),)
+    else:
+        raise OptionError("export: forecasts and paths are exported as JSON or CSV; the report has no page for them")
+    return render(_report(seat, own))
+
+
+def _report(seat: Seat, own: dict[str, Any]) -> Report:
+    graph = None
+    if not seat.refusals["graph"]:
+        try:
+            graph = seat.graph(0.05)
+        except CounterflowError:
+            graph = None
+    seen = "the server" if seat.unit is None else seat.unit
+    record = seat.record
+    told = {} if record is None else {
+        "Counterflow": record.provenance.version, "method": record.provenance.method,
+        "data": f"SHA-256 {record.provenance.data_digest}",
+    }  # fmt: skip
+    return Report(
+        title=f"A question asked at {seen}",
+        lead=f"Asked in the console at the seat of {seen}, of a fit by method {seat.method!r}.",
+        units=tuple(seat.plant.units),
+        notes=tuple(telling.caveats(seat, seat.caveats)),
+        provenance=told,
+        graph=graph,
+        **own,
+    )

@@ -1,0 +1,260 @@
+"""Points of view: what a unit sees of a fit, and what the server sees, as trust is split.
+
+A unit sees its own measurements and asks about the inputs of others; the server sees states, couplings and training,
+and nobody's measurements. Every seat asks through the library's questions; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.client import KalmanEstimator
+from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
+from counterflow.errors import CounterflowError, OptionError, PrivacyError
+from counterflow.federation import QuestionGate
+from counterflow.federation.plant_view import KnownUnits
+from counterflow.plant import LocalModel, Unit
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.runtime import Fit, questions
+from counterflow.runtime.answering import Server, Watch
+from counterflow.runtime.checks import Checks
+from counterflow.runtime.outcome import Status
+from counterflow.runtime.privacy import PrivacyReport
+from counterflow.runtime.storage_server import Record
+from counterflow.runtime.unit_part import UnitPart
+from counterflow.server.influence import InfluenceGraph, influence_graph
+
+FloatArray = NDArray[np.float64]
+SERVER = "server"
+MOST_STEPS = 100_000  # of one question: whoever asks must not keep the others waiting
+_BASELINES = 16  # forecasts that are kept
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A server that asks the units' policies before it answers one of them."""
+
+    server: Server
+    gate: QuestionGate
+    asker: str
+
+    @property
+    def link(self) -> str | None:
+        return self.server.link
+
+    @property
+    def rows(self) -> int:
+        return self.server.rows
+
+    def unit(self, name: str) -> Unit:
+        return self.server.unit(name)
+
+    def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
+        self.gate.check(self.asker, changes, ask)
+        return self.server.ask(changes, ask, watch)
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """One point of view.
+
+    Parameters
+    ----------
+    unit : whose; None: the server's.
+    asked : whom questions go to.
+    parts : of the units whose outputs are seen; at the server, parts whose outputs are states.
+    plant : the units, as far as they are known here.
+    measured : the unit's own measurements (rows, D_m) of the rows that the server refers to; or why there are none.
+    server : the server's part, where it is on this machine.
+    """
+
+    unit: str | None
+    asked: questions.Asked
+    parts: Mapping[str, UnitPart]
+    plant: KnownUnits
+    method: str
+    measured: Callable[[], FloatArray] | str
+    server: Server | None = None
+    record: Record | None = None
+    losses: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)  # the unit's own
+    privacy: PrivacyReport | None = None
+    caveats: tuple[str, ...] = ()
+    checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
+    _kept: OrderedDict[tuple[str, int], Trajectory | None] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def id(self) -> str:
+        return SERVER if self.unit is None else f"unit:{self.unit}"
+
+    @property
+    def status(self) -> Status | None:
+        return None if self.record is None else self.record.status
+
+    def part(self, name: str) -> UnitPart:
+        """Of a unit whose outputs are seen here."""
+        self.plant.unit(name)
+        if name not in self.parts:
+            raise PrivacyError(
+                f"unit {self.unit!r} asks about its own outputs only, not about those of {name!r}: take the seat of "
+                f"{name!r}, where its owner does"
+            )
+        return self.parts[name]
+
+    # ---- questions
+
+    def effect(
+        self, cause: Sequence[str], effect: str, change: Any, horizon: int, duration: int | None, level: float
+    ) -> Effect:
+        return questions.effect(self.asked, self.part(effect), cause, change, _few(horizon), duration, level, None)
+
+    def paths(self, cause: str, effect: str, change: Any, horizon: int) -> Paths:
+        return questions.paths(self.asked, self.part(effect), cause, change, _few(horizon), None, None)
+
+    def counterfactual(
+        self, unit: str, do: Mapping[str, Any], add: Mapping[str, Any], start: int, stop: int, level: float
+    ) -> Trajectory:
+        y = self.own_measurements(unit)
+        return questions.what_would_have_happened(
+            self.asked, self.part(unit), y, do, start, stop, level, None, add
+        )  # fmt: skip
+
+    def attribute(self, unit: str, start: int, stop: int) -> Attribution:
+        return questions.attribute(self.asked, self.part(unit), self.own_measurements(unit), start, stop, None)
+
+    def restore(
+        self, unit: str, target: Mapping[str, float], using: Mapping[str, Sequence[str]], horizon: int
+    ) -> Restoration:
+        self._refuse("restore")
+        return questions.restore(self.asked, self.part(unit), target, using, _few(horizon), 1e-3, None)
+
+    def forecast(self, unit: str, horizon: int, plan: Mapping[str, Any] | None, level: float) -> Trajectory:
+        self._refuse("forecast")
+        return questions.forecast(self.asked, self.part(unit), _few(horizon), plan, level, None)
+
+    def baseline(self, unit: str, horizon: int) -> Trajectory | None:
+        """What is expected if nothing changes, if that can be told."""
+        key = (unit, horizon)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = None
+        if not self.refusals["forecast"]:
+            try:
+                found = self.forecast(unit, horizon, None, 0.95)
+            except CounterflowError:
+                found = None  # an answer does without it
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > _BASELINES:
+                self._kept.popitem(last=False)
+        return found
+
+    def own_measurements(self, unit: str) -> FloatArray:
+        self.part(unit)
+        if isinstance(self.measured, str):
+            raise OptionError(self.measured)
+        return self.measured()
+
+    def graph(self, rate: float) -> InfluenceGraph:
+        """Who acts on whom, from the server's part."""
+        self._refuse("graph")
+        assert self.server is not None
+        known = self.server.couplings
+        assert known is not None
+        assert known.spread is not None
+        return influence_graph(self.server.A, self.server.B, known.shared.observation, known.spread, rate)
+
+    def checks(self) -> Checks:
+        """What was looked at; at a unit, what is about it or about all."""
+        if isinstance(self.checked, str):
+            raise OptionError(self.checked)
+        found = self.checked()
+        others = [unit.name for unit in self.plant.units if unit.name != self.unit]
+        if self.unit is None:
+            return found
+        mine = [c for c in found.checks if not any(c.about == n or c.about.startswith(f"{n} ") for n in others)]
+        return Checks(tuple(mine), found.rows, found.fitted)
+
+    def refusal_of_input(self, unit: str, column: int) -> str:
+        """Why an input may not be asked about; "" if it may."""
+        if isinstance(self.asked, Gated):
+            source = self.asked.unit(unit)
+            mark = np.zeros((1, source.n_inputs))
+            mark[0, column] = 1.0
+            change = Change(self.asked.asker, unit, False, 0, str(column), mark)
+            return self.asked.gate.refusal(self.asked.asker, [change], Ask(self.asked.asker, "effect", 0, 1)) or ""
+        return ""
+
+    @cached_property
+    def refusals(self) -> Mapping[str, str]:
+        """Why each kind of question has no answer here; "" if it may have one."""
+        out = dict.fromkeys(("effect", "paths", "past", "explain", "restore", "forecast", "graph", "training"), "")
+        out["checks"] = self.checked if isinstance(self.checked, str) else ""
+        if isinstance(self.measured, str):
+            out |= dict.fromkeys(("past", "explain"), self.measured)
+        if self.unit is None:
+            seen = "the server sees states and nobody's measurements: take a unit's seat"
+            out |= dict.fromkeys(("past", "explain", "restore", "forecast"), seen)
+        elif self.method not in ("sufficient", "centralized", "oracle"):
+            out["forecast"] = f"method {self.method!r} keeps no joint filter: fit with method 'sufficient'"
+        out["graph"] = self._no_graph()
+        if self.record is None:
+            out["training"] = "how the training went is the coordinator's to tell: ask it"
+        return out
+
+    def _no_graph(self) -> str:
+        if self.server is None:
+            return "the influence graph is the coordinator's: ask it, or ask about one unit at a time"
+        known = self.server.couplings
+        if known is None:
+            return f"method {self.method!r} gives no uncertainty, so that influences cannot be told from noise"
+        if known.form == "free":
+            return "states of the free form belong to no unit: fit with form='partitioned'"
+        if known.spread is None:
+            return "standard errors were not computed for this fit: fit with uncertainty=True"
+        return "" if len(self.plant.units) > 1 else "one unit alone has nobody to act on"
+
+    def _refuse(self, kind: str) -> None:
+        if self.refusals[kind]:
+            raise OptionError(self.refusals[kind])
+
+
+def _few(steps: int) -> int:
+    if isinstance(steps, int) and steps > MOST_STEPS:
+        raise OptionError(f"horizon: {steps} steps are more than {MOST_STEPS:,}; ask for fewer")
+    return steps
+
+
+def states_as_outputs(server: Server, unit: Unit, index: int) -> UnitPart:
+    """A part whose outputs are the unit's states: what the server can say of it."""
+    first = sum(each.states for each in server.units[:index])
+    column = sum(each.n_inputs for each in server.units[:index])
+    own, inputs = slice(first, first + unit.states), slice(column, column + unit.n_inputs)
+    taken = set(unit.input_names)
+    names = [f"state {k + 1}" for k in range(unit.states)]
+    names = [name if name not in taken else f"{name} (state)" for name in names]
+    identity = np.eye(unit.states)
+    model = LocalModel(A=server.A[own, own], B=server.B[own, inputs], C=identity, Q=identity, R=identity)
+    described = Unit(unit.name, unit.states, unit.inputs, names)
+    return UnitPart(described, model, KalmanEstimator(model), link=server.link)
+
+
+def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callable[[], Checks] | str) -> Seat:
+    """The server's point of view."""
+    parts = {unit.name: states_as_outputs(server, unit, k) for k, unit in enumerate(server.units)}
+    units = tuple(parts[name].unit for name in record.order)
+    return Seat(
+        None, server, parts, KnownUnits(units, record.dt), server.method,
+        "the server sees states and nobody's measurements: take a unit's seat", server, record,
+        privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
+    )  # fmt: skip
