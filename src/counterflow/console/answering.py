@@ -21,7 +21,7 @@ from counterflow.report.telling import Peak
 
 FloatArray = NDArray[np.float64]
 DRAWN = 4  # channels, if the asker does not choose
-MOST_NUMBERS = 1_000_000  # of each kind in one answer
+MOST_NUMBERS = 400_000  # of each kind in one answer
 RECENT = 200  # rows of the past that are shown with a forecast
 Schedules = dict[str, dict[str, FloatArray]]
 
@@ -80,7 +80,7 @@ def _shape(change: messages.InputChange, horizon: int) -> FloatArray:
 
 
 def effect(seat: Seat, asked: messages.AskEffect) -> Answered:
-    held = schedules(seat, asked)
+    wanted, held = _wanted(seat, asked.effect, asked.draw, asked.horizon), schedules(seat, asked)
     found = seat.effect(list(held), asked.effect, held, asked.horizon, None, asked.level)
     peaks = telling.peaks(seat, asked.effect, found.mean, found.lower, found.upper)
     sentence = f"If {_changed(seat, asked)}, {telling.would(peaks[0], found.level, seat.plant.dt)}"
@@ -92,7 +92,7 @@ def effect(seat: Seat, asked: messages.AskEffect) -> Answered:
         horizon=asked.horizon,
         level=found.level,
         most_affected=[_peak(peak, steps=peak.row + 1) for peak in peaks],
-        drawn=_effects(seat, found, _chosen(seat, asked.effect, asked.draw, _names(peaks), asked.horizon)),
+        drawn=_effects(seat, found, _chosen(seat, peaks, wanted)),
         inputs=[
             messages.ScheduleTold(
                 unit=name,
@@ -108,13 +108,13 @@ def effect(seat: Seat, asked: messages.AskEffect) -> Answered:
 
 
 def paths(seat: Seat, asked: messages.AskPaths) -> Answered:
-    held = schedules(seat, asked)
+    wanted, held = _wanted(seat, asked.effect, asked.draw, asked.horizon), schedules(seat, asked)
     if len(held) != 1:
         raise OptionError(f"paths: one unit's inputs are changed at a time, got those of {', '.join(held)}")
     ((cause, change),) = held.items()
     found = seat.paths(cause, asked.effect, change, asked.horizon)
     peaks = telling.peaks(seat, asked.effect, found.total, None, None)
-    (index,) = _chosen(seat, asked.effect, asked.draw, _names(peaks), 1)[:1]
+    index = _chosen(seat, peaks, wanted)[0]
     channel = seat.parts[asked.effect].unit.outputs[index]
     sizes = {"directly": found.direct, **{f"through {n}": values for n, values in found.through.items()}}
     ways = sorted(sizes, key=lambda way: -float(np.abs(sizes[way][:, index]).max()))
@@ -178,6 +178,7 @@ def _effects(seat: Seat, found: Effect, chosen: Sequence[int]) -> list[messages.
 
 def past(seat: Seat, asked: messages.AskPast) -> Answered:
     seat.own_measurements(asked.unit)
+    wanted = _wanted(seat, asked.unit, asked.draw, asked.stop - asked.start)
     do: dict[str, dict[str, Any]] = {}
     add: dict[str, dict[str, Any]] = {}
     for change in asked.changes:
@@ -205,7 +206,7 @@ def past(seat: Seat, asked: messages.AskPast) -> Answered:
                 **_trajectory(outputs[k], found.mean, found.lower, found.upper, k),
                 factual=numbers(found.factual[:, k]),
             )
-            for k in _chosen(seat, asked.unit, asked.draw, _names(peaks), len(found.mean))
+            for k in _chosen(seat, peaks, wanted)
         ],
     )
     return Answered(told, found)
@@ -297,6 +298,7 @@ def restore(seat: Seat, asked: messages.AskRestore) -> Answered:
 
 
 def forecast(seat: Seat, asked: messages.AskForecast) -> Answered:
+    wanted = _wanted(seat, asked.unit, asked.draw, asked.horizon)
     planned: dict[str, dict[str, float]] = {}
     for plan in asked.plan:
         unit = seat.plant.unit(plan.unit)
@@ -308,7 +310,7 @@ def forecast(seat: Seat, asked: messages.AskForecast) -> Answered:
     y = np.empty((0, len(outputs))) if isinstance(seat.measured, str) else seat.own_measurements(asked.unit)
     latest = telling.last_measured(y)
     order = telling.outlook(seat, found)
-    chosen = _chosen(seat, asked.unit, asked.draw, [outputs[k].name for k in order], asked.horizon)
+    chosen = order[:DRAWN] if wanted is None else wanted
     first = max(0, len(y) - RECENT)
     told = messages.ForecastTold(
         **_envelope("forecast", seat, telling.will_be(seat, found, chosen[0], planned), found.caveats),
@@ -366,20 +368,23 @@ def _peak(peak: Peak, **when: int) -> messages.PeakTold:
     )
 
 
-def _chosen(seat: Seat, unit: str, draw: Sequence[str] | None, ranked: Sequence[str], rows: int) -> list[int]:
-    """Indices of the channels to draw: as the asker says, or the first of those that are ranked."""
+def _wanted(seat: Seat, unit: str, draw: Sequence[str] | None, rows: int) -> list[int] | None:
+    """Indices of the channels that the asker wants drawn, None if that is left to us; asked before anything is done."""
     described = seat.part(unit).unit
-    names = list(ranked[:DRAWN]) if not draw else list(dict.fromkeys(draw))
-    if len(names) * rows > MOST_NUMBERS:
+    count = DRAWN if not draw else len(set(draw))
+    if count * rows > MOST_NUMBERS:
         raise OptionError(
-            f"draw: {len(names)} channels of {rows} rows are more than {MOST_NUMBERS:,} numbers: draw fewer channels, "
-            "or ask for fewer rows"
+            f"draw: {count} channels of {rows} rows are more than {MOST_NUMBERS:,} numbers: draw fewer channels, or "
+            "ask for fewer rows"
         )
-    return [output_index(described, name) for name in names]
+    return [output_index(described, name) for name in dict.fromkeys(draw)] if draw else None
 
 
-def _names(peaks: Sequence[Peak]) -> list[str]:
-    return [peak.channel.name for peak in peaks]
+def _chosen(seat: Seat, peaks: Sequence[Peak], wanted: list[int] | None) -> list[int]:
+    """Indices of the channels to draw: as the asker says, or the most affected."""
+    if wanted is not None:
+        return wanted
+    return [output_index(seat.parts[peak.unit].unit, peak.channel.name) for peak in peaks[:DRAWN]]
 
 
 def _trajectory(

@@ -202,7 +202,7 @@ def _refused(request: Request, error: Exception) -> Response:
 def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    place = ".".join(str(part) for part in first["loc"][1:])  # the first says only that it is in the body
     return _failure("MalformedQuestion", f"{place or 'the question'}: {first['msg']}", 422)
 
 

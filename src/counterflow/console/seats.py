@@ -34,7 +34,6 @@ from counterflow.server.influence import InfluenceGraph, influence_graph
 
 FloatArray = NDArray[np.float64]
 SERVER = "server"
-MOST_STEPS = 100_000  # of one question: whoever asks must not keep the others waiting
 _BASELINES = 16  # forecasts that are kept
 
 
@@ -114,10 +113,10 @@ class Seat:
     def effect(
         self, cause: Sequence[str], effect: str, change: Any, horizon: int, duration: int | None, level: float
     ) -> Effect:
-        return questions.effect(self.asked, self.part(effect), cause, change, _few(horizon), duration, level, None)
+        return questions.effect(self.asked, self.part(effect), cause, change, horizon, duration, level, None)
 
     def paths(self, cause: str, effect: str, change: Any, horizon: int) -> Paths:
-        return questions.paths(self.asked, self.part(effect), cause, change, _few(horizon), None, None)
+        return questions.paths(self.asked, self.part(effect), cause, change, horizon, None, None)
 
     def counterfactual(
         self, unit: str, do: Mapping[str, Any], add: Mapping[str, Any], start: int, stop: int, level: float
@@ -134,11 +133,11 @@ class Seat:
         self, unit: str, target: Mapping[str, float], using: Mapping[str, Sequence[str]], horizon: int
     ) -> Restoration:
         self._refuse("restore")
-        return questions.restore(self.asked, self.part(unit), target, using, _few(horizon), 1e-3, None)
+        return questions.restore(self.asked, self.part(unit), target, using, horizon, 1e-3, None)
 
     def forecast(self, unit: str, horizon: int, plan: Mapping[str, Any] | None, level: float) -> Trajectory:
         self._refuse("forecast")
-        return questions.forecast(self.asked, self.part(unit), _few(horizon), plan, level, None)
+        return questions.forecast(self.asked, self.part(unit), horizon, plan, level, None)
 
     def baseline(self, unit: str, horizon: int) -> Trajectory | None:
         """What is expected if nothing changes, if that can be told."""
@@ -227,12 +226,6 @@ class Seat:
     def _refuse(self, kind: str) -> None:
         if self.refusals[kind]:
             raise OptionError(self.refusals[kind])
-
-
-def _few(steps: int) -> int:
-    if isinstance(steps, int) and steps > MOST_STEPS:
-        raise OptionError(f"horizon: {steps} steps are more than {MOST_STEPS:,}; ask for fewer")
-    return steps
 
 
 def states_as_outputs(server: Server, unit: Unit, index: int) -> UnitPart:
