@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, Phase, settings
 import counterflow as cf
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'counterflow[console]'")
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+
+import schemathesis
 
 from counterflow.console.app import create
 
