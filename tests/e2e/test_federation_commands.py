@@ -92,6 +92,21 @@ def test_three_plants_from_one_script(folder: Path) -> None:
     assert (told["welcomed"], told["audit"]["in_order"], told["budget"]) == (True, True, None)
     assert told["jobs"][0]["id"] == "first"
     assert told["jobs"][0]["messages"] == 1
+    _the_console_at_the_coordinator_sees_states(folder / "coordinator", effect)
+
+
+def _the_console_at_the_coordinator_sees_states(folder: Path, wanted: cf.Effect) -> None:
+    from fastapi.testclient import TestClient
+
+    from counterflow.console.app import create
+
+    page = TestClient(create(folder))
+    assert [seat["id"] for seat in page.get("/api/seats").json()["seats"]] == ["server"]
+    changes = [{"unit": "boiler", "input": "u1", "size": 1.0}]
+    told = page.post("/api/seats/server/effect", json={"effect": "turbine", "changes": changes, "horizon": 20}).json()
+    for drawn in told["drawn"]:
+        state = int(drawn["channel"].split()[1]) - 1
+        np.testing.assert_allclose(drawn["mean"], wanted.states[:, state], rtol=EXACT, atol=EXACT)
 
 
 def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path) -> None:

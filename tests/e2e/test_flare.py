@@ -22,6 +22,7 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 from flare_loopback import CREATED, OPERATOR, Cable, Loopback, rerouted
 
+from counterflow.federation import PlantView
 from counterflow.federation.audit import Audit, verify
 from counterflow.federation.flare import certificates, envelope, jobs, kit, processes
 from counterflow.federation.flare.certificates import Participant
@@ -179,6 +180,7 @@ class TestTogether:
         for found, wanted, fields in pairs:
             for field in fields:
                 np.testing.assert_allclose(getattr(found, field), getattr(wanted, field), rtol=EXACT, atol=EXACT)
+        _the_console_at_a_plant_asks_through_it(boiler, alone)
         turbine.effect("boiler", "turbine", change)
         with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
             turbine.effect("boiler", "turbine", {"u2": 1.0})
@@ -257,6 +259,33 @@ class TestTogether:
         assert _logged(running, "Counterflow refuses this job", "localhost"), running.logs()
         assert running.operator.refusals(run)
         assert not (running.root / "mark").exists()
+
+
+def _the_console_at_a_plant_asks_through_it(boiler: PlantView, alone: cf.Fit) -> None:
+    from fastapi.testclient import TestClient
+
+    from counterflow.console.app import application
+    from counterflow.console.opening import Opened, plant_seat
+
+    page = TestClient(application(Opened("boiler", {"unit:boiler": plant_seat(boiler)})))
+    seen = page.get("/api/seats/unit:boiler/plant").json()
+    assert {unit["name"]: bool(unit["outputs"]) for unit in seen["units"]} == {"boiler": True, "turbine": False}
+    assert not seen["questions"]["graph"]["allowed"]
+    changes = [{"unit": "turbine", "input": "u1", "size": 0.5}]
+    told = page.post(
+        "/api/seats/unit:boiler/effect", json={"effect": "boiler", "changes": changes, "horizon": 9}
+    ).json()
+    wanted = alone.effect("turbine", "boiler", {"u1": 0.5}, 9)
+    for drawn in told["drawn"]:
+        column = wanted.channels.index(drawn["channel"])
+        np.testing.assert_allclose(drawn["upper"], wanted.upper[:, column], rtol=EXACT, atol=EXACT)  # type: ignore[index]
+        assert len(drawn["baseline"]) == 9
+    window = {"unit": "boiler", "start": 300, "stop": 320}
+    told = page.post("/api/seats/unit:boiler/explain", json=window).json()
+    assert told["kind"] == "attribution"
+    changes = [{"unit": "turbine", "input": "u2", "mode": "add", "value": -1.0}]
+    told = page.post("/api/seats/unit:boiler/past", json={**window, "changes": changes}).json()
+    assert told["kind"] == "counterfactual"
 
 
 def _nobody_but_the_server_gives_a_plant_tasks(made: Loopback, run: str) -> None:

@@ -36,16 +36,21 @@ STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
     (CounterflowError, 400),
 )
 Responses = dict[int | str, dict[str, Any]]
-WRONG: Responses = {
-    400: {"model": messages.Failure, "description": "It cannot be done as asked."},
-    403: {"model": messages.Failure, "description": "A policy, or privacy, forbids it."},
-    404: {"model": messages.Failure, "description": "A seat, unit or channel of that name does not exist."},
-    409: {"model": messages.Failure, "description": "The data cannot tell."},
-    413: {"model": messages.Failure, "description": "Too large."},
-    422: {"model": messages.Failure, "description": "Malformed; the message names the field."},
-    429: {"model": messages.Failure, "description": "Too many requests."},
-    503: {"model": messages.Failure, "description": "The coordinator of the federation does not answer."},
+_SAID = {
+    400: "It cannot be done as asked.",
+    401: "No token, a wrong one, or one that has expired.",
+    403: "A policy, or privacy, forbids it; or the request comes from another site's page.",
+    404: "A seat, unit or channel of that name does not exist.",
+    408: "The request came too slowly.",
+    409: "The data cannot tell.",
+    413: "Too large.",
+    415: "Not JSON.",
+    421: "The console is asked under another name than its own.",
+    422: "Malformed; the message names the field.",
+    429: "Too many requests.",
+    503: "The coordinator of the federation does not answer, or the console is being stopped.",
 }
+WRONG: Responses = {code: {"model": messages.Failure, "description": said} for code, said in _SAID.items()}
 FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in exporting.KINDS.values()}}}
 DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
 `unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
@@ -74,7 +79,7 @@ def application(opened: Opened) -> FastAPI:
             raise UnknownNameError(f"no seat {seat!r:.120}; the seats are {', '.join(opened.seats)}")
         return opened.seats[seat]
 
-    @app.get("/api/seats", summary="Points of view that this console offers", responses=_some(429))
+    @app.get("/api/seats", summary="Points of view that this console offers", responses=WRONG)
     def seats() -> messages.Seats:
         return describing.seats(opened)
 
@@ -136,10 +141,6 @@ def application(opened: Opened) -> FastAPI:
 
     _serve_page(app)
     return app
-
-
-def _some(*codes: int) -> Responses:
-    return {code: WRONG[code] for code in codes}
 
 
 def _serve_page(app: FastAPI) -> None:

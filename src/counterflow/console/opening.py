@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
-from counterflow.federation import Policy, QuestionGate
+from counterflow.federation import PlantView, Policy, QuestionGate
 from counterflow.federation.plant_view import KnownUnits
 from counterflow.plant import Recording
 from counterflow.runtime import Fit
@@ -187,10 +187,15 @@ def _plant(folder: Path) -> Opened:
     from counterflow.federation import plant
 
     view = plant(folder)
-    seat = Seat(
+    seat = plant_seat(view)
+    return Opened(f"{view.unit}, job {view.job_id}", {seat.id: seat})
+
+
+def plant_seat(view: PlantView) -> Seat:
+    """A plant's point of view of a fit on another machine."""
+    return Seat(
         view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats
     )
-    return Opened(f"{view.unit}, job {view.job_id}", {seat.id: seat})
 
 
 def _coordinator(folder: Path) -> Opened:
