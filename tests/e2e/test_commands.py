@@ -496,7 +496,19 @@ def test_options_of_the_file_go_with_its_method(place: Path, tmp_path: Path) -> 
     assert "note: the published method" in shown
 
 
-@pytest.mark.parametrize("command", ["simulate", "fit", "whatif", "explain", "restore", "forecast", "graph"])
+def test_bench_times_fits_and_questions() -> None:
+    told = json.loads(run("bench", "--units", "2", "--units", "3", "--rows", "200", "--format", "json").stdout)
+    assert [(each["units"], each["rows"]) for each in told["plants"]] == [(2, 201), (3, 201)]
+    for each in told["plants"]:
+        assert min(each[name] for name in ("fit", "first", "again", "forecast", "explain", "kilobytes")) > 0
+    assert "3 units" in run("bench", "--units", "3", "--rows", "200").stdout
+    assert "--units 1: give 2 to 32" in refused("bench", "--units", "1")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["simulate", "fit", "whatif", "explain", "restore", "forecast", "graph", "console", "bench"],
+)
 def test_help_has_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.exit_code == 0

@@ -389,4 +389,19 @@ def console(
     )
 
 
-ALL = (simulate, fit, whatif, explain, restore, forecast, graph, check, reproduce, console)
+def bench(
+    units: Annotated[list[int] | None, typer.Option(help="Units of a plant; may repeat (2, 4 and 8).")] = None,
+    rows: Annotated[int, typer.Option(min=100, max=1_000_000, help="Steps to simulate.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the plants.")] = 0,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """How long fits and questions take on this machine.
+
+    Example: counterflow bench --units 4 --rows 10000
+    """
+    from counterflow.cli import benching
+
+    benching.bench(units or [2, 4, 8], rows, seed, answer_format)
+
+
+ALL = (simulate, fit, whatif, explain, restore, forecast, graph, check, reproduce, console, bench)
