@@ -1,5 +1,6 @@
 # Two commands are enough on a fresh machine with Python >= 3.11 and make:
 #   make demo    simulate a plant of named units, train the federation, ask what-if, write a report
+#                (then: .venv/bin/counterflow console demo-output/fit)
 #   make test    the whole test suite
 # Also: make check (lint, types, import rules, docs examples), make bench (benchmarks), make clean.
 
@@ -19,7 +20,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots,console]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

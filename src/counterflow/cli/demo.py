@@ -416,4 +416,5 @@ def _show(
     console.print()
     for label, name in (("recording", RECORDING), ("saved fit", FIT), ("report", REPORT)):
         console.print(Text(f"{label:>9}: {out / name}"), soft_wrap=True)
+    console.print(Text(f"{'ask it':>9}: counterflow console {out / FIT}"), soft_wrap=True)
     console.print(Text(f"done in {seconds:.1f} s"))
