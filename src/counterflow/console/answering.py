@@ -31,6 +31,7 @@ class Answered:
     """What is told, and what it was told from."""
 
     told: messages.AnyAnswer
+    question: str  # in words
     found: Effect | Paths | Trajectory | Attribution | Restoration
     way: Effect | None = None  # of a restoration: what holding its change does
 
@@ -83,7 +84,8 @@ def effect(seat: Seat, asked: messages.AskEffect) -> Answered:
     wanted, held = _wanted(seat, asked.effect, asked.draw, asked.horizon), schedules(seat, asked)
     found = seat.effect(list(held), asked.effect, held, asked.horizon, None, asked.level)
     peaks = telling.peaks(seat, asked.effect, found.mean, found.lower, found.upper)
-    sentence = f"If {_changed(seat, asked)}, {telling.would(peaks[0], found.level, seat.plant.dt)}"
+    changed = _changed(seat, asked)
+    sentence = f"If {changed}, {telling.would(peaks[0], found.level, seat.plant.dt)}"
     told = messages.EffectTold(
         **_envelope("effect", seat, sentence, found.caveats),
         kind="effect",
@@ -104,7 +106,7 @@ def effect(seat: Seat, asked: messages.AskEffect) -> Answered:
             for channel, values in channels.items()
         ],
     )
-    return Answered(told, found)
+    return Answered(told, f"If {changed}: what would {asked.effect} do?", found)
 
 
 def paths(seat: Seat, asked: messages.AskPaths) -> Answered:
@@ -131,7 +133,7 @@ def paths(seat: Seat, asked: messages.AskPaths) -> Answered:
         direct=numbers(found.direct[:, index]),
         through=[messages.Way(unit=name, values=numbers(v[:, index])) for name, v in found.through.items()],
     )
-    return Answered(told, found)
+    return Answered(told, f"Which ways does an effect of {cause} on {asked.effect} take?", found)
 
 
 def _largest(values: FloatArray, channel: Channel) -> str:
@@ -191,7 +193,8 @@ def past(seat: Seat, asked: messages.AskPast) -> Answered:
         into.setdefault(change.unit, {})[change.input] = change.value if change.values is None else change.values
     found = seat.counterfactual(asked.unit, do, add, asked.start, asked.stop, asked.level)
     peaks = telling.past_peaks(seat, found)
-    sentence = telling.would_have(_had(seat, asked), asked.start, asked.stop, peaks[0], found.level)
+    had = _had(seat, asked)
+    sentence = telling.would_have(had, asked.start, asked.stop, peaks[0], found.level)
     outputs = seat.parts[asked.unit].unit.outputs
     told = messages.PastTold(
         **_envelope("past", seat, sentence, found.caveats),
@@ -209,7 +212,8 @@ def past(seat: Seat, asked: messages.AskPast) -> Answered:
             for k in _chosen(seat, peaks, wanted)
         ],
     )
-    return Answered(told, found)
+    question = f"Had {had} in rows {asked.start} to {asked.stop - 1}: what would {asked.unit} have done?"
+    return Answered(told, question, found)
 
 
 def _had(seat: Seat, asked: messages.AskPast) -> str:
@@ -263,7 +267,7 @@ def explain(seat: Seat, asked: messages.AskExplain) -> Answered:
             ],
         ),
     )
-    return Answered(told, found)
+    return Answered(told, f"Who moved {asked.unit} in rows {asked.start} to {asked.stop - 1}?", found)
 
 
 # ---- what to do, and what comes
@@ -294,7 +298,8 @@ def restore(seat: Seat, asked: messages.AskRestore) -> Answered:
         ],
         drawn=_effects(seat, way, [output_index(unit, name) for name in found.channels]),
     )
-    return Answered(told, found, way)
+    after = wording.span(asked.horizon, seat.plant.dt)
+    return Answered(told, f"What would move {asked.unit} {telling.targets(seat, found)} after {after}?", found, way)
 
 
 def forecast(seat: Seat, asked: messages.AskForecast) -> Answered:
@@ -335,7 +340,7 @@ def forecast(seat: Seat, asked: messages.AskForecast) -> Answered:
             for k in order
         ],
     )  # fmt: skip
-    return Answered(told, found)
+    return Answered(told, f"What will {asked.unit} do next?", found)
 
 
 # ---- what they share

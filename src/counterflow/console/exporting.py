@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,6 @@ def export(seat: Seat, question: messages.AnyQuestion, kind: str) -> bytes:
     answered = ASK[question.kind](seat, question)
     if kind == "json":
         told = {"question": question.model_dump(mode="json"), "answer": answered.told.model_dump(mode="json")}
-        import json
-
         return json.dumps(told, indent=1, ensure_ascii=False).encode()
     return _csv(answered) if kind == "csv" else _html(seat, answered).encode()
 
@@ -67,18 +66,20 @@ def _html(seat: Seat, answered: Answered) -> str:
         outputs = seat.parts[found.effect].unit.outputs
         answers = (Answer.of("Counterflow", found),)
         own["whatifs"] = (
-            WhatIf(told.sentence, outputs, answers, told.most_affected[0].channel, clock.step, clock.unit),
+            WhatIf(answered.question, outputs, answers, told.most_affected[0].channel, clock.step, clock.unit),
         )
     elif isinstance(found, Trajectory) and isinstance(told, messages.PastTold):
         outputs = seat.parts[found.unit].unit.outputs
-        own["worlds"] = (World(told.sentence, found, outputs, told.most_affected[0].channel, clock),)
+        own["worlds"] = (World(answered.question, found, outputs, told.most_affected[0].channel, clock),)
     elif isinstance(found, Attribution):
         assert isinstance(told, messages.ExplainTold)
-        own["shares"] = (Shares(told.sentence, found, seat.parts[found.unit].unit.outputs, told.drawn.channel, clock),)
+        own["shares"] = (
+            Shares(answered.question, found, seat.parts[found.unit].unit.outputs, told.drawn.channel, clock),
+        )
     elif isinstance(found, Restoration):
         assert answered.way is not None
         levers = {name: seat.plant.unit(name) for name in found.change}
-        own["remedies"] = (Remedy(told.sentence, found, seat.parts[found.unit].unit, levers, answered.way, clock),)
+        own["remedies"] = (Remedy(answered.question, found, seat.parts[found.unit].unit, levers, answered.way, clock),)
     else:
         raise OptionError("export: forecasts and paths are exported as JSON or CSV; the report has no page for them")
     return render(_report(seat, own))

@@ -6,7 +6,7 @@ The command line and the console say the same of one answer because both say it 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -261,20 +261,24 @@ def held_changes(asked: Asked, answer: Restoration) -> list[tuple[str, Channel, 
     ]
 
 
+def targets(asked: Asked, answer: Restoration) -> str:
+    """What is wanted of each output: "speed by +5 rpm and power by -1 MW"."""
+    return _outputs(asked, answer, answer.target, " by", wording.exact)
+
+
+def _outputs(asked: Asked, answer: Restoration, values: FloatArray, by: str, text: Callable[..., str]) -> str:
+    units = {channel.name: channel.unit for channel in asked.plant.unit(answer.unit).outputs}
+    return wording.listed(
+        [
+            f"{name}{by} {wording.quantity(text(float(value), sign=True), units[name])}"
+            for name, value in zip(answer.channels, values, strict=True)
+        ]
+    )
+
+
 def to_restore(asked: Asked, answer: Restoration) -> str:
     """What to hold to reach a target, or the nearest that can be reached."""
-    described = asked.plant.unit(answer.unit)
-    units = {channel.name: channel.unit for channel in described.outputs}
-
-    def each(values: FloatArray, by: str, text: Any) -> str:
-        return wording.listed(
-            [
-                f"{name}{by} {wording.quantity(text(float(value), sign=True), units[name])}"
-                for name, value in zip(answer.channels, values, strict=True)
-            ]
-        )
-
-    aims, after = each(answer.target, " by", wording.exact), wording.span(answer.horizon, asked.plant.dt)
+    aims, after = targets(asked, answer), wording.span(answer.horizon, asked.plant.dt)
     held = wording.listed(
         [
             f"{cause} {channel.name} {wording.quantity(wording.number(value, sign=True), channel.unit)}"
@@ -285,7 +289,7 @@ def to_restore(asked: Asked, answer: Restoration) -> str:
         return f"To move {answer.unit} {aims} after {after}, hold {held}."
     return (
         f"{answer.unit} {aims} after {after} cannot be reached within the limits of these inputs; the nearest is "
-        f"{each(answer.reached, '', wording.number)}, with {held}."
+        f"{_outputs(asked, answer, answer.reached, '', wording.number)}, with {held}."
     )
 
 
