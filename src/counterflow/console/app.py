@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -61,7 +62,9 @@ def create(
     model: Path, *, data: Path | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
 ) -> FastAPI:
     """The application for a saved fit or a folder of a federation; see ``opening.open_model``."""
-    return application(open_model(Path(model), data=data, seats=seats, policies=policies))
+    opened = open_model(Path(model), data=data, seats=seats, policies=policies)
+    threading.Thread(target=lambda: [seat.warm() for seat in opened.seats.values()], daemon=True).start()
+    return application(opened)
 
 
 def application(opened: Opened) -> FastAPI:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -149,7 +149,7 @@ class Seat:
         found = None
         if not self.refusals["forecast"]:
             try:
-                found = self.forecast(unit, horizon, None, 0.95)
+                found = questions.forecast(self._without_doubt, self.part(unit), horizon, None, 0.95, None)
             except CounterflowError:
                 found = None  # an answer does without it
         with self._lock:
@@ -157,6 +157,20 @@ class Seat:
             while len(self._kept) > _BASELINES:
                 self._kept.popitem(last=False)
         return found
+
+    @cached_property
+    def _without_doubt(self) -> questions.Asked:
+        """The same server, not asked how sure it is: that takes the longest."""
+        asked = self.asked.server if isinstance(self.asked, Gated) else self.asked
+        if not isinstance(asked, Server) or asked.couplings is None:
+            return self.asked
+        return replace(asked, couplings=replace(asked.couplings, spread=None))
+
+    def warm(self) -> None:
+        """Do now what the first question would wait for."""
+        for server in (self.asked.server if isinstance(self.asked, Gated) else self.asked, self.server):
+            if isinstance(server, Server):
+                server.spread  # noqa: B018
 
     def own_measurements(self, unit: str) -> FloatArray:
         self.part(unit)
