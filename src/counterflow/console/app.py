@@ -63,7 +63,7 @@ def create(
 ) -> FastAPI:
     """The application for a saved fit or a folder of a federation; see ``opening.open_model``."""
     opened = open_model(Path(model), data=data, seats=seats, policies=policies)
-    threading.Thread(target=lambda: [seat.warm() for seat in opened.seats.values()], daemon=True).start()
+    threading.Thread(target=opened.warm, daemon=True).start()
     return application(opened)
 
 

@@ -34,6 +34,11 @@ class Opened:
     title: str
     seats: Mapping[str, Seat]
 
+    def warm(self) -> None:
+        """Do now what the first question would wait for."""
+        for seat in self.seats.values():
+            seat.warm()
+
 
 def open_model(
     model: Path, *, data: Path | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
