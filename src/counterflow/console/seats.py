@@ -57,8 +57,7 @@ class Gated:
         return self.server.unit(name)
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
-        self.gate.check(self.asker, changes, ask)
-        return self.server.ask(changes, ask, watch)
+        return self.gate.answer(self.server, self.asker, changes, ask)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
+from counterflow.protocol.messages import NOTE_LIMIT
 from counterflow.runtime.answering import Server
 
 MOST_CHANGES = 1000
@@ -58,7 +60,7 @@ class QuestionGate:
             It is refused; the refusal is audited.
         """
         self.check(asker, changes, ask)
-        parts = server.answer(changes, ask)
+        parts = self._open_shares(asker, server.answer(changes, ask))
         if self._audit is not None:
             causes = sorted({change.cause for change in changes})
             self._audit.write("answered", unit=asker, kind=ask.kind, causes=causes, steps=ask.steps)
@@ -87,9 +89,24 @@ class QuestionGate:
             refused = self._refused_channels(asker, change.cause, [names[column] for column in asked])
             if refused is not None:
                 return refused
-        if ask.kind == "attribute":  # tells what every input of every unit has done
-            return next(filter(None, (self._all_of(asker, unit) for unit in self._inputs)), None)
         return None
+
+    def _open_shares(self, asker: str, parts: tuple[Answer, ...]) -> tuple[Answer, ...]:
+        """An attribution without what the inputs of units that are closed to the asker have done.
+
+        The asker knows its own measurements: what it is not told stands in what it cannot explain, as it did before.
+        """
+        closed = [part.share for part in parts if part.kind == "attribute" and self._is_closed(asker, part.share)]
+        if not closed:
+            return parts
+        first, *others = [part for part in parts if part.share not in closed]
+        note = (
+            f"what the inputs of {', '.join(closed)} have done is in the rest: their policies do not let {asker!r} ask"
+        )
+        return (replace(first, note="\n".join(filter(None, [first.note, note]))[:NOTE_LIMIT]), *others)
+
+    def _is_closed(self, asker: str, share: str) -> bool:
+        return share in self._inputs and self._all_of(asker, share) is not None
 
     def _all_of(self, asker: str, unit: str) -> str | None:
         return self._refused_channels(asker, unit, list(self._inputs.get(unit, ())))

@@ -273,7 +273,9 @@ def test_policies_are_asked(saved: Path, tmp_path: Path) -> None:
         valve, speed = page.get("/api/seats/unit:turbine/plant").json()["units"][0]["inputs"]
         assert (valve["allowed"], valve["seen"], valve["last"]) == (False, None, None)
         assert (speed["allowed"], speed["seen"] is None) == (True, False)
-        _refusal(page, "unit:turbine/explain", {"unit": "turbine", "start": 0, "stop": 9}, 403)
+        told = _post(page, "unit:turbine/explain", {"unit": "turbine", "start": 0, "stop": 9})
+        assert {each["name"] for each in told["drawn"]["shares"]} == {"turbine", "initial state", "rest"}
+        assert any("the inputs of boiler, pump have done is in the rest" in text for text in told["caveats"])
         _refusal(page, "unit:turbine/effect", {"effect": "turbine", "changes": [
             {"unit": "pump", "input": "speed", "size": 1.0}]}, 403)  # fmt: skip
 

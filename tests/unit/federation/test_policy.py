@@ -163,11 +163,26 @@ def test_replacing_an_input_by_zero_is_asking_about_it() -> None:
     assert opened.refusal("turbine", [change("boiler", 9, 1, channels="1")], EFFECT) is None
 
 
-def test_attribution_needs_leave_for_everything() -> None:
-    ask = Ask("turbine", "attribute", 0, 1)
-    assert gate(boiler='[ask]\nturbine = ["valve"]').refusal("turbine", [], ask) is not None
-    assert gate(boiler='[ask]\nturbine = ["valve", "fuel"]').refusal("turbine", [], ask) is None
-    assert gate(boiler='[ask]\nturbine = ["*"]').refusal("turbine", [], ask) is None
+@pytest.mark.parametrize(
+    ("boiler", "told"), [("", False), ('[ask]\nturbine = ["valve"]', False), ('[ask]\nturbine = ["*"]', True)]
+)
+def test_an_attribution_leaves_out_whoever_is_closed(boiler: str, told: bool) -> None:
+    """What a closed unit has done is not told; it stands in the rest, which the asker makes of its measurements."""
+    plant = cf.Plant(
+        units=(cf.Unit("boiler", 1, ["fuel", "valve"], 1), cf.Unit("turbine", 1, ["speed"], 1),
+               cf.Unit("condenser", 1, [], 1)),
+        A=0.5 * np.eye(3), B=np.ones((3, 3)), C=np.eye(3), Q=np.eye(3), R=np.eye(3),
+    )  # fmt: skip
+    recording = plant.simulate(30, rng=1)
+    fit = cf.fit(recording, plant, method="oracle")
+    ask = Ask("turbine", "attribute", 5, 10)
+    parts = gate(boiler=boiler).answer(fit.about(recording), "turbine", [], ask)
+    assert ("boiler" in [part.share for part in parts]) is told
+    assert {"baseline", "initial state", "turbine", "condenser"} <= {part.share for part in parts}
+    assert ("the inputs of boiler" in parts[0].note) is not told
+    whole = {part.share: part.mean for part in fit.about(recording).answer([], ask)}
+    for part in parts:
+        np.testing.assert_array_equal(part.mean, whole[part.share])
 
 
 def test_a_unit_may_forbid_its_own_questions() -> None:
