@@ -70,9 +70,14 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
     monkeypatch.setattr(reporting, "write", unwritten)
     again = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
     assert again == first
+    one = answer("validation", "--quick", "--out", out, "--jobs", 1)
+    assert [each["name"] for each in one["experiments"]] == ["validation"]
+    assert one["report"]["experiments"] == ["validation", "transfer-function"], "the report keeps what is there"
+    assert sum(one["verdicts"].values()) == len(one["experiments"][0]["claims"])
     shown = call("validation", "--quick", "--out", out)
     assert shown.exit_code == 0
     assert "verdicts: " in shown.stdout
+    assert "also in it, from results that are there: transfer-function" in shown.stdout
     assert "report.html" in shown.stdout
     with pytest.raises(AssertionError, match="computed again"):
         CliRunner().invoke(
@@ -105,6 +110,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_so(tmp_path: Path, monkeypatch
     [
         (("nonsense",), "there is no experiment 'nonsense'"),
         (("all", "synthetic"), "leave the other names out"),
+        (("list", "synthetic"), "'list' names every experiment: leave the other names out"),
         (("synthetic", "--hai", "nowhere"), "--hai 'nowhere'"),
         (("synthetic", "--swat", "nowhere"), "--swat 'nowhere'"),
     ],

@@ -14,7 +14,7 @@ from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.experiments import drawing, reporting, running
+from counterflow.experiments import assembling, drawing, reporting, running
 from counterflow.experiments.experiment import Experiment, Request, Task
 from counterflow.experiments.store import Store
 
@@ -34,6 +34,8 @@ def reproduce(
 ) -> None:
     """Compute what is missing, write the report, tell the verdicts."""
     if "list" in asked:
+        if len(asked) > 1:
+            raise OptionError("'list' names every experiment: leave the other names out.")
         _list(answer_format)
         return
     chosen = _chosen(asked)
@@ -51,10 +53,11 @@ def reproduce(
     except KeyboardInterrupt:
         typer.echo(f"counterflow: stopped; what was done is kept in {str(out)!r}: give the command again.", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    chapters = [reporting.chapter(each, [found[store.key(task)] for task in wanted[each.name]]) for each in chosen]
-    page, text = reporting.write(chapters, out, quick)
+    report = assembling.assemble(store, wanted, request, found)
+    page, text = out / "report.html", out / "report.md"
+    chapters = [each for each in report if each.experiment.name in wanted]
     if answer_format is Format.json:
-        print(output.as_json(_as_json(chapters, page, text, request)))
+        print(output.as_json(_as_json(chapters, report, page, text, request)))
         return
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
@@ -62,7 +65,10 @@ def reproduce(
     output.show_text("")
     told = ", ".join(f"{count} {verdict}" for verdict, count in reporting.counts(chapters).items() if count)
     output.show_text(f"verdicts: {told}")
+    others = [each.experiment.name for each in report if each.experiment.name not in wanted]
     output.show_text(f"  report: {page} (and {text.name}, figures)")
+    if others:
+        output.show_text(f"  also in it, from results that are there: {', '.join(others)}")
 
 
 def _chosen(asked: Sequence[str]) -> list[Experiment]:
@@ -107,12 +113,15 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
         yield watch
 
 
-def _as_json(chapters: Sequence[reporting.Chapter], page: Path, text: Path, request: Request) -> dict[str, object]:
+def _as_json(
+    chapters: Sequence[reporting.Chapter], report: Sequence[reporting.Chapter], page: Path, text: Path, request: Request
+) -> dict[str, object]:
     return {
         "version": __version__,
         "command": "reproduce",
         "quick": request.quick,
-        "report": {"html": page, "markdown": text},
+        "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
+        "verdicts": {verdict: count for verdict, count in reporting.counts(chapters).items() if count},
         "experiments": [
             {
                 "name": each.experiment.name,
@@ -120,8 +129,16 @@ def _as_json(chapters: Sequence[reporting.Chapter], page: Path, text: Path, requ
                 "tasks": each.tasks,
                 "seconds": each.seconds,
                 "figures": list(each.drawings),
+                "text": each.text,
                 "claims": [
-                    {"subject": c.subject, "paper": c.paper, "ours": c.ours, "verdict": c.verdict, "why": c.why}
+                    {
+                        "subject": c.subject,
+                        "paper": c.paper,
+                        "ours": c.ours,
+                        "verdict": c.verdict,
+                        "why": c.why,
+                        "fact": c.fact or None,
+                    }
                     for c in each.claims
                 ],
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from counterflow.experiments.effects import (
     responses,
 )
 from counterflow.experiments.experiment import (
+    B_PERSISTENT,
+    B_WHITE,
     Claim,
     Experiment,
     Outcome,
@@ -30,8 +32,8 @@ from counterflow.experiments.experiment import (
     Table,
     Task,
     Value,
-    holds,
 )
+from counterflow.experiments.judging import MOST_RULE, both, mostly, rarely, said, sentences, verdict_of
 from counterflow.experiments.methods import METHODS, PUBLISHED, Estimate, estimate, refined_states
 from counterflow.plant import Plant, Recording, random_plant
 
@@ -42,8 +44,9 @@ FloatArray = NDArray[np.float64]
 
 SETTINGS = tuple((units, pole) for units in (2, 4) for pole in (0.0, 0.9))
 STEPS, ROUNDS, QUICK_ROUNDS = 2000, 2000, 200
-PLANTS, QUICK_PLANTS = 10, 2
+PLANTS, QUICK_PLANTS = 10, 4
 USEFUL = 0.5  # R² from which on effects count as found: an error of 0.7 of what "no effect" gets
+ROUNDING = 1e-6  # differences of errors below are none
 NORMAL = 1.959964  # 95 % of a Gaussian lie within so many standard deviations
 SHORT = {
     "penalty": "penalty, ξ = 10",
@@ -175,56 +178,76 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 "accurate cross-client counterfactual inference (abstract; no number)",
                 f"R² of effects over {HORIZON} rows, median of {len(R2[best])} plants: best published variant "
                 f"({SHORT[best]}) {np.median(R2[best]):.3f}, sufficient messages {np.median(R2['sufficient']):.4f}",
-                holds(float(np.median(R2[best])) >= USEFUL),
-                f"Rule: the median R² of the best published variant is at least {USEFUL}; 'no effect' gets 0.",
+                mostly(R2[best], USEFUL),
+                f"Rule: R² of the best published variant is above {USEFUL} in more than half of the plants, "
+                f"{MOST_RULE}; 'no effect' gets 0.",
+                B_PERSISTENT if pole else B_WHITE,
             )
         )
     for pole in sorted({pole for _, pole in SETTINGS}):
-        parts, least = [], []
+        parts, found = [], []
         for units in sorted({units for units, _ in SETTINGS}):
-            B = {m: float(np.median(values_of(outcomes, units, pole, f"{m}/B"))) for m in METHODS}
-            best = min(PUBLISHED, key=lambda m: B[m])
-            least.append(B[best])
+            B = {m: values_of(outcomes, units, pole, f"{m}/B") for m in METHODS}
+            best = min(PUBLISHED, key=lambda m: float(np.median(B[m])))
+            found.append(rarely(B[best], USEFUL))
             parts.append(
-                f"M = {units}: best published variant ({SHORT[best]}) {B[best]:.3f}, Granger {B['granger']:.2f}, "
-                f"sufficient messages {B['sufficient']:.3f}"
+                f"M = {units}: best published variant ({SHORT[best]}) {np.median(B[best]):.3f}, Granger "
+                f"{np.median(B['granger']):.2f}, sufficient messages {np.median(B['sufficient']):.3f}"
             )
         claims.append(
             Claim(
                 f"The server learns B_mn, {inputs_name(pole)} inputs",
                 "the server explicitly learns B_mn for all n ≠ m (section 6)",
                 f"median relative error of B_mn: {'; '.join(parts)}",
-                holds(max(least) < USEFUL),
-                f"Rule: the median error of some published variant is below {USEFUL} at every M; 'no coupling' gets 1. "
-                "B_mn is fitted to the disentanglement residual, which was made before u_n acted: see "
-                "docs/theory/finding.md.",
+                both(*found),
+                f"Rule: at every M the error of the best published variant is below {USEFUL} in more than half of the "
+                f"plants, {MOST_RULE}; 'no coupling' gets 1. B_mn is fitted to the disentanglement residual, which was "
+                "made before u_n acted: see docs/theory/finding.md.",
+                B_PERSISTENT if pole else B_WHITE,
             )
         )
-    granger = np.concatenate([values_of(outcomes, *setting, "granger/R2") for setting in SETTINGS])
+    granger = np.array([values_of(outcomes, *setting, "granger/R2") for setting in SETTINGS])
     claims.append(
         Claim(
             "Granger causality",
             "GC cannot answer counterfactual questions",
             f"R² of effects from least squares on pooled refined states and inputs: median {np.median(granger):.3f} "
-            f"(plants: {granger.min():.3f} to {granger.max():.3f})",
-            holds(float(np.median(granger)) < USEFUL),
-            f"Rule: its median R² over all settings is below {USEFUL}. With inputs among the regressors it is not "
-            "merely predictive; it is biased, because refined states lag behind what other units do.",
+            f"(plants and settings: {granger.min():.3f} to {granger.max():.3f})",
+            rarely(np.median(granger, axis=0), USEFUL),
+            f"Rule: its R², the median over the settings, is below {USEFUL} in more than half of the plants, "
+            f"{MOST_RULE}. This is the form with inputs among the regressors; the paper may mean the one without.",
         )
     )
-    gap = [
-        abs(o.number("sufficient/effects") - o.number("centralized/effects"))
-        for o in outcomes
-        if o.task["part"] == "methods"
-    ]
+    short, gap = [], []
+    for setting in SETTINGS:
+        errors = {m: values_of(outcomes, *setting, f"{m}/effects") for m in METHODS}
+        best = min(PUBLISHED, key=lambda m: float(np.median(errors[m])))
+        short.append(errors[best] - errors["centralized"])
+        gap.append(float(np.abs(errors["sufficient"] - errors["centralized"]).max()))
     claims.append(
         Claim(
-            "Federation has to pay in accuracy",
+            "Short of the centralized fit",
             "while not yet fully recovering the centralized oracle, as expected under decentralized constraints",
-            f"sufficient messages against pooled raw data: errors of effects differ by at most {max(gap):.1e}",
-            holds(max(gap) > 1e-6),
-            "Rule: the federated answer is worse than the pooled one by more than rounding (1e-6). For sufficient "
-            "messages it is not: the shortfall is the published method's, not the constraint's.",
+            "relative error of effects of the best published variant above that of the centralized fit by "
+            + ", ".join(f"{np.median(s):.2f} ({setting_name(*x)})" for s, x in zip(short, SETTINGS, strict=True)),
+            both(*(mostly(each) for each in short)),
+            f"Rule, for the published method: in every setting it is above it in more than half of the plants, "
+            f"{MOST_RULE}. This is the paper's own limit of its method.",
+        )
+    )
+    claims.append(
+        Claim(
+            "Sufficient messages against pooled raw data",
+            "not its method",
+            f"errors of effects differ by at most {max(gap):.1e}",
+            "beyond the paper",
+            "No rule. "
+            + (
+                "They are equal to rounding (1e-6): what the published method falls short by is not the price of "
+                "decentralized constraints."
+                if max(gap) <= ROUNDING
+                else "They differ by more than rounding (1e-6)."
+            ),
         )
     )
     covered = {
@@ -238,8 +261,8 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             f"all settings: they hold for {covered['sufficient/covered']:.3g} % of B_mn and "
             f"{covered['sufficient/covered-effects']:.3g} % of effects with sufficient messages, for "
             f"{covered['granger/covered']:.2g} % of B_mn with Granger causality",
-            "not comparable",
-            "The published methods give no intervals. Every plant has one recording here; "
+            "beyond the paper",
+            "No rule: mean shares. The published methods give no intervals. Every plant has one recording here; "
             "benchmarks/results/coverage.md has hundreds.",
         )
     )
@@ -260,7 +283,7 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
                     label,
                     f"{np.median(v['B']):.3g} ({v['B'].max():.3g})",
                     f"{np.median(v['A']):.3g}",
-                    f"{np.median(v['R2']):.4f} ({v['R2'].min():.2f})",
+                    f"{np.median(v['R2']):.4f} ({_worst(v['R2'])})",
                     _share(v["covered"]),
                     _share(v["covered-effects"]),
                     f"{np.median(v['prediction']):.3g}",
@@ -271,10 +294,11 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
             )
         count = len(of_setting(outcomes, units, pole))
         caption = (
-            f"{setting_name(units, pole)}, T = {STEPS}, {count} plants: medians (and the worst plant). R² of effects: "
+            f"{setting_name(units, pole)}, T = {STEPS}, {count} plants: medians (and the worst plant); shares of "
+            f"intervals that hold are means. R² of effects: "
             f"a held change of each input of each unit, {HORIZON} rows, all outputs of all other units. Prediction: "
-            "mean squared one-step error on new data over the oracle's. Bytes: both ways, all units. Seconds: one "
-            "core, everything in one process."
+            "mean squared one-step error on new data over the oracle's. Bytes: both ways, all units. Seconds: of "
+            "this machine, one core, everything in one process."
         )
         head = (
             "method", "error of B_mn", "error of A_mn", "R² of effects", "95 % of B_mn", "95 % of effects",
@@ -282,6 +306,12 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
         )  # fmt: skip
         tables.append(Table(caption, head, tuple(rows)))
     return (*tables, *conditions.tables(outcomes))
+
+
+def _worst(values: FloatArray) -> str:
+    """The least of several R², with as many digits as tell it from 1."""
+    least = float(values.min())
+    return f"{least:.4f}" if least > 0.99 else f"{least:.2f}"
 
 
 def _share(values: FloatArray) -> str:
@@ -366,10 +396,32 @@ def _look(method: str, distinct: bool = False) -> dict[str, Any]:
     return {"color": colour, "marker": shapes[families[family].index(method)]}
 
 
+def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
+    R2 = {
+        m: [float(np.median(values_of(outcomes, *setting, f"{m}/R2"))) for setting in SETTINGS]
+        for m in ("granger", "sufficient", *PUBLISHED)
+    }
+    best = [max(R2[m][k] for m in PUBLISHED) for k in range(len(SETTINGS))]
+    by_pole = {pole: [best[k] for k, s in enumerate(SETTINGS) if s[1] == pole] for _, pole in SETTINGS}
+    return sentences(
+        "Who can say what a change at one unit does to another: median R² of effects "
+        + "; ".join(f"{min(v):.2f} to {max(v):.2f} with {inputs_name(p)} inputs" for p, v in by_pole.items())
+        + f" for the best published variant, {min(R2['granger']):.2f} to {max(R2['granger']):.2f} for Granger "
+        f"causality, {min(R2['sufficient']):.4f} and more for sufficient messages.",
+        said(
+            verdict_of(claims, "Prediction on new data"),
+            "As a predictor the published method does what the paper says.",
+            "As a predictor the published method does not do all that the paper says.",
+            "Whether as a predictor it does what the paper says is not decided in all conditions.",
+        ),
+        "docs/theory/finding.md explains it.",
+    )
+
+
 FINDING = Experiment(
     name="finding",
     title="Counterfactual error of every method",
-    paper="Abstract, sections 6 and 8: counterfactual reasoning (no figure or number given)",
+    paper="Abstract, sections 1 and 6: counterfactual reasoning (no figure or number given)",
     question="If unit n had acted differently, how wrong is each method about unit m?",
     tasks=_tasks,
     compute=_compute,
@@ -391,6 +443,5 @@ FINDING = Experiment(
         "penalty method at its stationary point, beside the default method.",
         "Seconds are measured, and differ from run to run; all else is the same in every run.",
     ),
-    text="The table that decides: who can say what a change at one unit does to another. docs/theory/finding.md "
-    "explains it.",
+    text=_text,
 )

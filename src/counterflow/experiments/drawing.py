@@ -29,11 +29,14 @@ FloatArray = NDArray[np.float64]
 
 INK, MUTED, GRID = "#1c2126", "#59636e", "#dcdcd5"
 BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)  # the last for what stands apart from six others
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
+Middle = Literal["mean", "median", "geometric mean"]
 BAND = "Lines are means, bands the range from the least to the largest of the Monte-Carlo runs."
 BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
+BAND_OF_MEDIANS, BARS_OF_MEDIANS = BAND.replace("means", "medians"), BARS.replace("means", "medians")
+BARS_OF_GEOMETRIC_MEANS = BARS.replace("means", "geometric means")
 FORMATS = ("svg", "pdf", "png")
 _DPI = 200
 _WIDE, _SINGLE, _NARROW, _HEIGHT = 7.2, 4.8, 3.7, 2.25  # inches: page, one panel alone, telephone; row of panels
@@ -133,27 +136,53 @@ def _legend_width(lengths: Sequence[int], columns: int) -> float:
     return sum(0.65 + 0.065 * length for length in longest)
 
 
+def middle_of(runs: FloatArray, middle: Middle) -> FloatArray:
+    """The mean, the median or the geometric mean over runs (rows).
+
+    Examples
+    --------
+    >>> middle_of(np.array([[1.0], [2.0], [6.0]]), "mean").tolist()
+    [3.0]
+    >>> middle_of(np.array([[1.0], [2.0], [6.0]]), "median").tolist()
+    [2.0]
+    """
+    if middle == "geometric mean":
+        return np.asarray(np.exp(np.log(runs).mean(axis=0)))
+    return np.asarray(runs.mean(axis=0) if middle == "mean" else np.median(runs, axis=0))
+
+
 def band(
-    axes: Axes, x: FloatArray, runs: Sequence[FloatArray] | FloatArray, label: str, colour: int = 0, line: int = -1
+    axes: Axes,
+    x: FloatArray,
+    runs: Sequence[FloatArray] | FloatArray,
+    label: str,
+    colour: int = 0,
+    line: int = -1,
+    middle: Middle = "mean",
 ) -> None:
-    """The mean of several runs as a line, and the range from the least to the largest of them as a band."""
+    """The middle of several runs as a line, and the range from the least to the largest of them as a band."""
     stacked = np.atleast_2d(np.asarray(runs, np.float64))
     shade, style = COLOURS[colour % len(COLOURS)], LINES[(colour if line < 0 else line) % len(LINES)]
-    axes.plot(x, stacked.mean(axis=0), color=shade, linestyle=style, label=label, zorder=3)
+    axes.plot(x, middle_of(stacked, middle), color=shade, linestyle=style, label=label, zorder=3)
     if len(stacked) > 1:
         axes.fill_between(x, stacked.min(axis=0), stacked.max(axis=0), color=shade, alpha=0.18, linewidth=0, zorder=2)
 
 
 def points(
-    axes: Axes, x: Sequence[float] | FloatArray, runs: Sequence[FloatArray] | FloatArray, label: str, colour: int = 0
+    axes: Axes,
+    x: Sequence[float] | FloatArray,
+    runs: Sequence[FloatArray] | FloatArray,
+    label: str,
+    colour: int = 0,
+    middle: Middle = "mean",
 ) -> None:
-    """The mean of several runs at each x as a marker on a line, with a bar from the least to the largest of them."""
+    """The middle of several runs at each x as a marker on a line, with a bar from the least to the largest of them."""
     stacked = np.atleast_2d(np.asarray(runs, np.float64))
-    middle = stacked.mean(axis=0)
-    bars = np.maximum(0.0, np.stack([middle - stacked.min(axis=0), stacked.max(axis=0) - middle]))
+    centre = middle_of(stacked, middle)
+    bars = np.maximum(0.0, np.stack([centre - stacked.min(axis=0), stacked.max(axis=0) - centre]))
     axes.errorbar(
         x,
-        middle,
+        centre,
         yerr=bars if len(stacked) > 1 else None,
         color=COLOURS[colour % len(COLOURS)],
         linestyle=LINES[colour % len(LINES)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +15,28 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 Value = float | str | FloatArray
-Verdict = Literal["agrees", "agrees in order of magnitude", "does not hold", "not comparable", "claim without number"]
+Verdict = Literal[
+    "agrees",
+    "agrees in order of magnitude",
+    "does not hold",
+    "undecided",
+    "not comparable",
+    "claim without number",
+    "beyond the paper",
+]
 VERDICTS: tuple[Verdict, ...] = (
     "agrees",
     "agrees in order of magnitude",
     "does not hold",
+    "undecided",
     "not comparable",
     "claim without number",
+    "beyond the paper",
 )
+
+
+# facts that several experiments come across
+B_WHITE, B_PERSISTENT = "B_mn with white inputs", "B_mn with inputs that persist"
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,7 @@ class Claim:
     ours : what was measured.
     verdict : by the rule that ``why`` states, from the results.
     why : the rule, and what explains the outcome.
+    fact : claims of one fact (here or in other experiments) are counted once in a summary; "": a fact of its own.
     """
 
     subject: str
@@ -102,6 +116,7 @@ class Claim:
     ours: str
     verdict: Verdict
     why: str
+    fact: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +130,16 @@ class Table:
 
 def no_tables(_: Outcomes) -> tuple[Table, ...]:
     """Of an experiment whose figures say everything."""
+    return ()
+
+
+def no_text(_: Outcomes, __: Sequence[Claim]) -> str:
+    """Of an experiment whose verdicts say everything."""
+    return ""
+
+
+def no_options(_: Outcomes) -> tuple[str, ...]:
+    """Of an experiment that reads no files of the user."""
     return ()
 
 
@@ -133,8 +158,9 @@ class Experiment:
     figures : from the outcomes of all tasks to drawings by name (letters, digits, hyphens).
     claims : from the outcomes of all tasks to claims with verdicts.
     choices : what we chose where the paper is silent, one sentence each.
-    text : what is seen, for the report; a sentence or two.
+    text : what is seen, from outcomes and claims; a sentence or two for the report.
     tables : from the outcomes of all tasks to tables.
+    options : the options of the command that made these outcomes, beside ``--quick``.
     revision : raised when ``compute`` changes what it gives, so that stored results of before are not used.
     """
 
@@ -147,58 +173,7 @@ class Experiment:
     figures: Callable[[Outcomes], Mapping[str, Drawing]]
     claims: Callable[[Outcomes], tuple[Claim, ...]]
     choices: tuple[str, ...] = field(default=())
-    text: str = ""
+    text: Callable[[Outcomes, Sequence[Claim]], str] = no_text
     tables: Callable[[Outcomes], tuple[Table, ...]] = no_tables
+    options: Callable[[Outcomes], tuple[str, ...]] = no_options
     revision: int = 1
-
-
-def holds(claim: bool) -> Verdict:
-    """The verdict on a sentence that is either right or wrong here.
-
-    Examples
-    --------
-    >>> holds(3 > 2), holds(2 > 3)
-    ('agrees', 'does not hold')
-    """
-    return "agrees" if claim else "does not hold"
-
-
-def magnitude(paper: float, ours: float, otherwise: Verdict = "does not hold") -> Verdict:
-    """The verdict on a positive number: within a quarter of it, within a factor of ten, or ``otherwise``.
-
-    Examples
-    --------
-    >>> magnitude(1.0, 1.2), magnitude(1.0, 0.15), magnitude(1.0, 50.0)
-    ('agrees', 'agrees in order of magnitude', 'does not hold')
-    """
-    if not (math.isfinite(ours) and ours > 0):
-        return otherwise
-    ratio = max(paper / ours, ours / paper)
-    if ratio <= 1.25:
-        return "agrees"
-    return "agrees in order of magnitude" if ratio <= 10 else otherwise
-
-
-def mean_and_error(values: Sequence[float] | FloatArray) -> tuple[float, float]:
-    """Mean and its standard error (NaN for a single value).
-
-    Examples
-    --------
-    >>> mean_and_error([1.0, 2.0, 3.0])
-    (2.0, 0.5773502691896258)
-    """
-    array = np.asarray(values, np.float64)
-    error = float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.nan
-    return float(array.mean()), error
-
-
-def told(values: Sequence[float] | FloatArray, digits: int = 3) -> str:
-    """Mean and standard error of several runs as text.
-
-    Examples
-    --------
-    >>> told([1.0, 2.0, 3.0])
-    '2 ± 0.58'
-    """
-    mean, error = mean_and_error(values)
-    return f"{mean:.{digits}g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")

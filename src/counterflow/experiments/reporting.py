@@ -13,14 +13,17 @@ from counterflow._version import __version__
 from counterflow.experiments import drawing
 from counterflow.experiments.drawing import Drawing
 from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Table, Verdict
+from counterflow.experiments.judging import EXPLAINED, factual
 from counterflow.experiments.store import put
 
 _MARKS: dict[Verdict, str] = {
     "agrees": "good",
     "agrees in order of magnitude": "good",
     "does not hold": "fail",
+    "undecided": "",
     "not comparable": "",
     "claim without number": "",
+    "beyond the paper": "",
 }
 _STYLE = """
 :root { --blue: #0072b2; }
@@ -54,13 +57,23 @@ class Chapter:
     tasks: int
     seconds: float
     tables: tuple[Table, ...] = ()
+    text: str = ""
+    options: tuple[str, ...] = ()
 
 
 def chapter(experiment: Experiment, outcomes: Sequence[Outcome]) -> Chapter:
     """Claims and figures of one experiment, from the outcomes of its tasks."""
-    seconds = sum(outcome.seconds for outcome in outcomes)
-    claims, drawings, tables = experiment.claims(outcomes), experiment.figures(outcomes), experiment.tables(outcomes)
-    return Chapter(experiment, claims, drawings, len(outcomes), seconds, tables)
+    claims = experiment.claims(outcomes)
+    return Chapter(
+        experiment,
+        claims,
+        experiment.figures(outcomes),
+        len(outcomes),
+        sum(outcome.seconds for outcome in outcomes),
+        experiment.tables(outcomes),
+        experiment.text(outcomes, claims),
+        experiment.options(outcomes),
+    )
 
 
 def write(chapters: Sequence[Chapter], folder: Path, quick: bool) -> tuple[Path, Path]:
@@ -79,9 +92,26 @@ def write(chapters: Sequence[Chapter], folder: Path, quick: bool) -> tuple[Path,
 
 
 def counts(chapters: Iterable[Chapter]) -> dict[Verdict, int]:
-    """How often each verdict was given."""
-    found = Counter(claim.verdict for each in chapters for claim in each.claims)
+    """How often each verdict was given; claims of the same fact count once."""
+    facts: dict[str, list[Verdict]] = {}
+    found: Counter[Verdict] = Counter()
+    for claim in (claim for each in chapters for claim in each.claims):
+        if claim.fact:
+            facts.setdefault(claim.fact, []).append(claim.verdict)
+        else:
+            found[claim.verdict] += 1
+    found.update(factual(verdicts) for verdicts in facts.values())
     return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def _summary(chapters: Sequence[Chapter]) -> str:
+    """Verdicts by kind, and which claims are one fact."""
+    claims = [claim for each in chapters for claim in each.claims]
+    shared = Counter(claim.fact for claim in claims if claim.fact)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
+    once = "; ".join(f"{fact}: {count} claims" for fact, count in shared.items() if count > 1)
+    counted = f"Verdicts: {told}." + (f" Claims about one fact are counted once ({once})." if once else "")
+    return f"{counted} {EXPLAINED} 'Beyond the paper' are measurements of ours on which it says nothing."
 
 
 def _lead(quick: bool) -> str:
@@ -100,7 +130,7 @@ def _facts(each: Chapter, quick: bool) -> dict[str, str]:
     return {
         "In the paper": each.experiment.paper,
         "Tasks": f"{each.tasks}, {each.seconds:.3g} s of one core",
-        "Again": f"counterflow reproduce {each.experiment.name}" + (" --quick" if quick else ""),
+        "Again": " ".join(["counterflow reproduce", each.experiment.name, *["--quick"] * quick, *each.options]),
     }
 
 
@@ -109,11 +139,11 @@ def _facts(each: Chapter, quick: bool) -> dict[str, str]:
 
 def markdown(chapters: Sequence[Chapter], quick: bool) -> str:
     """The report in Markdown, with figures in the folder beside it."""
-    lines = ["# The paper, reproduced", "", _lead(quick), "", f"Counterflow {__version__}.", ""]
-    lines += ["| experiment | claim | verdict |", "|---|---|---|"]
+    lines = ["# The paper, reproduced", "", _lead(quick), "", _summary(chapters), "", f"Counterflow {__version__}.", ""]
+    lines += ["| experiment | claim | verdict | fact, if shared |", "|---|---|---|---|"]
     for each in chapters:
-        name = each.experiment.name
-        lines += [f"| [{name}](#{_anchor(each)}) | {_cell(c.subject)} | {_strong(c.verdict)} |" for c in each.claims]
+        link = f"[{each.experiment.name}](#{_anchor(each)})"
+        lines += [f"| {link} | {_cell(c.subject)} | {_strong(c.verdict)} | {c.fact} |" for c in each.claims]
     for each in chapters:
         shown = each.experiment
         lines += ["", f"## {shown.title}", "", shown.question, ""]
@@ -121,7 +151,7 @@ def markdown(chapters: Sequence[Chapter], quick: bool) -> str:
         for c in each.claims:
             cells = (c.subject, c.paper, c.ours, _strong(c.verdict), c.why)
             lines.append(f"| {' | '.join(map(_cell, cells))} |")
-        lines += ["", shown.text]
+        lines += ["", each.text]
         for table in each.tables:
             lines += [
                 "",
@@ -177,6 +207,7 @@ def html(chapters: Sequence[Chapter], quick: bool, drawn: Mapping[str, bytes]) -
             "<h1>The paper, reproduced</h1>",
             f'<p class="lead">{escape(_lead(quick))}</p>',
             _definitions({**facts, "Counterflow": __version__}, "facts"),
+            f'<p class="aside">{escape(_summary(chapters))}</p>',
             _overview(chapters),
             *(_section(each, number, quick, drawn) for number, each in enumerate(chapters)),
             "</main>",
@@ -190,13 +221,15 @@ def html(chapters: Sequence[Chapter], quick: bool, drawn: Mapping[str, bytes]) -
 def _overview(chapters: Sequence[Chapter]) -> str:
     rows = "".join(
         f"<tr><td>{_link(each) if k == 0 else ''}</td>"
-        f'<td class="text">{escape(claim.subject)}</td><td class="text">{_mark(claim.verdict)}</td></tr>'
+        f'<td class="text">{escape(claim.subject)}</td><td class="text">{_mark(claim.verdict)}</td>'
+        f'<td class="text">{escape(claim.fact)}</td></tr>'
         for each in chapters
         for k, claim in enumerate(each.claims)
     )
     return f"""<section><h2>All verdicts</h2>
 <div class="scroll"><table class="stack"><thead><tr><th>experiment</th><th class="text">claim</th>
-<th class="text">verdict</th></tr></thead><tbody>{rows}</tbody></table></div></section>"""
+<th class="text">verdict</th><th class="text">fact, if shared</th></tr></thead><tbody>{rows}</tbody></table></div>
+</section>"""
 
 
 def _link(each: Chapter) -> str:
@@ -221,7 +254,7 @@ def _section(each: Chapter, number: int, quick: bool, drawn: Mapping[str, bytes]
 <p class="answer">{escape(shown.question)}</p>
 <div class="scroll"><table class="stack claims"><thead><tr><th></th><th>the paper</th><th>ours</th><th>verdict</th>
 <th>why</th></tr></thead><tbody>{rows}</tbody></table></div>
-<p class="aside">{escape(shown.text)}</p>
+<p class="aside">{escape(each.text)}</p>
 {"".join(map(_table, each.tables))}
 {figures}
 <details><summary>Our choices where the paper is silent</summary><ul class="plain">{choices}</ul></details>

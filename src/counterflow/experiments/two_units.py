@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow import runtime
-from counterflow.experiments.experiment import Outcome, Outcomes, Request, Task, Value, mean_and_error, told
+from counterflow.experiments.experiment import Outcome, Outcomes, Request, Task, Value
 from counterflow.plant import Plant, Recording, excitation, random_plant
 
 FloatArray = NDArray[np.float64]
@@ -85,7 +85,8 @@ def kept_rounds(rounds: int) -> NDArray[np.intp]:
 def compute(task: Task) -> Mapping[str, Value]:
     """Train once, and keep the course of it, what it has found, and how well that predicts new data.
 
-    Series by round: ``server_loss`` (1/T Σ|r_s|² + ξ 1/T Σ|D|², for every method), ``disentanglement``, and for each
+    Series by round: ``server_loss`` (1/T Σ|r_s|² + ξ 1/T Σ|D|², for every method), ``disentanglement``; ``climb``: all
+    rises of the former, ``climb/late`` those after the rounds that the hybrid spends with the Lagrangian; and for each
     unit ``client_loss/..``, ``delta_d/..``; found: ``A``, ``B``, for each unit ``theta/..``, ``phi/..``; for each unit
     and model the squared one-step errors on new data ``error/model/unit``.
     """
@@ -103,7 +104,8 @@ def compute(task: Task) -> Mapping[str, Value]:
         "round": (kept + 1).astype(np.float64),
         "server_loss": server_loss[kept],
         "disentanglement": history.disentanglement[kept],
-        "variation": float(np.abs(np.diff(np.log(server_loss))).sum()),
+        "climb": climb(server_loss),
+        "climb/late": climb(server_loss[task["warm_rounds"] :]),
         "rises": _rises(combined(server_loss, history.client_loss)),
         "gradient": float(history.gradient[-1] / history.gradient[0]),
         "A": found.plant.A,
@@ -132,6 +134,18 @@ def combined(server_loss: FloatArray, client_loss: Mapping[str, FloatArray]) -> 
     return np.asarray(server_loss + sum(client_loss.values()))
 
 
+def climb(loss: FloatArray) -> float:
+    """The sum of all rises of a loss on a logarithmic scale: 0 for one that only falls, whatever it falls by.
+
+    Examples
+    --------
+    >>> round(climb(np.array([8.0, 1.0, 2.0, 0.5])), 4)
+    0.6931
+    """
+    change = np.diff(np.log(loss))
+    return float(change[change > 0].sum())
+
+
 def _rises(loss: FloatArray) -> float:
     """The share of rounds in which a loss rises by more than rounding."""
     return float((np.diff(loss) > 1e-12 * loss[:-1]).mean())
@@ -152,20 +166,6 @@ def _on_new_data(found: runtime.Fit, plant: Plant, run: int, steps: int) -> dict
     fresh = shifted(plant, run, steps)
     errors = found.validate(fresh, oracle=plant).errors
     return {f"error/{model}/{name}": errors[model][name] for model in errors for name in UNITS}
-
-
-def lower(one: FloatArray, other: FloatArray) -> tuple[bool, str]:
-    """Whether one is lower than the other in the mean over the runs, by two standard errors of their difference.
-
-    The text tells by how much, with the standard error.
-
-    Examples
-    --------
-    >>> lower(np.array([1.0, 2.0, 3.0]), np.array([2.0, 3.1, 3.9]))
-    (True, '-1 ± 0.058')
-    """
-    mean, error = mean_and_error(one - other)
-    return bool(mean < -2 * error), told(one - other)
 
 
 def coupling_error(found: FloatArray, true: FloatArray) -> float:

@@ -10,10 +10,14 @@ from experiment_panels import drawn
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.experiments import private
+from counterflow.client import AugmentedModel
+from counterflow.client.private import clipped_rows
+from counterflow.experiments import auditing, private
 from counterflow.experiments.effects import coupling_error, recorded
 from counterflow.experiments.experiment import Outcome, Request, Task
 from counterflow.experiments.private import NONE, PRIVACY
+from counterflow.privacy.accounting import gaussian_epsilon
+from counterflow.protocol import PerturbedStates, StateGradients
 
 
 def test_the_published_noise_is_that_of_a_published_private_fit() -> None:
@@ -48,13 +52,77 @@ def test_effects_that_overflow_are_no_number() -> None:
     assert private._effects(plant.replace(A=1e3 * np.eye(4)), plant) == private.CEILING
 
 
+def test_the_spread_is_the_difference_of_two_draws_of_the_noise() -> None:
+    settings = {"method": "published", "epsilon": 100.0, "run": 0, "steps": 300}
+    plant = cf.random_plant(units=["one", "two"], rng=0)
+    recording = recorded(plant, 300, 1000, 0.9)
+    one, other = (
+        cf.fit(
+            recording, plant.locals(), method="penalty", rounds=10,
+            privacy=cf.Privacy(100.0, 1e-6, accounting="published", seed=seed),
+        ).plant
+        for seed in (0, private.OTHER_NOISE)
+    )  # fmt: skip
+    gap = size = 0.0
+    for letter in "AB":
+        for a, b in (plant.names, plant.names[::-1]):
+            gap += float(((one.block(letter, a, b) - other.block(letter, a, b)) ** 2).sum())
+            size += float((plant.block(letter, a, b) ** 2).sum())
+    assert PRIVACY.compute(Task("privacy", settings))["spread"] == pytest.approx(np.sqrt(gap / 2 / size), rel=EXACT)
+
+
+def test_the_audit_follows_what_the_unit_really_sent() -> None:
+    plant = cf.random_plant(units=["one", "two"], rng=0)
+    recording = recorded(plant, 300, 1000, 0.9)
+    sent, answers = [], []
+
+    def watch(message: Any, goes_up: bool) -> None:
+        if message.unit == "one" and isinstance(message, PerturbedStates | StateGradients):
+            (sent if goes_up else answers).append(message)
+
+    privacy = cf.Privacy(100.0, 1e-6, accounting="published", seed=0)
+    found = cf.fit(recording, plant.locals(), method="penalty", rounds=6, privacy=privacy, watch=watch)
+    bound, part = sent[0].bound, found.parts["one"]
+    y, u = (clipped_rows(each, bound)[0] for each in (recording["one"].y, recording["one"].u))
+    rows = auditing.followed(AugmentedModel(part.working_model, part.client_data(y, u)), answers)
+    assert len(rows) == len(sent) == 6
+    for message, means in zip(sent, rows, strict=True):
+        noise = np.hstack([message.refined, message.augmented, message.predicted]) - means
+        assert noise.std() == pytest.approx(message.noise, rel=0.1), message.round
+    assert rows[0] != pytest.approx(rows[-1])
+
+
+def test_an_audit_of_one_message_is_its_gaussian_epsilon() -> None:
+    plant = cf.random_plant(units=["one", "two"], rng=0)
+    recording = recorded(plant, 200, 1000, 0.9)
+    privacy = cf.Privacy(1.0, 1e-6, accounting="published", seed=0)
+    found = auditing.audited(plant, recording, privacy, 1, "one")
+    unit = cf.fit(recording, plant.locals(), method="penalty", rounds=1, privacy=privacy).privacy.units["one"]
+    model, direction = plant.local("one"), auditing._direction(plant, "one")
+    struck, still = np.zeros((201, 8)), np.zeros((201, 2))
+    struck[100] = 2 * unit.clip * direction
+    states = cf.client.KalmanEstimator(model).estimate(struck, still).refined[:-1]
+    length = np.sqrt(2 * (states**2).sum() + ((states @ model.A.T) ** 2).sum())
+    assert found == pytest.approx(gaussian_epsilon(float(length) / unit.sigma, 1e-6), rel=1e-6)
+    assert 0 < found < 1.0
+
+
 def made(**changes: Any) -> list[Outcome]:
     """Results as the paper would have them."""
     values: dict[str, Any] = {
         "B": 0.1, "A": 0.1, "effects": 0.1, "converged": 1.0, "gaps": 0.0, "spent": 1.0,
         "server_loss": np.geomspace(10, 1, 10), "client_loss": np.linspace(2, 0.9, 10),
     }  # fmt: skip
-    return [Outcome(task, values | changes, 0.1) for task in PRIVACY.tasks(Request(quick=True))]
+    outcomes = []
+    for task in PRIVACY.tasks(Request(quick=True)):
+        own = {"spread": 1 / (1 + task["epsilon"]), "audited": 0.5 * task["epsilon"]}
+        own |= {key: change(task) for key, change in changes.items() if callable(change)}
+        plain = {key: change for key, change in changes.items() if not callable(change)}
+        outcomes.append(Outcome(task, values | own | plain, 0.1))
+    return outcomes
+
+
+AGREEING = ["agrees"] * 4 + ["undecided", "beyond the paper"]  # an audit proves nothing
 
 
 def verdicts(**changes: Any) -> list[str]:
@@ -66,15 +134,35 @@ def verdicts(**changes: Any) -> list[str]:
     [
         ({"server_loss": np.geomspace(1, 10, 10)}, 0),
         ({"client_loss": np.linspace(0.9, 2, 10)}, 1),
-        ({"B": 0.9}, 2),
-        ({"gaps": 3.0}, 3),
+        ({"spread": lambda task: task["epsilon"]}, 2),
+        ({"B": 0.9}, 3),
+        ({"audited": lambda task: 1.1 * task["epsilon"]}, 4),
     ],
 )
 def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any], place: int) -> None:
-    wanted = ["agrees"] * 4 + ["claim without number"]
-    assert verdicts() == wanted
+    assert verdicts() == AGREEING
+    wanted = list(AGREEING)
     wanted[place] = "does not hold"
     assert verdicts(**changes) == wanted
+
+
+def test_plants_that_differ_decide_nothing() -> None:
+    assert (
+        verdicts(spread=lambda task: task["epsilon"] if task["run"] < 2 else 1 / (1 + task["epsilon"]))[2]
+        == "undecided"
+    )
+    few = [o for o in made() if o.task["run"] < 3]
+    assert {claim.verdict for claim in PRIVACY.claims(few)} == {"undecided", "beyond the paper"}
+
+
+def test_the_text_follows_from_the_numbers() -> None:
+    def text(**changes: Any) -> str:
+        outcomes = made(**changes)
+        return PRIVACY.text(outcomes, PRIVACY.claims(outcomes))
+
+    assert "drowns" not in text()
+    assert "At an ε of 100 and below" in text(server_loss=np.geomspace(1, 10, 10))
+    assert "not a guarantee" in text(audited=lambda task: 2 * task["epsilon"])
 
 
 def test_figures_are_drawn() -> None:

@@ -11,13 +11,14 @@ import pytest
 
 from counterflow.experiments import drawing, reporting
 from counterflow.experiments.drawing import Drawing, Panel
-from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Outcomes, Task
+from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Outcomes, Task, Verdict
 
 CLAIMS = tuple(
     Claim(f"subject {k} <b>", f"paper {k} | bar", f"ours {k} & more", verdict, f"Rule: {k} > 1.")
     for k, verdict in enumerate(VERDICTS)
 )
 X = np.geomspace(1, 1000, 30)
+TEXT = f"2 outcomes, {len(VERDICTS)} <claims>."
 
 
 def figures(_: Outcomes) -> dict[str, Drawing]:
@@ -39,7 +40,8 @@ def figures(_: Outcomes) -> dict[str, Drawing]:
 
 EXPERIMENT = Experiment(
     "fake", "A title: with <marks>", "Table 7", "Why?", lambda _: (), lambda _: {}, figures, lambda _: CLAIMS,
-    choices=("we chose 3 < 4",), text="What is seen.",
+    choices=("we chose 3 < 4",), text=lambda outcomes, claims: f"{len(outcomes)} outcomes, {len(claims)} <claims>.",
+    options=lambda _: ("--hai 'my files'",),
 )  # fmt: skip
 
 
@@ -65,7 +67,10 @@ def test_both_reports_hold_every_claim_with_verdict_and_reason(written: Path) ->
     for report in (page, text):
         assert "quick run" in report
         assert "2, 2.5 s of one core" in report
-        assert "counterflow reproduce fake --quick" in report
+        assert (
+            "counterflow reproduce fake --quick --hai " + (escape("'my files'") if report is page else "'my files'")
+        ) in report
+        assert (escape(TEXT) if report is page else TEXT) in report
         assert "Table 7" in report
     assert escape("we chose 3 < 4") in page
     assert "- we chose 3 < 4" in text
@@ -128,5 +133,35 @@ def test_ticks_are_plain_numbers_or_powers_of_ten() -> None:
     assert [drawing._plain(v) for v in (1e-6, 1e5, 3e-5)] == ["$10^{-6}$", "$10^{5}$", r"$3\cdot 10^{-5}$"]
 
 
-def test_verdicts_are_counted(chapters: list[reporting.Chapter]) -> None:
+def test_verdicts_are_counted(written: Path, chapters: list[reporting.Chapter]) -> None:
     assert reporting.counts(chapters) == dict.fromkeys(VERDICTS, 1)
+    for report in ((written / "report.html").read_text(), (written / "report.md").read_text()):
+        assert f"Verdicts: {', '.join(f'1 {verdict}' for verdict in VERDICTS)}." in report
+
+
+def test_claims_about_one_fact_count_once() -> None:
+    def chapter(*verdicts: Verdict) -> reporting.Chapter:
+        claims = tuple(Claim(f"{k}", "", "", verdict, "", "one fact") for k, verdict in enumerate(verdicts))
+        return reporting.Chapter(EXPERIMENT, (*claims, Claim("alone", "", "", "agrees", "")), {}, 1, 1.0)
+
+    chapters = [chapter("does not hold", "undecided"), chapter("does not hold")]
+    found = {verdict: count for verdict, count in reporting.counts(chapters).items() if count}
+    assert found == {"agrees": 2, "does not hold": 1}
+    text = reporting.markdown(chapters, quick=False)
+    assert "Verdicts: 2 agrees, 1 does not hold." in text
+    assert "counted once (one fact: 3 claims)" in text
+    assert "counterflow reproduce fake\n" in text
+    mixed = {v: n for v, n in reporting.counts([chapter("does not hold", "agrees")]).items() if n}
+    assert mixed == {"agrees": 1, "undecided": 1}
+
+
+def test_middles_of_runs_are_drawn_as_asked() -> None:
+    runs = np.array([[1.0, 1.0], [1.0, 10.0], [10.0, 100.0]])
+    wanted = {"mean": [4.0, 37.0], "median": [1.0, 10.0], "geometric mean": [10 ** (1 / 3), 10.0]}
+    for middle, values in wanted.items():
+        for draw in (drawing.points, drawing.band):
+            panel = Panel(
+                "", lambda axes, draw=draw, middle=middle: draw(axes, np.array([1.0, 2.0]), runs, "", middle=middle)
+            )
+            (axes,) = drawing.compose(Drawing("", (panel,))).axes
+            np.testing.assert_allclose(axes.lines[0].get_ydata(), values)

@@ -8,7 +8,7 @@ from experiment_panels import drawn
 from tolerances import EXACT, LONG
 
 import counterflow as cf
-from counterflow.experiments import faults
+from counterflow.experiments import drawing, faults, robustness
 from counterflow.experiments.effects import effect_error, recorded, responses
 from counterflow.experiments.experiment import Outcome, Request, Task
 from counterflow.experiments.faults import case
@@ -103,7 +103,30 @@ def test_the_verdict_follows_from_the_errors(fault: str) -> None:
 
 
 def test_small_errors_may_grow() -> None:
-    assert judged(0.01, 0.04) == "agrees"
+    plants = np.ones(4)
+    assert judged(0.01 * plants, 0.04 * plants) == "agrees"
+
+
+def test_plants_that_differ_or_are_few_decide_nothing() -> None:
+    plants = np.ones(4)
+    assert judged(0.2 * plants, np.array([0.2, 0.2, 0.6, 0.6])) == "undecided"
+    assert judged(np.array([0.2, 0.2, 0.9, 0.9]), 0.2 * plants) == "undecided"
+    assert judged(0.2 * plants[:3], 0.2 * plants[:3]) == "undecided"
+
+
+def test_figure_and_claims_have_the_same_middle() -> None:
+    outcomes = [
+        Outcome(o.task, {m: float(v) * (10.0 if o.task["run"] == 0 else 1.0) for m, v in o.values.items()}, 0.1)
+        for o in made_up(0.01, 0.2, "local")
+    ]
+    (figure,) = ROBUSTNESS.figures(outcomes).values()
+    assert "Markers are medians" in figure.caption
+    axes = drawing.compose(figure).axes[0]
+    levels, errors = robustness.by_level(outcomes, "local", "published")
+    drawn_at = next(line for line in axes.lines if len(line.get_ydata()) == len(levels)).get_ydata()
+    np.testing.assert_allclose(drawn_at, np.median(errors, axis=0))
+    assert "0.01 and 0.2 (at 0.1)" in ROBUSTNESS.claims(outcomes)[0].ours
+    assert "from 0.01 to 0.2 with the published" in ROBUSTNESS.text(outcomes, ROBUSTNESS.claims(outcomes))
 
 
 def test_figures_are_drawn() -> None:

@@ -1,0 +1,227 @@
+"""From numbers of several runs to verdicts: a claim holds, does not hold, or the runs cannot tell.
+
+Evidence is of two kinds. Means are judged in standard errors over the runs (``above``, ``below``); where runs are
+plants, and some of them far out, medians are judged by how many plants lie on either side (``mostly``). In both, what
+lies within two standard errors is undecided, and so is what too few runs say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.experiments.experiment import Claim, Verdict
+
+FloatArray = NDArray[np.float64]
+
+FEWEST = 3  # runs from which on a standard error is taken for one
+ERRORS = 2.0  # standard errors within which nothing is decided
+ABOVE_RULE = "by two standard errors"
+MOST_RULE = "by a clear majority"
+EXPLAINED = (
+    "'By two standard errors' are those of the mean over the runs; a difference within them, or fewer than three runs, "
+    "is undecided. 'By a clear majority' is two standard errors of a share of one half (4 of 4 plants, 9 of 10, 15 of "
+    "20); what lies between, or rests on fewer than four plants, is undecided."
+)
+
+
+def mean_and_error(values: Sequence[float] | FloatArray) -> tuple[float, float]:
+    """Mean and its standard error (NaN for a single value).
+
+    Examples
+    --------
+    >>> mean_and_error([1.0, 2.0, 3.0])
+    (2.0, 0.5773502691896258)
+    """
+    array = np.asarray(values, np.float64)
+    error = float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.nan
+    return float(array.mean()), error
+
+
+def geometric(values: Sequence[float] | FloatArray) -> float:
+    """The geometric mean of positive numbers.
+
+    Examples
+    --------
+    >>> round(geometric([1.0, 100.0]), 9)
+    10.0
+    """
+    return float(np.exp(np.log(np.asarray(values, np.float64)).mean()))
+
+
+def told(values: Sequence[float] | FloatArray, digits: int = 3) -> str:
+    """Mean and standard error of several runs as text.
+
+    Examples
+    --------
+    >>> told([1.0, 2.0, 3.0])
+    '2 ± 0.58'
+    """
+    mean, error = mean_and_error(values)
+    return f"{mean:.{digits}g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")
+
+
+def holds(claim: bool) -> Verdict:
+    """The verdict on a sentence that is either right or wrong here, without chance in it.
+
+    Examples
+    --------
+    >>> holds(3 > 2), holds(2 > 3)
+    ('agrees', 'does not hold')
+    """
+    return "agrees" if claim else "does not hold"
+
+
+def estimated_above(mean: float, error: float, limit: float) -> Verdict:
+    """The verdict on "it is above the limit", from an estimate and its standard error (NaN: not known).
+
+    Examples
+    --------
+    >>> estimated_above(1.0, 0.1, 0.5), estimated_above(1.0, 0.4, 0.5), estimated_above(0.1, 0.1, 0.5)
+    ('agrees', 'undecided', 'does not hold')
+    """
+    if not (math.isfinite(mean) and math.isfinite(error)):
+        return "undecided"
+    if mean - ERRORS * error > limit:
+        return "agrees"
+    return "does not hold" if mean + ERRORS * error <= limit else "undecided"
+
+
+def above(values: Sequence[float] | FloatArray, limit: float = 0.0) -> Verdict:
+    """The verdict on "the mean is above the limit", from one value of each run.
+
+    Examples
+    --------
+    >>> above([1.0, 1.1, 0.9]), above([-1.0, -1.1, -0.9]), above([1.0, -1.0, 0.5]), above([1.0, 1.1])
+    ('agrees', 'does not hold', 'undecided', 'undecided')
+    """
+    if np.size(values) < FEWEST:
+        return "undecided"
+    return estimated_above(*mean_and_error(values), limit)
+
+
+def below(values: Sequence[float] | FloatArray, limit: float = 0.0) -> Verdict:
+    """The verdict on "the mean is below the limit"."""
+    return above(-np.asarray(values, np.float64), -limit)
+
+
+def within(values: Sequence[float] | FloatArray, low: float, high: float) -> Verdict:
+    """The verdict on "the mean lies between two limits".
+
+    Examples
+    --------
+    >>> within([1.0, 1.1, 0.9], 0.5, 2.0), within([1.0, 1.1, 0.9], 1.0, 2.0), within([3.0, 3.1, 2.9], 0.5, 2.0)
+    ('agrees', 'undecided', 'does not hold')
+    """
+    return both(above(values, low), below(values, high))
+
+
+def mostly(values: Sequence[float] | FloatArray, limit: float = 0.0) -> Verdict:
+    """The verdict on "the median is above the limit", by the share of values above it: a sign test.
+
+    Examples
+    --------
+    >>> mostly([1.0, 2.0, 9.0, 4.0]), mostly([-1.0] * 9 + [3.0]), mostly([1.0, -1.0, 1.0, 1.0]), mostly([1.0] * 3)
+    ('agrees', 'does not hold', 'undecided', 'undecided')
+    """
+    array = np.asarray(values, np.float64)
+    more = float((array > limit).sum()) - array.size / 2
+    if abs(more) < ERRORS * math.sqrt(array.size) / 2:
+        return "undecided"
+    return "agrees" if more > 0 else "does not hold"
+
+
+def rarely(values: Sequence[float] | FloatArray, limit: float = 0.0) -> Verdict:
+    """The verdict on "the median is below the limit"."""
+    return mostly(-np.asarray(values, np.float64), -limit)
+
+
+def magnitude(paper: float, values: Sequence[float] | FloatArray, otherwise: Verdict = "does not hold") -> Verdict:
+    """The verdict on "the geometric mean of positive values is within a factor of ten of the paper's number".
+
+    Examples
+    --------
+    >>> magnitude(1.0, [0.3, 0.4, 0.5]), magnitude(1.0, [30.0, 40.0, 50.0]), magnitude(1.0, [5.0, 10.0, 19.0])
+    ('agrees in order of magnitude', 'does not hold', 'undecided')
+    """
+    found = within(np.log10(np.asarray(values, np.float64) / paper), -1.0, 1.0)
+    if found == "agrees":
+        return "agrees in order of magnitude"
+    return otherwise if found == "does not hold" else found
+
+
+def both(*verdicts: Verdict) -> Verdict:
+    """The verdict on a claim of several parts: one that does not hold decides, then one that is undecided.
+
+    Examples
+    --------
+    >>> both("agrees", "undecided"), both("does not hold", "undecided"), both("agrees", "agrees")
+    ('undecided', 'does not hold', 'agrees')
+    """
+    for worse in ("does not hold", "undecided"):
+        if worse in verdicts:
+            return worse
+    return "agrees"
+
+
+def either(*verdicts: Verdict) -> Verdict:
+    """The verdict on "at least one of them": one that agrees decides, then one that is undecided.
+
+    Examples
+    --------
+    >>> either("agrees", "does not hold"), either("does not hold", "undecided")
+    ('agrees', 'undecided')
+    """
+    for better in ("agrees", "undecided"):
+        if better in verdicts:
+            return better
+    return "does not hold"
+
+
+def opposite(verdict: Verdict) -> Verdict:
+    """The verdict on the contrary.
+
+    Examples
+    --------
+    >>> opposite("agrees"), opposite("undecided")
+    ('does not hold', 'undecided')
+    """
+    turned: dict[Verdict, Verdict] = {"agrees": "does not hold", "does not hold": "agrees"}
+    return turned.get(verdict, verdict)
+
+
+def factual(verdicts: Iterable[Verdict]) -> Verdict:
+    """The one verdict of several on the same fact: undecided if some agree and others do not hold.
+
+    Examples
+    --------
+    >>> factual(["does not hold", "undecided"]), factual(["agrees", "does not hold"]), factual(["agrees", "agrees"])
+    ('does not hold', 'undecided', 'agrees')
+    """
+    found = list(dict.fromkeys(verdicts))
+    decided = [each for each in found if each != "undecided"]
+    if len(decided) > 1 and {"agrees", "does not hold"} <= set(decided):
+        return "undecided"
+    return decided[0] if decided else "undecided"
+
+
+def verdict_of(claims: Sequence[Claim], subject: str) -> Verdict:
+    """Of the claim whose subject begins so; of several, of all of them together."""
+    found = [claim.verdict for claim in claims if claim.subject.startswith(subject)]
+    assert found, f"no claim begins with {subject!r}"
+    return both(*found) if len(found) > 1 else found[0]
+
+
+def said(verdict: Verdict, yes: str, no: str = "", unclear: str = "") -> str:
+    """The sentence that goes with a verdict: for a text that must not say what the numbers do not."""
+    if verdict in ("agrees", "agrees in order of magnitude"):
+        return yes
+    return no if verdict == "does not hold" else unclear
+
+
+def sentences(*parts: str) -> str:
+    """Those that say something, one after the other."""
+    return " ".join(part for part in parts if part)
