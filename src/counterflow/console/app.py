@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from counterflow._version import __version__
@@ -148,22 +149,27 @@ def application(opened: Opened) -> FastAPI:
 
 def _serve_page(app: FastAPI) -> None:
     """The page and what it loads: named one by one at the start, so that no request names a path."""
-    known: dict[str, Callable[[], Response]] = {}
+    known: dict[str, tuple[bytes, str]] = {}
     root = Path(str(STATIC))
     for place in sorted(root.rglob("*")):
         if place.is_file() and place.suffix in _TYPES:
-            known[place.relative_to(root).as_posix()] = _file(place)
-    known["plotly.min.js"] = _file(_plotly())
+            known[place.relative_to(root).as_posix()] = (place.read_bytes(), _TYPES[place.suffix])
+    plotly = _plotly()
+    known[plotly.name] = (plotly.read_bytes(), _TYPES[plotly.suffix])
+    tags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, (content, _) in known.items()}
 
     @app.get("/", include_in_schema=False)
-    def page() -> Response:
-        return known["index.html"]()
+    async def page(request: Request) -> Response:
+        return await static("index.html", request)
 
     @app.get("/static/{name:path}", include_in_schema=False)
-    def static(name: str) -> Response:
+    async def static(name: str, request: Request) -> Response:
         if name not in known:
             raise HTTPException(404, f"no file {name!r:.100}")
-        return known[name]()
+        if request.headers.get("if-none-match") == tags[name]:  # the browser has it
+            return Response(status_code=304, headers={"ETag": tags[name]})
+        content, kind = known[name]
+        return Response(content, media_type=kind, headers={"ETag": tags[name]})
 
 
 _TYPES = {
@@ -172,10 +178,6 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-
-
-def _file(place: Path) -> Callable[[], Response]:
-    return lambda: FileResponse(place, media_type=_TYPES[place.suffix])
 
 
 def _plotly() -> Path:

@@ -489,6 +489,9 @@ def test_no_file_outside_the_page_is_served(page: TestClient, name: str) -> None
 
 def test_the_page_and_plotly_are_served(page: TestClient) -> None:
     assert page.get("/").headers["content-type"].startswith("text/html")
-    assert page.get("/static/plotly.min.js").headers["content-type"].startswith("text/javascript")
+    plotly = page.get("/static/plotly.min.js")
+    assert plotly.headers["content-type"].startswith("text/javascript")
+    again = page.get("/static/plotly.min.js", headers={"If-None-Match": plotly.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
     described = page.get("/api/openapi.json").json()
     assert set(described["paths"]) >= {"/api/seats", "/api/seats/{seat}/effect", "/api/seats/{seat}/export/{kind}"}

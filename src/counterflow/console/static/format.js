@@ -1,0 +1,74 @@
+// Numbers and times as people read them, by the rules of the command line: three digits that count, or two of the
+// interval's half width.
+
+/** Digits after the point. */
+export function decimals(mean, halfWidth = null) {
+  let digits = 2;
+  if (halfWidth !== null && Number.isFinite(halfWidth) && halfWidth > 0) digits = 1 - Math.floor(Math.log10(halfWidth));
+  else if (Number.isFinite(mean) && mean !== 0) digits = 2 - Math.floor(Math.log10(Math.abs(mean)));
+  return Math.max(0, Math.min(digits, 9));
+}
+
+/** A number with so many digits after the point, or with three that count; "–" where there is none. */
+export function number(value, digits = null, sign = false) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  let text;
+  const size = Math.abs(value);
+  if (value !== 0 && (size < 1e-4 || size >= 1e6)) text = String(Number(value.toPrecision(3)).toExponential());
+  else text = value.toFixed(digits === null ? decimals(value) : digits);
+  if (/^-[0.]*$/.test(text)) text = text.slice(1); // no -0.00
+  if (sign && value > 0 && !/^[0.]*$/.test(text)) text = `+${text}`;
+  return text.replace("-", "−");
+}
+
+/** A number as the user gave it. */
+export function exact(value, sign = false) {
+  const text = String(Number(Number(value).toPrecision(10))).replace("-", "−");
+  return sign && value > 0 ? `+${text}` : text;
+}
+
+export function quantity(text, unit) {
+  return unit ? `${text} ${unit}` : text;
+}
+
+/** {value, interval}: a value with its unit of measure, and "low to high" ("" if there is none). */
+export function measured(mean, lower, upper, unit, sign = false) {
+  if (!Number.isFinite(lower) || !Number.isFinite(upper) || lower === null || upper === null) {
+    return { value: quantity(number(mean, null, sign), unit), interval: "" };
+  }
+  const digits = decimals(mean, (upper - lower) / 2);
+  const interval = `${number(lower, digits, sign)} to ${number(upper, digits, sign)}`;
+  return { value: quantity(number(mean, digits, sign), unit), interval };
+}
+
+export function percent(level) {
+  return `${Number((100 * level).toPrecision(6))} %`;
+}
+
+/** So many steps in the clock's unit: "12 min", or "12 steps". */
+export function span(steps, clock) {
+  const amount = Number((steps * clock.step).toPrecision(6));
+  const unit = clock.unit === "steps" && amount === 1 ? "step" : clock.unit;
+  return `${amount} ${unit}`;
+}
+
+/** A row as a point in time: "minute 12", "row 12". */
+export function point(row, clock) {
+  return `${clock.point} ${Number((row * clock.step).toPrecision(9))}`;
+}
+
+/** Bytes, in kB where that reads better. */
+export function bytes(count) {
+  if (!Number.isFinite(count)) return "–";
+  if (count < 1000) return `${count} B`;
+  return count < 1e6 ? `${number(count / 1e3)} kB` : `${number(count / 1e6)} MB`;
+}
+
+/** The next 1, 2 or 5 times a power of ten that is at least this. */
+export function tidy(value) {
+  if (!(value > 0) || !Number.isFinite(value)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  const lead = value / power;
+  const step = lead <= 1.0000001 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10;
+  return Number((step * power).toPrecision(3));
+}

@@ -1,0 +1,379 @@
+// What if: change inputs of some units, see what happens at another.
+import { byId, choices, make, numberField, field, put } from "../dom.js";
+import { possibleCauses, causeGroups } from "../causes.js";
+import { inputControl } from "../sliders.js";
+import { changesFromCsv, isZero, preview } from "../schedule.js";
+import { percent, span, tidy } from "../format.js";
+import { post, seatPath } from "../api.js";
+import * as view from "../answer.js";
+import * as parts from "./parts.js";
+
+const SHAPES = [["step", "Step"], ["pulse", "Pulse"], ["ramp", "Ramp"], ["series", "File"]];
+const MANY = 6; // units told apart under "through whom"
+const STILL = 300; // ms without a change before "through whom" is asked
+
+let withBaseline = false;
+let waiting = null;
+
+export const effect = {
+  ask: "effect",
+  graph: "pick",
+  words: { cause: "cause", effect: "affected" },
+  heading: "Pick causes",
+  missing: "Move a slider: there is no change yet.",
+
+  /** A question to begin with: the strongest cause's first input moved by a tenth of its seen width. */
+  begin(plant, graph) {
+    const affected = parts.defaultUnit(plant);
+    const causes = possibleCauses(plant);
+    const strength = (unit) => graph?.edges.find(
+      (edge) => edge.cause === unit.name && edge.effect === affected
+    )?.total_strength ?? 0;
+    const others = causes.filter((unit) => unit.name !== affected);
+    const cause = [...(others.length ? others : causes)].sort((a, b) => strength(b) - strength(a))[0];
+    const question = {
+      effect: affected, changes: [], horizon: 60, level: 0.95, draw: null, causes: cause ? [cause.name] : []
+    };
+    const input = cause?.inputs.find((one) => one.allowed);
+    if (input) {
+      const width = input.seen
+        ? input.seen[1] - input.seen[0]
+        : input.limits?.every(Number.isFinite)
+        ? input.limits[1] - input.limits[0]
+        : 10;
+      let size = tidy(width / 12);
+      const top = Math.min(input.limits?.[1] ?? Infinity, input.seen?.[1] ?? Infinity);
+      if (Number.isFinite(input.last) && input.last + size > top) size = -size; // rather where the plant has been
+      question.changes.push(change(cause.name, input.name, { size }));
+    }
+    return question;
+  },
+
+  /** A question from a link, made whole: what this plant does not have is left out. */
+  fit(told, plant) {
+    const named = plant.units.find((unit) => unit.name === told.effect);
+    const affected = plant.unit ?? (named ? named.name : parts.defaultUnit(plant));
+    const changes = [];
+    for (const one of Array.isArray(told.changes) ? told.changes : []) {
+      const unit = plant.units.find((other) => other.name === one?.unit);
+      if (!unit?.inputs.some((input) => input.name === one.input)) continue;
+      const values = Array.isArray(one.values) ? one.values.map((value) => parts.finite(value)) : null;
+      const shape = SHAPES.some(([name]) => name === one.shape) ? one.shape : "step";
+      changes.push(
+        change(
+          unit.name,
+          one.input,
+          {
+            shape,
+            size: parts.finite(one.size),
+            start: parts.whole(one.start, 0, parts.LONGEST - 1, 0),
+            length: parts.whole(one.length, 1, parts.LONGEST, null),
+            values
+          }
+        )
+      );
+    }
+    return {
+      effect: affected, changes, horizon: parts.whole(told.horizon, 1, parts.LONGEST, 60),
+      level: parts.levelOf(told.level),
+      draw: parts.drawOf(told.draw, plant.units.find((unit) => unit.name === affected)),
+      causes: [...new Set(changes.map((one) => one.unit))],
+    };
+  },
+
+  body(question) {
+    const changes = question.changes.filter((one) => !isZero(one));
+    if (!changes.length) return null;
+    const { effect: affected, horizon, level, draw } = question;
+    return { effect: affected, changes, horizon, level, draw };
+  },
+
+  picked: (question) => question.causes,
+  affected: (question) => question.effect,
+
+  toggle(question, name) {
+    if (question.causes.includes(name)) {
+      question.causes = question.causes.filter((one) => one !== name);
+      question.changes = question.changes.filter((one) => one.unit !== name);
+    } else question.causes = [...question.causes, name];
+  },
+
+  controls(host, question, context) {
+    const { plant } = context;
+    const { clock } = plant;
+    const shape = commonShape(question);
+    const look = make("div", { class: "preview-place" });
+    const redraw = () => preview(look, question.changes, question.horizon, clock);
+    const changed = (when) => {
+      redraw();
+      context.changed(when);
+    };
+    const rebuild = (when) => {
+      context.rebuild();
+      context.changed(when);
+    };
+    const groups = shape === "series" ? filePicker(question, context, rebuild) : causeGroups(plant, question.causes, {
+      toggle: context.toggle,
+      control: (unit, input) => inputControl({
+        unit: unit.name, input, kind: "change", value: find(question, unit.name, input.name)?.size ?? 0,
+        onInput: (size, when) => {
+          setSize(question, unit.name, input.name, size);
+          changed(when);
+        },
+      }),
+    });
+    const options = shape === "mixed" ? [["mixed", "Mixed"], ...SHAPES] : SHAPES;
+    put(
+      host,
+      make("h2", { text: "Change" }),
+      groups,
+      make("div", { class: "row" }, choices("shape", "Shape of the change", options, shape, (next) => {
+        reshape(question, next);
+        rebuild(performance.now());
+      }), ...timing(question, shape, clock, changed)),
+      look,
+      make("h2", { text: "See" }),
+      parts.unitField("Affected", plant, question.effect, (name) => {
+        Object.assign(question, { effect: name, draw: null });
+        rebuild(performance.now());
+      }),
+      make("div", { class: "row" }, parts.horizonField(question, plant, changed), parts.levelField(question, changed)),
+    );
+    redraw();
+  },
+
+  show(answer, question, context) {
+    const { plant } = context;
+    const { clock } = plant;
+    const unit = plant.units.find((one) => one.name === answer.effect);
+    const possible = answer.drawn.some((one) => one.baseline !== null);
+    const both = withBaseline && possible;
+    const drawn = answer.drawn.map((one) => one.channel);
+    const views = [["change", "Change"], ["both", "With baseline"]];
+    view.tools(JSON.stringify([answer.effect, question.draw, drawn, possible, both]), () => [
+      view.chips(parts.channels(unit), question.draw, drawn, (draw) => {
+        question.draw = draw;
+        context.changed(performance.now());
+      }),
+      possible ? choices("baseline", "What is drawn", views, both ? "both" : "change", (next) => {
+        withBaseline = next === "both";
+        effect.show(answer, question, context);
+      }) : null,
+    ]);
+    const x = parts.after(answer.horizon, clock);
+    const panels = answer.drawn.map((one) => (both && one.baseline ? together(one, x) : alone(one, x)));
+    const band = answer.level && answer.drawn.some((one) => one.lower) ? `${percent(answer.level)} band` : null;
+    if (both) view.key(
+      [{ role: "baseline", text: "expected without the change" }, { role: "counterfactual", text: "with the change" }],
+      band,
+      "counterfactual"
+    );
+    else view.key([{ role: "change", text: "change of the channel" }], band, "change");
+    parts.rankedTable(
+      answer,
+      {
+        caption: `Most affected in ${answer.effect}`,
+        whenTitle: "After",
+        when: (one) => span(one.steps, clock),
+        noisy: plant.kind === "unit"
+      }
+    );
+    paths(answer, question, context);
+    return parts.plotPanels(
+      panels,
+      {
+        xTitle: parts.timeTitle(clock, "time from now"),
+        revision: `effect ${both} ${answer.horizon} ${answer.drawn.map((one) => one.channel)}`
+      }
+    );
+  },
+};
+
+function change(unit, input, given) {
+  return { unit, input, shape: "step", size: 0, start: 0, length: null, values: null, ...given };
+}
+
+function find(question, unit, input) {
+  return question.changes.find((one) => one.unit === unit && one.input === input);
+}
+
+function setSize(question, unit, input, size) {
+  const old = find(question, unit, input);
+  if (old) {
+    old.size = size;
+    return;
+  }
+  const { shape, start, length } = question.changes.find((one) => one.shape !== "series") ?? question.timing
+    ?? change();
+  question.changes.push(change(unit, input, { shape, start, length, size }));
+}
+
+function commonShape(question) {
+  const shapes = new Set(question.changes.map((one) => one.shape));
+  if (!shapes.size) return question.timing?.shape ?? "step";
+  return shapes.size === 1 ? [...shapes][0] : "mixed";
+}
+
+/** All changes take the shape; from a file, the sliders come back at zero. */
+function reshape(question, shape) {
+  if (shape === "mixed") return;
+  const { start, length } = timingOf(question);
+  const wanted = {
+    shape,
+    start: shape === "series" ? 0 : start,
+    length: shape === "pulse" || shape === "ramp" ? length ?? Math.max(1, Math.round(question.horizon / 6)) : null
+  };
+  question.timing = wanted;
+  if (shape === "series") question.changes = [];
+  else question.changes = question.changes.filter((one) => one.shape !== "series").map(
+    (one) => ({ ...one, ...wanted, values: null })
+  );
+}
+
+function timingOf(question) {
+  return question.changes[0] ?? question.timing ?? { shape: "step", start: 0, length: null };
+}
+
+function timing(question, shape, clock, changed) {
+  if (shape === "series") return [];
+  const { start, length } = timingOf(question);
+  const put_all = (given, when) => {
+    for (const one of question.changes) Object.assign(one, given);
+    question.timing = { ...timingOf(question), ...given };
+    changed(when);
+  };
+  const steps = (value) => Math.round(value / clock.step);
+  const begin = numberField(
+    "start",
+    start * clock.step,
+    (value, when) => put_all({ start: steps(value) }, when),
+    { min: 0, max: (parts.LONGEST - 1) * clock.step, step: clock.step }
+  );
+  const list = [
+    make("div", { class: "field short" }, make("label", { for: "start", text: `Start (${clock.unit})` }), begin)
+  ];
+  if (shape === "pulse" || shape === "ramp") {
+    const long = numberField(
+      "length",
+      (length ?? 1) * clock.step,
+      (value, when) => put_all({ length: Math.max(1, steps(value)) }, when),
+      { min: clock.step, max: parts.LONGEST * clock.step, step: clock.step }
+    );
+    list.push(
+      make("div", { class: "field short" }, make("label", { for: "length", text: `Length (${clock.unit})` }), long)
+    );
+  }
+  return list;
+}
+
+function filePicker(question, context, rebuild) {
+  const problem = make("p", { class: "warns", role: "alert", id: "file-error", text: question.fileProblem ?? "" });
+  const picker = make("input", {
+    type: "file", accept: ".csv,text/csv", id: "schedule-file",
+    on: {
+      change: async () => {
+        const [file] = picker.files;
+        if (!file) return;
+        try {
+          question.changes = changesFromCsv(await file.text(), context.plant.units);
+          question.causes = [...new Set(question.changes.map((one) => one.unit))];
+          question.fileName = file.name;
+          question.fileProblem = "";
+          rebuild(performance.now());
+        } catch (caught) {
+          problem.textContent = `${file.name}: ${caught.message}`;
+        }
+      },
+    },
+  });
+  const read = question.changes.map(
+    (one) => make("li", { text: `${one.unit}: ${one.input}, ${one.values?.length ?? 0} steps` })
+  );
+  return make(
+    "div", { class: "file-picker" }, field("Schedule (CSV)", picker),
+    make(
+      "p",
+      {
+        class: "muted",
+        text: "The header names inputs, as in boiler.fuel; one row a step holds changes; after the last there are none."
+      }
+    ),
+    problem, read.length ? make("ul", { class: "plain" }, ...read) : null,
+  );
+}
+
+function alone(one, x) {
+  return {
+    title: parts.channelTitle(one),
+    x,
+    zero: true,
+    lines: [{ role: "change", name: "change of the channel", y: one.mean }],
+    band: one.lower && one.upper ? { role: "change", lower: one.lower, upper: one.upper } : null
+  };
+}
+
+function together(one, x) {
+  const { baseline } = one;
+  return {
+    title: parts.channelTitle(one), x,
+    lines: [
+      { role: "baseline", name: "expected without the change", y: baseline },
+      { role: "counterfactual", name: "with the change", y: parts.sum(baseline, one.mean) }
+    ],
+    band: one.lower && one.upper ? {
+      role: "counterfactual", lower: parts.sum(baseline, one.lower), upper: parts.sum(baseline, one.upper)
+    } : null,
+  };
+}
+
+/** Through whom: asked when the question has been still for a while, of one cause only. */
+function paths(answer, question, context) {
+  clearTimeout(waiting);
+  const place = byId("extra");
+  const allowed = context.plant.questions.paths;
+  if (answer.causes.length !== 1 || answer.causes[0] === answer.effect) return put(place);
+  if (allowed && !allowed.allowed) return put(place, card(make("p", { class: "muted", text: allowed.reason })));
+  place.classList.add("stale");
+  waiting = setTimeout(async () => {
+    const body = effect.body(question);
+    if (body === null) return;
+    const asked = JSON.stringify(body);
+    delete body.level;
+    try {
+      const told = await post(seatPath(context.seat, "paths"), body);
+      const now = effect.body(question);
+      if (!context.isCurrent("effect", question) || JSON.stringify(now) !== asked) return;
+      put(place, card(...pathBars(told, context.plant.clock)));
+    } catch (problem) {
+      if (context.isCurrent("effect", question)) put(place, card(make("p", { class: "muted", text: problem.message })));
+    }
+    place.classList.remove("stale");
+  }, STILL);
+  return undefined;
+}
+
+function card(...children) {
+  return make("section", { class: "card", id: "paths" }, make("h2", { text: "Through whom" }), ...children);
+}
+
+function pathBars(told, clock) {
+  const at = told.total.reduce(
+    (best, value, k) => (Math.abs(value ?? 0) > Math.abs(told.total[best] ?? 0) ? k : best), 0
+  );
+  const through = told.through.map(({ unit, values }) => ({ label: `through ${unit}`, value: values[at] ?? 0 })).sort(
+    (a, b) => Math.abs(b.value) - Math.abs(a.value)
+  );
+  if (through.length > MANY) {
+    const rest = through.splice(MANY - 1);
+    through.push({ label: `through ${rest.length} others`, value: rest.reduce((all, one) => all + one.value, 0) });
+  }
+  const rows = [
+    { label: "direct", value: told.direct[at] ?? 0 },
+    ...through,
+    { label: "in all", value: told.total[at] ?? 0, strong: true }
+  ];
+  return [
+    make("p", { class: "muted", text: `${told.channel}, ${span(at + 1, clock)} after the start` }),
+    parts.signedBars(rows, told.measured_in)
+  ];
+}

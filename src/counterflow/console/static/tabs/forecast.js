@@ -1,0 +1,136 @@
+// Forecast: what is expected from now on, with inputs held at planned values.
+import { make, put } from "../dom.js";
+import { causeGroups, possibleCauses } from "../causes.js";
+import { inputControl } from "../sliders.js";
+import { measured, number, percent, quantity, span } from "../format.js";
+import * as view from "../answer.js";
+import * as parts from "./parts.js";
+
+export const forecast = {
+  ask: "forecast",
+  graph: "pick",
+  words: { cause: "planned", effect: "forecast" },
+  heading: "Pick units to plan",
+  missing: "Choose a horizon.",
+
+  begin(plant) {
+    const unit = parts.defaultUnit(plant);
+    const causes = possibleCauses(plant).some((one) => one.name === unit) ? [unit] : [];
+    return { unit, plan: [], horizon: 60, level: 0.95, draw: null, causes };
+  },
+
+  fit(told, plant) {
+    const unit = plant.unit ?? (
+      plant.units.some((one) => one.name === told.unit) ? told.unit : parts.defaultUnit(plant)
+    );
+    const has = (one) => plant.units.find((other) => other.name === one?.unit)?.inputs.some(
+      (input) => input.name === one.input
+    )
+      && Number.isFinite(one.value);
+    const plan = (Array.isArray(told.plan) ? told.plan : []).filter(has).map(
+      (one) => ({ unit: one.unit, input: one.input, value: one.value })
+    );
+    return {
+      unit, plan, horizon: parts.whole(told.horizon, 1, parts.LONGEST, 60), level: parts.levelOf(told.level),
+      draw: parts.drawOf(told.draw, plant.units.find((one) => one.name === unit)),
+      causes: [...new Set(plan.map((one) => one.unit))],
+    };
+  },
+
+  body: ({ unit, plan, horizon, level, draw }) => ({ unit, plan, horizon, level, draw }),
+
+  picked: (question) => question.causes,
+  affected: (question) => question.unit,
+
+  toggle(question, name) {
+    if (question.causes.includes(name)) {
+      question.causes = question.causes.filter((one) => one !== name);
+      question.plan = question.plan.filter((one) => one.unit !== name);
+    } else question.causes = [...question.causes, name];
+  },
+
+  controls(host, question, context) {
+    const { plant } = context;
+    put(
+      host,
+      make("h2", { text: "Plan" }),
+      make("p", { class: "muted", text: "Inputs that are not moved stay at their last value." }),
+      causeGroups(plant, question.causes, {
+        noun: "unit",
+        toggle: context.toggle,
+        control: (unit, input) => inputControl({
+          unit: unit.name, input, kind: "set",
+          value: question.plan.find((one) => one.unit === unit.name && one.input === input.name)?.value ?? null,
+          onInput: (value, when) => {
+            question.plan = question.plan.filter((one) => one.unit !== unit.name || one.input !== input.name);
+            if (value !== null) question.plan.push({ unit: unit.name, input: input.name, value });
+            context.changed(when);
+          },
+        }),
+      }),
+      make("h2", { text: "See" }),
+      parts.unitField("Unit", plant, question.unit, (name) => {
+        Object.assign(question, { unit: name, draw: null });
+        context.rebuild();
+        context.changed(performance.now());
+      }),
+      make(
+        "div",
+        { class: "row" },
+        parts.horizonField(question, plant, context.changed),
+        parts.levelField(question, context.changed)
+      ),
+    );
+  },
+
+  show(answer, question, context) {
+    const { plant } = context;
+    const { clock } = plant;
+    const unit = plant.units.find((one) => one.name === question.unit);
+    const drawn = answer.drawn.map((one) => one.channel);
+    view.tools(JSON.stringify([question.unit, question.draw, drawn]), () => [
+      view.chips(parts.channels(unit), question.draw, drawn, (draw) => {
+        question.draw = draw;
+        context.changed(performance.now());
+      }, { auto: "Automatic" }),
+    ]);
+    const x = parts.times(answer.first_row, answer.horizon, clock);
+    const panels = answer.drawn.map((one) => ({
+      title: parts.channelTitle(one), x,
+      lines: [
+        { role: "factual", name: "measured", x: one.recent.row.map((row) => row * clock.step), y: one.recent.value },
+        { role: "forecast", name: "expected", y: one.mean }
+      ],
+      band: one.lower && one.upper ? { role: "forecast", lower: one.lower, upper: one.upper } : null,
+    }));
+    view.key(
+      [{ role: "factual", text: "measured" }, { role: "forecast", text: "expected" }],
+      answer.level && panels.some((one) => one.band) ? `${percent(answer.level)} band` : null,
+      "forecast"
+    );
+    const level = answer.level ? `${percent(answer.level)} interval` : null;
+    view.table(
+      `Expected of ${question.unit}`,
+      ["Channel", ">Last measured", ">Next", `>In ${span(answer.horizon, clock)}`, ...(level ? [`>${level}`] : [])],
+      answer.ranked.map((one) => {
+        const { value, interval } = measured(one.end, one.lower, one.upper, one.measured_in);
+        return [
+          one.channel,
+          quantity(number(one.last_measured), one.measured_in),
+          quantity(number(one.next), one.measured_in),
+          value,
+          ...(level ? [interval || "–"] : [])
+        ];
+      }),
+    );
+    parts.extra();
+    return parts.plotPanels(
+      panels,
+      {
+        xTitle: parts.timeTitle(clock, "at time"),
+        marks: [(answer.first_row - 0.5) * clock.step],
+        revision: `forecast ${answer.horizon} ${drawn}`
+      }
+    );
+  },
+};

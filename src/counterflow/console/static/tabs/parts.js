@@ -1,0 +1,148 @@
+// What several kinds of questions share: horizon, level, unit, trajectories and their tables.
+import { byId, field, make, numberField, select } from "../dom.js";
+import { measured, number, percent, quantity } from "../format.js";
+import { panelsFigure } from "../plots.js";
+import * as view from "../answer.js";
+
+const LEVELS = [0.8, 0.9, 0.95, 0.99];
+export const LONGEST = 20_000; // steps, as the server allows
+
+/** The first unit whose outputs this seat can see. */
+export function defaultUnit(plant) {
+  return plant.unit ?? plant.units.find((unit) => unit.outputs.length)?.name ?? plant.units[0].name;
+}
+
+/** A whole number between two bounds, or what else is right. */
+export function whole(value, low, high, otherwise) {
+  return Number.isInteger(value) && value >= low && value <= high ? value : otherwise;
+}
+
+export function finite(value, otherwise = 0) {
+  return Number.isFinite(value) ? value : otherwise;
+}
+
+export function levelOf(value) {
+  return typeof value === "number" && value > 0 && value < 1 ? value : 0.95;
+}
+
+/** Names of channels to draw that the unit has; null if none. */
+export function drawOf(value, unit) {
+  const has = new Set((unit?.outputs ?? []).map((output) => output.name));
+  const list = Array.isArray(value) ? value.filter((name) => has.has(name)) : [];
+  return list.length ? list : null;
+}
+
+/** Horizon in the clock's unit. */
+export function horizonField(question, plant, changed) {
+  const { step, unit } = plant.clock;
+  const control = numberField("horizon", question.horizon * step, (value, when) => {
+    const steps = Math.round(value / step);
+    if (steps < 1 || steps > LONGEST || steps === question.horizon) return;
+    question.horizon = steps;
+    changed(when);
+  }, { min: step, max: LONGEST * step, step });
+  return field(`Horizon (${unit})`, control);
+}
+
+export function levelField(question, changed) {
+  const levels = LEVELS.includes(question.level) ? LEVELS : [...LEVELS, question.level].sort();
+  const options = levels.map((level) => [String(level), percent(level)]);
+  return field("Interval", select("level", options, String(question.level), (text) => {
+    question.level = Number(text);
+    changed(performance.now());
+  }));
+}
+
+/** The unit asked about: any with outputs at the server, one's own at a unit. */
+export function unitField(label, plant, value, onChange) {
+  const possible = plant.units.filter((unit) => unit.outputs.length || unit.name === value);
+  const control = select("effect", possible.map((unit) => [unit.name, unit.name]), value, onChange);
+  control.disabled = plant.kind === "unit";
+  return field(label, control, plant.kind === "unit" ? make("span", { class: "muted", text: "this seat" }) : null);
+}
+
+/** Names of a unit's channels that this seat can see. */
+export function channels(unit) {
+  return (unit?.outputs ?? []).map((output) => output.name);
+}
+
+export function channelTitle({ channel, measured_in }) {
+  return measured_in ? `${channel} (${measured_in})` : channel;
+}
+
+/** Times k+1 steps after now, in the clock's unit. */
+export function after(count, clock) {
+  return Array.from({ length: count }, (_, k) => (k + 1) * clock.step);
+}
+
+/** Times of rows from `first` on. */
+export function times(first, count, clock) {
+  return Array.from({ length: count }, (_, k) => (first + k) * clock.step);
+}
+
+export function timeTitle(clock, what) {
+  return clock.unit === "steps" ? what.replace("time", "steps").replace("at steps", "row") : `${what} (${clock.unit})`;
+}
+
+export function sum(a, b) {
+  return a.map((value, k) => (value === null || b[k] === null ? null : value + b[k]));
+}
+
+/** Draw panels in the answer's place. */
+export function plotPanels(panels, given) {
+  return view.plot((width) => panelsFigure(panels, { ...given, width }));
+}
+
+/** The table of the most affected channels; when: what the column of time holds for one of them. */
+export function rankedTable(answer, { caption, whenTitle, when, noisy }) {
+  const most = Math.max(...answer.most_affected.map((one) => one.size ?? 0), 0) || 1;
+  const level = answer.level ? `${percent(answer.level)} interval` : null;
+  const rows = answer.most_affected.map((one) => {
+    const { value, interval } = measured(one.mean, one.lower, one.upper, one.measured_in, true);
+    const unsure = one.lower !== null && one.upper !== null && one.lower <= 0 && one.upper >= 0;
+    const cells = [one.channel, value];
+    if (level) cells.push({ text: interval || "–", note: unsure ? "sign not sure" : "" });
+    cells.push(
+      when(one),
+      {
+        text: noisy ? `${number(one.size, one.size < 10 ? 1 : 0)}×` : number(one.size),
+        bar: (one.size ?? 0) / most,
+        class: "with-bar"
+      }
+    );
+    return cells;
+  });
+  view.table(
+    caption,
+    ["Channel", ">Change", ...(level ? [`>${level}`] : []), `>${whenTitle}`, noisy ? ">Times noise" : ">Size"],
+    rows
+  );
+}
+
+/** Horizontal bars around zero, for example through whom an effect goes: rows [{label, value}]. */
+export function signedBars(rows, unit) {
+  const most = Math.max(...rows.map((row) => Math.abs(row.value)), 0) || 1;
+  const digits = Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(most))));
+  return make(
+    "ul", { class: "signed-bars" },
+    ...rows.map(({ label, value, strong }) => {
+      const wide = (50 * Math.abs(value)) / most;
+      const bar = make(
+        "span",
+        { class: `signed${value < 0 ? " minus" : ""}`, "aria-hidden": "true" },
+        make("span", { style: { left: `${value < 0 ? 50 - wide : 50}%`, width: `${wide}%` } })
+      );
+      return make(
+        "li",
+        { class: strong ? "strong" : null },
+        make("span", { class: "bar-label", text: label }),
+        bar,
+        make("span", { class: "figure", text: quantity(number(value, digits, true), unit) })
+      );
+    }),
+  );
+}
+
+export function extra(...children) {
+  byId("extra").replaceChildren(...children.filter(Boolean));
+}

@@ -1,0 +1,158 @@
+// Would have been: other inputs in a window of the past, next to what was measured.
+import { make, put } from "../dom.js";
+import { causeGroups, possibleCauses } from "../causes.js";
+import { inputControl } from "../sliders.js";
+import { percent, point } from "../format.js";
+import { firstWindow, windowPicker } from "../window.js";
+import * as view from "../answer.js";
+import * as parts from "./parts.js";
+
+const MODES = [["add", "add"], ["set", "set to"]];
+
+export const past = {
+  ask: "past",
+  graph: "pick",
+  words: { cause: "cause", effect: "affected" },
+  heading: "Pick causes",
+  missing: "Move a slider: nothing is different yet.",
+
+  begin(plant, graph) {
+    const unit = parts.defaultUnit(plant);
+    const strength = (one) => graph?.edges.find(
+      (edge) => edge.cause === one.name && edge.effect === unit
+    )?.total_strength
+      ?? 0;
+    const [cause] = possibleCauses(plant).filter((one) => one.name !== unit).sort((a, b) => strength(b) - strength(a));
+    return { unit, changes: [], ...firstWindow(plant), level: 0.95, draw: null, causes: cause ? [cause.name] : [] };
+  },
+
+  fit(told, plant) {
+    const unit = plant.unit ?? (
+      plant.units.some((one) => one.name === told.unit) ? told.unit : parts.defaultUnit(plant)
+    );
+    const changes = [];
+    for (const one of Array.isArray(told.changes) ? told.changes : []) {
+      const owner = plant.units.find((other) => other.name === one?.unit);
+      if (!owner?.inputs.some((input) => input.name === one.input)) continue;
+      const values = Array.isArray(one.values) ? one.values.map((value) => parts.finite(value)) : null;
+      changes.push({
+        unit: owner.name,
+        input: one.input,
+        mode: one.mode === "set" ? "set" : "add",
+        value: parts.finite(one.value),
+        values
+      });
+    }
+    const window = firstWindow(plant);
+    const rows = plant.rows ?? Infinity;
+    const [start, stop] = [
+      parts.whole(told.start, 0, rows, window.start), parts.whole(told.stop, 1, rows, window.stop)
+    ];
+    return {
+      unit, changes, ...(stop > start ? { start, stop } : window), level: parts.levelOf(told.level),
+      draw: parts.drawOf(told.draw, plant.units.find((one) => one.name === unit)),
+      causes: [...new Set(changes.map((one) => one.unit))],
+    };
+  },
+
+  body(question) {
+    const changes = question.changes.filter((one) => one.values || one.mode === "set" || one.value !== 0);
+    const { unit, start, stop, level, draw } = question;
+    return changes.length && stop > start ? { unit, changes, start, stop, level, draw } : null;
+  },
+
+  picked: (question) => question.causes,
+  affected: (question) => question.unit,
+
+  toggle(question, name) {
+    if (question.causes.includes(name)) {
+      question.causes = question.causes.filter((one) => one !== name);
+      question.changes = question.changes.filter((one) => one.unit !== name);
+    } else question.causes = [...question.causes, name];
+  },
+
+  controls(host, question, context) {
+    const { plant } = context;
+    windowPicker(context, question, context.changed);
+    const modes = (question.modes ??= new Map(question.changes.map((one) => [`${one.unit}\n${one.input}`, one.mode])));
+    const set = (unit, input, mode, value) => {
+      question.changes = question.changes.filter((one) => one.unit !== unit || one.input !== input);
+      if (value !== null && !(mode === "add" && value === 0)) question.changes.push(
+        { unit, input, mode, value, values: null }
+      );
+    };
+    put(
+      host,
+      make("h2", { text: "Had it been otherwise" }),
+      causeGroups(plant, question.causes, {
+        toggle: context.toggle,
+        control: (unit, input) => {
+          const id = `${unit.name}\n${input.name}`;
+          const kind = modes.get(id) ?? "add";
+          const value = question.changes.find((one) => one.unit === unit.name && one.input === input.name)?.value
+            ?? (kind === "set" ? null : 0);
+          return inputControl({
+            unit: unit.name, input, kind, value, kinds: MODES,
+            onInput: (next, when) => {
+              set(unit.name, input.name, kind, next);
+              context.changed(when);
+            },
+            onKind: (next) => {
+              modes.set(id, next);
+              set(unit.name, input.name, next, null);
+              context.rebuild();
+              context.changed(performance.now());
+            },
+          });
+        },
+      }),
+      make("h2", { text: "See" }),
+      parts.unitField("Affected", plant, question.unit, (name) => {
+        Object.assign(question, { unit: name, draw: null });
+        context.rebuild();
+        context.changed(performance.now());
+      }),
+      make("div", { class: "row" }, parts.levelField(question, context.changed)),
+    );
+  },
+
+  show(answer, question, context) {
+    const { plant } = context;
+    const unit = plant.units.find((one) => one.name === question.unit);
+    const drawn = answer.drawn.map((one) => one.channel);
+    view.tools(JSON.stringify([question.unit, question.draw, drawn]), () => [
+      view.chips(parts.channels(unit), question.draw, drawn, (draw) => {
+        question.draw = draw;
+        context.changed(performance.now());
+      }),
+    ]);
+    const x = parts.times(answer.start, answer.stop - answer.start, plant.clock);
+    const panels = answer.drawn.map((one) => ({
+      title: parts.channelTitle(one), x,
+      lines: [
+        { role: "factual", name: "measured", y: one.factual },
+        { role: "counterfactual", name: "would have been", y: one.mean }
+      ],
+      band: one.lower && one.upper ? { role: "counterfactual", lower: one.lower, upper: one.upper } : null,
+    }));
+    view.key(
+      [{ role: "factual", text: "measured" }, { role: "counterfactual", text: "would have been" }],
+      answer.level && panels.some((one) => one.band) ? `${percent(answer.level)} band` : null,
+      "counterfactual"
+    );
+    parts.rankedTable(
+      answer,
+      {
+        caption: `Most different in ${question.unit}`,
+        whenTitle: "At",
+        when: (one) => point(one.row, plant.clock),
+        noisy: plant.kind === "unit"
+      }
+    );
+    parts.extra();
+    return parts.plotPanels(
+      panels,
+      { xTitle: parts.timeTitle(plant.clock, "at time"), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
+    );
+  },
+};

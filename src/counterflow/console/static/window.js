@@ -1,0 +1,170 @@
+// A window of the past, picked on the plot of one's own measurements or by two numbers.
+import { get, seatPath } from "./api.js";
+import { byId, make, numberField, put, select } from "./dom.js";
+import { colour, panelsFigure, plain, show } from "./plots.js";
+import { quantity } from "./format.js";
+
+const fetched = new Map(); // seat and channel -> log
+
+/** A window to begin with: the last tenth of the rows, at most 120 of them. */
+export function firstWindow(plant) {
+  const rows = plant.rows ?? 0;
+  const width = Math.max(1, Math.min(120, Math.floor(rows / 10)));
+  return { start: Math.max(0, rows - width), stop: rows };
+}
+
+/**
+ * Build the picker in its place above the answer.
+ * @param {object} context of the page: seat, plant
+ * @param {object} question with start and stop (rows); written to
+ * @param {(when: number) => void} changed
+ */
+export function windowPicker(context, question, changed) {
+  const { plant, seat } = context;
+  const { step, unit } = plant.clock;
+  const own = plant.units.find((one) => one.name === (question.unit ?? plant.unit));
+  const channels = (own?.outputs ?? []).map((output) => output.name);
+  const place = byId("window-place");
+  place.hidden = false;
+  if (!channels.includes(context.logChannel)) context.logChannel = channels[0] ?? null;
+  const known = plant.rows !== null && plant.rows !== undefined;
+  const limit = known ? { max: plant.rows * step } : {};
+  const from = numberField(
+    "window-start",
+    question.start * step,
+    (value, when) => move({ start: Math.round(value / step) }, when),
+    { min: 0, step, ...limit }
+  );
+  const to = numberField(
+    "window-stop",
+    question.stop * step,
+    (value, when) => move({ stop: Math.round(value / step) }, when),
+    { min: 0, step, ...limit }
+  );
+  const element = make(
+    "div", { id: "log-plot", class: "plot", role: "img", "aria-label": "Own measurements; drag to pick the window" }
+  );
+
+  function move(change, when) {
+    Object.assign(question, change);
+    const wrong = question.stop <= question.start;
+    for (const one of [from, to]) one.setAttribute("aria-invalid", String(wrong));
+    outline();
+    if (!wrong) changed(when);
+  }
+  async function drawLog() {
+    const channel = context.logChannel;
+    if (channel === null) return;
+    const id = `${seat}\n${channel}`;
+    try {
+      if (!fetched.has(id)) fetched.set(
+        id, await get(seatPath(seat, `log?channel=${encodeURIComponent(channel)}&points=800`))
+      );
+    } catch (problem) {
+      put(element, make("p", { class: "muted", text: problem.message }));
+      return;
+    }
+    if (context.logChannel !== channel || !element.isConnected) return;
+    const log = fetched.get(id);
+    const drawn = await show(
+      element, () => figure(log, question, plant.clock, Math.max(260, element.parentElement.clientWidth - 24))
+    );
+    if (drawn && !element.listening) {
+      element.listening = true;
+      element.on("plotly_selected", (event) => {
+        if (!event?.range?.x) return;
+        const [left, right] = event.range.x.map((x) => Math.round(x / step));
+        const [start, stop] = [Math.max(0, left), Math.min(known ? plant.rows : right, Math.max(right, left + 1))];
+        from.value = start * step;
+        to.value = stop * step;
+        move({ start, stop }, performance.now());
+      });
+    }
+  }
+  function outline() {
+    if (element.wanted && window.Plotly) show(element, element.wanted);
+  }
+  put(
+    place,
+    make(
+      "div", { class: "row" },
+      make(
+        "div",
+        { class: "field" },
+        make("label", { for: "log-channel", text: "Measured" }),
+        select(
+          "log-channel",
+          channels.map((name) => [name, name]),
+          context.logChannel,
+          (name) => ((context.logChannel = name), drawLog())
+        )
+      ),
+      make(
+        "div",
+        { class: "field short" },
+        make("label", { for: "window-start", text: `From (${unit === "steps" ? "row" : unit})` }),
+        from
+      ),
+      make(
+        "div",
+        { class: "field short" },
+        make("label", { for: "window-stop", text: `to (${unit === "steps" ? "row" : unit})` }),
+        to
+      ),
+      make(
+        "span",
+        {
+          class: "muted grow",
+          text: known ? `Drag over the plot, or type. The log has ${plant.rows} rows.` : "Drag over the plot, or type."
+        }
+      ),
+    ),
+    element,
+  );
+  drawLog();
+}
+
+function figure(log, question, clock, width) {
+  const x = log.row.map((row) => row * clock.step);
+  const title = quantity(log.channel, log.measured_in ? `(${log.measured_in})` : "");
+  const middle = log.low.map((low, k) => (low === null || log.high[k] === null ? null : (low + log.high[k]) / 2));
+  const thick = log.low.some((low, k) => low !== log.high[k]);
+  const panel = {
+    title,
+    x,
+    lines: [{ role: "factual", name: log.channel, y: middle }],
+    band: thick ? { role: "factual", lower: log.low, upper: log.high } : null
+  };
+  const { data, layout } = panelsFigure([panel], { width, xTitle: "" });
+  data.at(-1).line.width = thick ? 0.8 : 1;
+  Object.assign(
+    layout,
+    {
+      height: 132, margin: { l: 52, r: 18, t: 0, b: 22 }, dragmode: "select", selectdirection: "h", hovermode: "x",
+      selections: [], uirevision: `log ${log.channel}`, selectionrevision: Math.random()
+    }
+  );
+  Object.assign(layout.xaxis, { title: undefined, fixedrange: true });
+  Object.assign(layout.yaxis, { domain: [0, 0.84], nticks: 3, fixedrange: true });
+  layout.annotations[0].text = plain(title);
+  layout.annotations[0].y = 1;
+  layout.newselection = { line: { color: colour("--orange"), width: 1 } };
+  layout.shapes = [
+    {
+      type: "rect",
+      xref: "x",
+      yref: "paper",
+      x0: question.start * clock.step,
+      x1: question.stop * clock.step,
+      y0: 0,
+      y1: 0.84,
+      fillcolor: colour("--orange", 0.22),
+      line: { color: colour("--orange"), width: 1 }
+    }
+  ];
+  return { data, layout };
+}
+
+export function forgetLogs() {
+  fetched.clear();
+}
