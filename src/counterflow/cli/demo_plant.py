@@ -29,7 +29,7 @@ UNITS = (
             Channel("drum pressure", "bar"),
             Channel("steam flow", "t/h"),
             Channel("drum level", "cm"),
-            Channel("furnace temperature", "10 °C"),
+            Channel("furnace temperature", "°C"),
             Channel("feedwater flow", "t/h"),
             Channel("flue gas oxygen", "%"),
             Channel("flue gas temperature", "°C"),
@@ -43,7 +43,7 @@ UNITS = (
             Channel("inlet pressure", "bar"),
             Channel("electric power", "MW"),
             Channel("shaft speed", "rpm"),
-            Channel("exhaust pressure", "10 mbar"),
+            Channel("exhaust pressure", "mbar"),
             Channel("condensate temperature", "°C"),
             Channel("extraction flow", "t/h"),
             Channel("bearing vibration", "µm"),
@@ -59,7 +59,7 @@ UNITS = (
             Channel("conductivity", "µS/cm"),
             Channel("make-up flow", "t/h"),
             Channel("dissolved oxygen", "µg/l"),
-            Channel("acidity", "0.1 pH"),
+            Channel("acidity", "pH"),
         ],
     ),
 )
@@ -127,7 +127,8 @@ C = {
     ),
 }
 PROCESS_NOISE = 0.15  # standard deviation of every state, a minute
-MEASUREMENT_NOISE = 0.40  # standard deviation of every channel, in its unit of measure
+MEASUREMENT_NOISE = 0.40  # standard deviation of every channel, in units of its scale
+SCALE = {"furnace temperature": 10.0, "exhaust pressure": 10.0, "acidity": 0.1}  # of channels where it is not one
 INPUT_SPREAD = 2.0  # standard deviation of the test signal on every input, per cent of opening
 
 
@@ -139,5 +140,6 @@ def demo_plant() -> Plant:
     for unit in UNITS:
         whole[row : row + unit.n_outputs, column : column + unit.states] = C[unit.name]
         row, column = row + unit.n_outputs, column + unit.states
-    Q, R = PROCESS_NOISE**2 * np.eye(states), MEASUREMENT_NOISE**2 * np.eye(outputs)
-    return Plant(units=UNITS, A=A, B=B, C=whole, Q=Q, R=R, dt=60.0)
+    scale = np.array([SCALE.get(channel.name, 1.0) for unit in UNITS for channel in unit.outputs])
+    Q, R = PROCESS_NOISE**2 * np.eye(states), np.diag((MEASUREMENT_NOISE * scale) ** 2)
+    return Plant(units=UNITS, A=A, B=B, C=scale[:, None] * whole, Q=Q, R=R, dt=60.0)
