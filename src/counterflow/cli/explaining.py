@@ -52,7 +52,7 @@ def explain(
     total, means = found.total, found.shares
     order = [described.output_names.index(name) for name in channels] or list(found.order)
     last = start + len(answer.departure) - 1
-    sentence = found.sentence(answer, described.outputs[order[0]])
+    sentence = found.sentence(fit, answer, described.outputs[order[0]])
     notes = telling.caveats(fit, answer.caveats)
     told = {
         **telling.envelope("explain", fit, sentence, notes),

@@ -184,7 +184,7 @@ def past_of(
     found.sort(key=lambda peak: -peak.size)
     head = max(others, key=lambda peak: peak.size)
     world = answers[head.unit]
-    sentence = telling.would_have(what, start, end, head, world.level)
+    sentence = telling.would_have(fit, what, start, end, head, world.level)
     notes = telling.caveats(fit, [text for name in wanted for text in answers[name].caveats])
     told = {
         **telling.envelope("whatif", fit, sentence, notes),

@@ -19,6 +19,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Mapping[bytes, Sequence[bytes]]  # lower-case name -> its values
 
 
+MOST_TOKENS = 3  # that one request may try: an old cookie, a header, the address
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # methods that change and compute nothing on purpose
 
 
@@ -160,7 +161,7 @@ def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) ->
     in_address = _token_in_query(scope)
     if in_address is None and _is_page(scope):
         return None
-    given = _credentials(headers, name) + ([in_address] if in_address is not None else [])
+    given = (_credentials(headers, name) + ([in_address] if in_address is not None else []))[:MOST_TOKENS]
     if not any([token.matches(each) for each in given]):
         what = "this token is not the console's" if given else "this console asks for a token"
         raise _no_token(

@@ -118,10 +118,14 @@ def paths(seat: Seat, asked: messages.AskPaths) -> Answered:
     peaks = telling.peaks(seat, asked.effect, found.total, None, None)
     index = _chosen(seat, peaks, wanted)[0]
     channel = seat.parts[asked.effect].unit.outputs[index]
-    sizes = {"directly": found.direct, **{f"through {n}": values for n, values in found.through.items()}}
-    ways = sorted(sizes, key=lambda way: -float(np.abs(sizes[way][:, index]).max()))
-    listed = wording.listed([f"{way} {_largest(sizes[way][:, index], channel)}" for way in ways])
-    sentence = f"{cause} moves {asked.effect} {channel.name} {listed}."
+    row = int(np.abs(found.total[:, index]).argmax())
+    ways = {"directly": found.direct, **{f"through {name}": values for name, values in found.through.items()}}
+    largest = sorted(ways, key=lambda way: -abs(float(ways[way][row, index])))
+    listed = wording.listed([f"{way} {_sized(ways[way][row, index], channel)}" for way in largest])
+    sentence = (
+        f"After {wording.span(row + 1, seat.plant.dt)}, {cause} moves {asked.effect} {channel.name} by "
+        f"{_sized(found.total[row, index], channel)}: {listed}."
+    )
     told = messages.PathsTold(
         **_envelope("paths", seat, sentence, found.caveats),
         kind="paths",
@@ -136,9 +140,8 @@ def paths(seat: Seat, asked: messages.AskPaths) -> Answered:
     return Answered(told, f"Which ways does an effect of {cause} on {asked.effect} take?", found)
 
 
-def _largest(values: FloatArray, channel: Channel) -> str:
-    value = float(values[np.abs(values).argmax()])
-    return wording.quantity(wording.number(value, sign=True), channel.unit)
+def _sized(value: float, channel: Channel) -> str:
+    return wording.quantity(wording.number(float(value), sign=True), channel.unit)
 
 
 def _changed(seat: Seat, asked: messages.AskPaths) -> str:
@@ -194,7 +197,7 @@ def past(seat: Seat, asked: messages.AskPast) -> Answered:
     found = seat.counterfactual(asked.unit, do, add, asked.start, asked.stop, asked.level)
     peaks = telling.past_peaks(seat, found)
     had = _had(seat, asked)
-    sentence = telling.would_have(had, asked.start, asked.stop, peaks[0], found.level)
+    sentence = telling.would_have(seat, had, asked.start, asked.stop, peaks[0], found.level)
     outputs = seat.parts[asked.unit].unit.outputs
     told = messages.PastTold(
         **_envelope("past", seat, sentence, found.caveats),
@@ -239,7 +242,7 @@ def explain(seat: Seat, asked: messages.AskExplain) -> Answered:
     index = means.order[0] if asked.draw is None else output_index(unit, asked.draw)
     label = {name: telling.share_label(asked.unit, name) for name in found.shares}
     told = messages.ExplainTold(
-        **_envelope("explain", seat, means.sentence(found, unit.outputs[index]), found.caveats),
+        **_envelope("explain", seat, means.sentence(seat, found, unit.outputs[index]), found.caveats),
         kind="attribution",
         unit=asked.unit,
         start=asked.start,
@@ -283,7 +286,7 @@ def restore(seat: Seat, asked: messages.AskRestore) -> Answered:
     unit = seat.parts[asked.unit].unit
     measures = {channel.name: channel.unit for channel in unit.outputs}
     told = messages.RestoreTold(
-        **_envelope("restore", seat, telling.to_restore(seat, found), found.caveats),
+        **_envelope("restore", seat, telling.to_restore(seat, found), (*found.caveats, *way.caveats)),
         kind="restoration",
         unit=asked.unit,
         feasible=found.feasible,

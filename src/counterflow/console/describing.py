@@ -44,7 +44,9 @@ def seats(opened: Opened) -> messages.Seats:
         messages.SeatOffer(id=seat.id, kind="server" if seat.unit is None else "unit", unit=seat.unit)
         for seat in opened.seats.values()
     ]
-    return messages.Seats(version=__version__, title=opened.title, seats=offers, first=offers[0].id)
+    return messages.Seats(
+        version=__version__, title=opened.title, started=opened.started, seats=offers, first=offers[0].id
+    )
 
 
 def plant(seat: Seat) -> messages.PlantTold:
@@ -67,6 +69,7 @@ def plant(seat: Seat) -> messages.PlantTold:
             kind: messages.Permission(allowed=not reason, reason=reason) for kind, reason in seat.refusals.items()
         },
         caveats=telling.caveats(seat, seat.caveats),
+        assumptions=list(telling.assumptions(seat.method in ("sufficient", "centralized"))),
         status="" if seat.status is None else str(seat.status),
     )
 

@@ -23,18 +23,26 @@ def export(seat: Seat, question: messages.AnyQuestion, kind: str) -> bytes:
     if kind == "json":
         told = {"question": question.model_dump(mode="json"), "answer": answered.told.model_dump(mode="json")}
         return json.dumps(told, indent=1, ensure_ascii=False).encode()
-    return _csv(answered) if kind == "csv" else _html(seat, answered).encode()
+    return _csv(seat, answered) if kind == "csv" else _html(seat, answered).encode()
 
 
-def _csv(answered: Answered) -> bytes:
+def _csv(seat: Seat, answered: Answered) -> bytes:
+    import polars as pl
+
     found = answered.found
-    if isinstance(found, (Effect, Trajectory)):
-        frame = found.to_frame()
+    if isinstance(found, Restoration):
+        frame = pl.DataFrame(_columns(answered))
     else:
-        import polars
-
-        frame = polars.DataFrame(_columns(answered))
-    return frame.write_csv().encode()
+        frame = found.to_frame() if isinstance(found, (Effect, Trajectory)) else pl.DataFrame(_columns(answered))
+        unit = seat.parts[found.unit if isinstance(found, (Trajectory, Attribution)) else found.effect].unit
+        measures = pl.Series("measured_in", [channel.unit for channel in unit.outputs] * (len(frame) // unit.n_outputs))
+        frame = frame.insert_column(2, measures)
+        if isinstance(found, Trajectory) and frame["factual"].is_nan().all():
+            frame = frame.drop("factual")
+        if isinstance(found, (Effect, Trajectory)) and found.level is not None:
+            frame = frame.with_columns(level=pl.lit(found.level))
+    text = pl.selectors.string()
+    return frame.with_columns(text.str.replace(r"^([=+\-@\t\r])", "'${1}")).write_csv().encode()
 
 
 def _columns(answered: Answered) -> dict[str, Any]:

@@ -123,7 +123,6 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         incoming, reply = _Incoming(receive, headers_of(scope)), _Reply(send, scope["path"])
-        self._running += 1
         try:
             await self._serve(scope, incoming, reply)
         except Refused as refused:
@@ -135,16 +134,12 @@ class Guard:
             await reply.defect()
         except asyncio.CancelledError:  # the console is stopped while this was computed: no reason for a traceback
             await reply.stopped()
-        finally:
-            self._running -= 1
 
     async def _serve(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
         headers, address = incoming.headers, address_of(scope)
         wait = self._visits.take(address)
         if wait:
             raise _too_many("too many requests from this address", wait)
-        if self._running > AT_ONCE:
-            raise _too_many("the console is busy with other requests", 1.0)
         own = own_origin(scope, headers, self._rules)
         check_site(scope, headers, own)
         if self._rules.token is not None:
@@ -163,7 +158,13 @@ class Guard:
         body = await incoming.read()
         if body is None:  # the client has gone
             return
-        await self._app(scope, incoming.replayed(body), reply.send)
+        if self._running >= AT_ONCE:
+            raise _too_many("the console is busy with other requests", 1.0)
+        self._running += 1
+        try:
+            await self._app(scope, incoming.replayed(body), reply.send)
+        finally:
+            self._running -= 1
 
 
 class _Reply:

@@ -179,6 +179,7 @@ class SeatOffer(BaseModel):
 class Seats(BaseModel):
     version: str
     title: str
+    started: str  # another one after every start: a page that was open before should be read anew
     seats: list[SeatOffer]
     first: str
 
@@ -230,6 +231,7 @@ class PlantTold(BaseModel):
     units: list[UnitTold]
     questions: dict[str, Permission]
     caveats: list[str]
+    assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
 
 

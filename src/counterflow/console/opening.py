@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class Opened:
 
     title: str
     seats: Mapping[str, Seat]
+    started: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def warm(self) -> None:
         """Do now what the first question would wait for."""
@@ -181,9 +183,11 @@ def _federated(folder: Path) -> Opened:
     from counterflow.federation.flare import party
 
     if not (folder / party.FILE).is_file():
+        inside = [place.parent for place in sorted(folder.glob(f"*/{SERVER_FILE}"))[:1]]
+        hint = f" Did you mean {str(inside[0])!r}?" if inside else ""
         raise StorageError(
             f"{str(folder)!r} is no saved fit (it has no {SERVER_FILE}) and no folder of a plant or coordinator of a "
-            "federation: give the directory that counterflow fit --out or counterflow federation join made."
+            f"federation: give the directory that counterflow fit --out or counterflow federation join made.{hint}"
         )
     return _plant(folder) if party.role(folder) == party.PLANT else _coordinator(folder)
 

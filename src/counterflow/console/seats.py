@@ -227,6 +227,8 @@ class Seat:
     def _no_graph(self) -> str:
         if self.server is None:
             return "the influence graph is the coordinator's: ask it, or ask about one unit at a time"
+        if isinstance(self.asked, Gated):
+            return "policies say who may ask about which inputs; who acts on whom is for the server's seat"
         known = self.server.couplings
         if known is None:
             return f"method {self.method!r} gives no uncertainty, so that influences cannot be told from noise"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PORT = 8437
 HOURS = 12.0
+LONGEST = 8760.0  # hours that a token may be good
 NEEDED = ("fastapi", "uvicorn", "plotly")
 KEEP_ALIVE = 30  # seconds that an idle connection may stay open
 STOPPING = 3  # seconds for answers that are being computed when the console is stopped
@@ -117,8 +118,8 @@ def serve(
     """
     require()
     say = say or _print
-    if not hours > 0:
-        raise OptionError(f"--hours {hours:g}: give a positive number of hours.")
+    if not 0 < hours <= LONGEST:
+        raise OptionError(f"--hours {hours:g}: give a number of hours above 0 and up to {LONGEST:g}.")
     public = None if behind is None else _public(behind)
     place = listen(host, port)
     with place.listener, _ending_quietly():
@@ -157,7 +158,9 @@ def listen(host: str, port: int) -> Place:
     except (socket.gaierror, UnicodeError) as error:
         raise OptionError(f"--host {host!r} is no address: give one of this machine's, or leave it out.") from error
     try:
-        return Place(socket.create_server(address[:2], family=family), host)
+        listener = socket.create_server(address[:2], family=family)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or a small answer waits 40 ms for company
+        return Place(listener, host)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise OptionError(

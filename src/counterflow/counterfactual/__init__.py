@@ -5,12 +5,21 @@
 """
 
 from counterflow.counterfactual.answers import Attribution, Effect, Paths, Restoration, Trajectory, band, deviation
-from counterflow.counterfactual.coordinator import BASELINE, DIRECT, INITIAL, Knowledge, answer
+from counterflow.counterfactual.coordinator import (
+    BASELINE,
+    DIRECT,
+    FAR,
+    INITIAL,
+    Knowledge,
+    answer,
+    extrapolating,
+)
 from counterflow.counterfactual.sensitivity import Spread
 
 __all__ = [
     "BASELINE",
     "DIRECT",
+    "FAR",
     "INITIAL",
     "Attribution",
     "Effect",
@@ -22,4 +31,5 @@ __all__ = [
     "answer",
     "band",
     "deviation",
+    "extrapolating",
 ]

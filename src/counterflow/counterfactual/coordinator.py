@@ -131,8 +131,11 @@ def _range_note(knowledge: Knowledge, change: FloatArray) -> str:
         return ""
     far = np.abs(change).max(axis=0, initial=0.0) > FAR * knowledge.seen
     names = [n for n, own in zip(knowledge.names, knowledge.input_slices, strict=True) if far[own].any()]
-    if not names:
-        return ""
+    return extrapolating(names) if names else ""
+
+
+def extrapolating(names: Sequence[str]) -> str:
+    """Said of changes beyond anything that the data have shown."""
     return f"inputs of {', '.join(names)} would move more than {FAR:g} times the range seen in the data: extrapolation"
 
 

@@ -24,6 +24,7 @@ from counterflow.report.content import (
     plain,
 )
 from counterflow.report.page import write
+from counterflow.report.telling import assumptions
 from counterflow.runtime.checks import check
 from counterflow.runtime.privacy import public_digest
 
@@ -157,7 +158,7 @@ def compose(
         whatifs=_of(told, WhatIf),
         units=units,
         trainings=tuple(trainings),
-        notes=tuple(dict.fromkeys([*notes, *assumptions(fit), *fit.caveats])),
+        notes=tuple(dict.fromkeys([*notes, *assumptions(fit.couplings is not None), *fit.caveats])),
         provenance=provenance(fit, recording),
         worlds=_of(told, World),
         shares=_of(told, Shares),
@@ -182,19 +183,6 @@ def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[
     told = fit.privacy
     spent = "nothing was made private" if told is None else f"ε {told.epsilon:.3g}, δ {told.delta:.2g} spent"
     return {**out, "privacy": spent}
-
-
-def assumptions(fit: Fit) -> tuple[str, ...]:
-    """What every answer of a method rests on and no check here can show."""
-    if fit.couplings is None:
-        return ()
-    return (
-        "answers hold for a linear plant near where it was recorded, and intervals do not account for a wrong local "
-        "model",
-        "inputs may react to recorded measurements, but not to something that moves the plant and that nobody records: "
-        "effects would be biased, and the data cannot show it. Other inputs are held as they were, also where a "
-        "controller would have answered the change",
-    )
 
 
 def provenance(fit: Fit, recording: Recording) -> dict[str, str]:

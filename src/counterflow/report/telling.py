@@ -134,6 +134,19 @@ def caveats(fit: Asked, own: Sequence[str]) -> list[str]:
     return out
 
 
+def assumptions(likelihood: bool) -> tuple[str, ...]:
+    """What every answer of a method rests on and no check here can show; ``likelihood``: whether it is a fit by it."""
+    if not likelihood:
+        return ()
+    return (
+        "answers hold for a linear plant near where it was recorded, and intervals do not account for a wrong local "
+        "model",
+        "inputs may react to recorded measurements, but not to something that moves the plant and that nobody records: "
+        "effects would be biased, and the data cannot show it. Other inputs are held as they were, also where a "
+        "controller would have answered the change",
+    )
+
+
 def envelope(command: str, fit: Asked, sentence: str, notes: Sequence[str]) -> dict[str, Any]:
     """What every answer in JSON begins with."""
     return {
@@ -189,14 +202,15 @@ def would(peak: Peak, level: float | None, dt: float) -> str:
     return f"{peak.unit} {peak.channel.name} would {verb} by {by} after {wording.span(peak.row + 1, dt)}."
 
 
-def would_have(what: str, start: int, stop: int, peak: Peak, level: float | None) -> str:
+def would_have(asked: Asked, what: str, start: int, stop: int, peak: Peak, level: float | None) -> str:
     """What would have been, in rows start to stop - 1."""
+    window, dt = wording.rows(start, stop, asked.plant.dt), asked.plant.dt
     if peak.size == 0:
-        return f"Had {what} in rows {start} to {stop - 1}, nothing would have changed there."
+        return f"Had {what} in {window}, nothing would have changed there."
     sign, by = peak.sentence(level)
     return (
-        f"Had {what} in rows {start} to {stop - 1}, {peak.unit} {peak.channel.name} would have been "
-        f"{'lower' if sign < 0 else 'higher'} by {by} in row {peak.row}."
+        f"Had {what} in {window}, {peak.unit} {peak.channel.name} would have been "
+        f"{'lower' if sign < 0 else 'higher'} by {by} in {wording.rows(peak.row, peak.row + 1, dt)}."
     )
 
 
@@ -235,10 +249,10 @@ class Departures:
         found = [(name, float(values[k])) for name, values in self.shares.items()]
         return sorted(found, key=lambda item: -abs(np.nan_to_num(item[1])))
 
-    def sentence(self, answer: Attribution, channel: Channel) -> str:
+    def sentence(self, asked: Asked, answer: Attribution, channel: Channel) -> str:
         """Who moved a channel in the window."""
         k = answer.channels.index(channel.name)
-        rows = f"in rows {answer.first} to {answer.first + len(answer.departure) - 1}"
+        rows = f"in {wording.rows(answer.first, answer.first + len(answer.departure), asked.plant.dt)}"
         whole = float(self.total[k])
         if not np.isfinite(whole):
             return f"{answer.unit} {channel.name} was not measured {rows}."

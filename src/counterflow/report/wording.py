@@ -61,6 +61,20 @@ def span(steps: int, dt: float) -> str:
     return text if dt == 1.0 else f"{text} ({clock(steps * dt)})"
 
 
+def rows(start: int, stop: int, dt: float) -> str:
+    """Rows start to stop - 1, with the times they stand for where those are other numbers.
+
+    >>> rows(3, 10, 1.0), rows(3, 4, 60.0), rows(4, 8, 900.0)
+    ('rows 3 to 9', 'row 3', 'rows 4 to 7 (60 min to 105 min from the first)')
+    """
+    last = stop - 1
+    text = f"row {start}" if start == last else f"rows {start} to {last}"
+    if dt in (1.0, 60.0, 3600.0, 86400.0):
+        return text
+    times = clock(start * dt) if start == last else f"{clock(start * dt)} to {clock(last * dt)}"
+    return f"{text} ({times} from the first)"
+
+
 def clock(seconds: float) -> str:
     """A time in the largest unit of which there are at least two.
 

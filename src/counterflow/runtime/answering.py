@@ -42,6 +42,10 @@ SLOW = (
     "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, are "
     "extrapolated far: compare movements, not levels"
 )
+BAND_WITHOUT_COUPLINGS = (
+    "standard errors were not computed for this fit: the band holds noise and the state, and not how far the couplings "
+    "may be off"
+)
 NO_INTERVAL = "standard errors were not computed for this fit, so there is no interval"
 
 
@@ -116,6 +120,9 @@ class Server:
             self._refuse_doubtful(change, change.columns if ask.kind == "reach" else change.moved)
         if ask.kind in ("effect", "paths"):
             found = self._of_changes(changes, ask)
+            beyond = self._leaving_limits(changes)
+            if beyond:
+                found = tuple(replace(part, note="\n".join(filter(None, [part.note, beyond]))) for part in found)
         elif ask.kind == "counterfactual":
             found = self._of_the_past(changes, ask)
         elif ask.kind == "forecast":
@@ -214,6 +221,20 @@ class Server:
         found = counterfactual.answer(self._without_states, aligned, asked)
         return tuple(_later_rows(part, ask.first - early) for part in found)
 
+    def _leaving_limits(self, changes: Sequence[Change]) -> str:
+        """Says which inputs would leave their limits if they were changed from where they last were."""
+        names = []
+        for change in changes if self.shared is not None else ():
+            source = self.unit(change.cause)
+            for k in change.moved:
+                down, up, _ = self._room(change.cause, k)
+                if change.values[:, k].min() < down or change.values[:, k].max() > up:
+                    low, high = source.inputs[k].limits or (-np.inf, np.inf)
+                    names.append(f"{change.cause} {source.inputs[k].name} ({low:g} to {high:g})")
+        if not names:
+            return ""
+        return f"from where they last were, these inputs would leave their limits: {', '.join(names)}"
+
     def _refuse_leaving_limits(self, change: Change) -> None:
         """What is added to recorded inputs must keep them within their limits; how they were stays the server's."""
         source, point = self.unit(change.cause), self.point(change.cause)
@@ -280,6 +301,8 @@ class Server:
             lines.append(PUBLISHED_CAVEAT)
         if self.couplings is not None and part.kind in WITH_INTERVALS and not len(part.covariance):
             lines.append(NO_INTERVAL)
+        elif self.couplings is not None and part.kind == "forecast" and self.couplings.spread is None:
+            lines.append(BAND_WITHOUT_COUPLINGS)
         lines += self.caveats
         if part.kind == "attribute" and self.radius > 1 - 1 / self.rows:
             lines.append(SLOW)

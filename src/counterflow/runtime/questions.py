@@ -278,6 +278,9 @@ def restore(
     for (source, channel), value in zip(levers, change, strict=True):
         grouped.setdefault(source.name, {})[source.input_names[channel]] = float(value)
     names = tuple(target)
+    seen = np.abs(change) > counterfactual.FAR * scale
+    far = list(dict.fromkeys(source.name for (source, _), beyond in zip(levers, seen, strict=True) if beyond))
+    notes = (*parts[0].notes, *((counterfactual.extrapolating(far),) if far else ()), *part.caveats)
     if feasible:
         message = f"{unit} reaches the target after {horizon} steps with these changes held:"
     else:
@@ -287,7 +290,7 @@ def restore(
         )
     return Restoration(
         unit, names, horizon, feasible, MappingProxyType(grouped), _frozen(wanted), _frozen(reached), message,
-        (*parts[0].notes, *part.caveats),
+        notes,
     )  # fmt: skip
 
 

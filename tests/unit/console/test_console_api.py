@@ -172,12 +172,29 @@ def test_forecasts_follow_a_plan(page: TestClient) -> None:
     assert told["first_row"] == ROWS + 1
 
 
+def test_what_leads_beyond_limits_or_beyond_anything_seen_is_said(page: TestClient) -> None:
+    last = float(RECORDING["boiler"].u[-1, 0])
+    for size, beyond in ((8.0 - last - 1e-6, False), (8.0 - last + 1e-6, True), (-8.0 - last - 1e-6, True)):
+        asked = {"effect": "turbine", "changes": [dict(MOVED[0], size=size)]}
+        said = " ".join(_post(page, "unit:turbine/effect", asked)["caveats"])
+        assert ("these inputs would leave their limits: boiler valve (-8 to 8)" in said) is beyond
+    levers = [{"unit": "boiler", "inputs": ["speed"]}]
+    for target, far in ((0.01, False), (50.0, True)):
+        asked = {"unit": "turbine", "target": {"t0": target}, "using": levers}
+        said = " ".join(_post(page, "unit:turbine/restore", asked)["caveats"])
+        assert ("inputs of boiler would move more than 2 times the range seen" in said) is far
+
+
 def test_paths_are_the_librarys(page: TestClient) -> None:
     told = _post(page, "unit:pump/paths", {"effect": "pump", "changes": MOVED, "horizon": 15, "draw": ["p2"]})
     wanted = FIT.paths("boiler", "pump", {"valve": 1.5}, 15)
     np.testing.assert_allclose(told["total"], wanted.total[:, 2], rtol=EXACT, atol=EXACT)
     np.testing.assert_allclose(told["direct"], wanted.direct[:, 2], rtol=EXACT, atol=EXACT)
     assert [way["unit"] for way in told["through"]] == ["turbine"]
+    row = int(np.abs(wanted.total[:, 2]).argmax())
+    whole, through = (wording.number(float(v[row, 2]), sign=True) for v in (wanted.total, wanted.through["turbine"]))
+    assert told["sentence"].startswith(f"After {row + 1} steps ({row + 1} min), boiler moves pump p2 by {whole} bar: ")
+    assert f"through turbine {through} bar" in told["sentence"]
 
 
 # ---- points of view
@@ -234,6 +251,7 @@ def test_channels_come_with_limits_and_seen_ranges(page: TestClient) -> None:
     assert speed["limits"] is None
     np.testing.assert_allclose(valve["seen"], [u[:, 0].min(), u[:, 0].max()])
     assert speed["last"] == pytest.approx(u[-1, 1])
+    assert len(told["assumptions"]) == 2
     assert (told["clock"], told["rows"]) == ({"step": 1.0, "unit": "min", "point": "minute"}, ROWS + 1)
 
 
@@ -250,6 +268,11 @@ def test_the_graph_is_the_librarys(page: TestClient) -> None:
     assert direct == set(FIT.graph(0.01).direct())
     assert direct
     assert len(told["edges"]) == 6
+
+
+def test_every_start_is_another(saved: Path) -> None:
+    started = {TestClient(create(saved)).get("/api/seats").json()["started"] for _ in range(2)}
+    assert len(started) == 2
 
 
 def test_only_the_chosen_seats_are_there(saved: Path) -> None:
@@ -270,6 +293,8 @@ def test_policies_are_asked(saved: Path, tmp_path: Path) -> None:
         assert "'boiler' does not let 'turbine' ask about its input 'valve'" in said
         allowed = [{"unit": "boiler", "input": "speed", "size": 1.0}]
         _post(page, "unit:turbine/effect", {"effect": "turbine", "changes": allowed})
+        assert "server's seat" in page.get("/api/seats/unit:turbine/graph").json()["error"]["message"]
+        assert page.get("/api/seats/server/graph").status_code == 200
         valve, speed = page.get("/api/seats/unit:turbine/plant").json()["units"][0]["inputs"]
         assert (valve["allowed"], valve["seen"], valve["last"]) == (False, None, None)
         assert (speed["allowed"], speed["seen"] is None) == (True, False)
@@ -357,6 +382,8 @@ def test_missing_measurements_are_null(tmp_path: Path) -> None:
         told = _post(page, "unit:turbine/past", asked)
         assert told["drawn"][0]["factual"][5:10] == [None] * 5
         assert told["drawn"][0]["lower"] is None
+        said = _post(page, "unit:turbine/forecast", {"unit": "turbine"})["caveats"]
+        assert any("not how far the couplings may be off" in text for text in said)
         told = _post(page, "unit:turbine/explain", {"unit": "turbine", "start": 700, "stop": 720})
         assert told["drawn"]["departure"][5:10] == [None] * 5
         asked = {"unit": "turbine", "start": 705, "stop": 709}
@@ -375,6 +402,24 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         answer = page.post("/api/seats/unit:server/export/html", json={"question": {"kind": "effect", **asked}})
         assert answer.status_code == 200
         assert "<img" not in answer.text
+
+
+def test_the_folder_around_a_fit_is_told_from_it(saved: Path) -> None:
+    with pytest.raises(cf.StorageError, match=f"Did you mean '{saved}'"):
+        create(saved.parent)
+
+
+def test_formulas_stay_text_in_tables(tmp_path: Path) -> None:
+    units = [cf.Unit("=cmd", 2, ["=1+1"], ["y"]), cf.Unit("b", 2, ["u"], ["@y"])]
+    plant = cf.random_plant(units, rng=1)
+    cf.fit(plant.simulate(400, rng=2), plant.locals()).save(tmp_path / "fit")
+    with TestClient(create(tmp_path / "fit")) as page:
+        lever = {"unit": "=cmd", "inputs": ["=1+1"]}
+        asked = {"kind": "restore", "unit": "b", "target": {"@y": 0.1}, "using": [lever]}
+        text = page.post("/api/seats/unit:b/export/csv", json={"question": asked}).text
+        assert text.splitlines()[1].startswith("'=cmd,'=1+1,")
+        asked = {"kind": "effect", "effect": "b", "changes": [{"unit": "=cmd", "input": "=1+1", "size": 1.0}]}
+        assert ",'@y," in page.post("/api/seats/unit:b/export/csv", json={"question": asked}).text
 
 
 @pytest.mark.parametrize("what", ["nothing", "an empty folder", "a file", "damaged"])
@@ -413,7 +458,10 @@ def test_every_answer_can_be_exported(page: TestClient, question: str, kind: str
     elif kind == "csv":
         frame = polars.read_csv(io.StringIO(answer.text))
         assert len(frame) == {"effect": 45, "past": 50, "explain": 50, "restore": 1}[question]
+        if question != "restore":
+            assert set(frame["measured_in"]) == {"bar"}
         if question == "effect":
+            assert set(frame["level"]) == {0.95}
             peak = told["most_affected"][0]
             row = frame.filter((polars.col("channel") == peak["channel"]) & (polars.col("step") == peak["steps"]))
             assert row["mean"].item() == pytest.approx(peak["mean"])

@@ -457,7 +457,7 @@ def test_the_command_passes_everything_on(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     done = run("fit", "--hours", "0")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == "counterflow: --hours 0: give a positive number of hours.\n"
+    assert done.stderr == "counterflow: --hours 0: give a number of hours above 0 and up to 8760.\n"
 
 
 def test_the_help_has_an_example_and_loads_nothing_heavy() -> None:
