@@ -2,7 +2,8 @@
 #   make demo    simulate a plant of named units, train the federation, ask what-if, write a report
 #                (then: .venv/bin/counterflow console demo-output/fit)
 #   make test    the whole test suite
-# Also: make check (lint, types, import rules, docs examples), make bench (benchmarks), make clean.
+# Also: make check (lint, types, import rules, docs examples), make bench (benchmarks), make screenshots
+# (of the console, for the docs), make clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ WORKERS ?= auto
 # one BLAS thread a worker: small matrices, and results that do not depend on the number of cores
 SINGLE := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test check bench clean install
+.PHONY: demo test check bench screenshots clean install
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -49,6 +50,11 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# the console's tests, which leave pictures of what they see
+screenshots: $(VENV)/.dev
+	COUNTERFLOW_SCREENSHOTS=docs/images COUNTERFLOW_BROWSER_TESTS=required $(SINGLE) $(BIN)/python -m pytest -q \
+	  tests/e2e/test_console_page.py tests/e2e/test_console_troubles.py
 
 clean:
 	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

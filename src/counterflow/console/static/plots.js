@@ -310,7 +310,7 @@ export async function show(element, makeFigure) {
   element.wanted = makeFigure;
   if (!window.Plotly) sketch(element, makeFigure());
   const Plotly = await plotly();
-  if (element.wanted !== makeFigure) return false;
+  if (element.wanted !== makeFigure || !element.isConnected) return false; // replaced meanwhile
   const { data, layout } = makeFigure();
   element.querySelector(":scope > .sketch")?.remove();
   await Plotly.react(element, data, layout, CONFIG);

@@ -336,7 +336,8 @@ function paths(answer, question, context) {
   place.classList.add("stale");
   waiting = setTimeout(async () => {
     const body = effect.body(question);
-    if (body === null) return;
+    // there may be a second cause by now, whose answer is still under way
+    if (body === null || body.changes.some((one) => one.unit !== answer.causes[0])) return;
     const asked = JSON.stringify(body);
     delete body.level;
     try {
