@@ -21,7 +21,7 @@ from counterflow.console.app import create
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the fuzzer's own dependencies
 
-EXAMPLES = 30  # of each operation
+EXAMPLES = 20  # of each operation
 SEATS = ("unit:turbine", "unit:turbine", "unit:turbine", "unit:boiler", "server")
 
 
