@@ -73,7 +73,9 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
     one = answer("validation", "--quick", "--out", out, "--jobs", 1)
     assert [each["name"] for each in one["experiments"]] == ["validation"]
     assert one["report"]["experiments"] == ["validation", "transfer-function"], "the report keeps what is there"
-    assert sum(one["verdicts"].values()) == len(one["experiments"][0]["claims"])
+    facts = {claim["fact"] for claim in one["experiments"][0]["claims"]}
+    assert None not in facts
+    assert sum(one["verdicts"].values()) == len(facts), "two runs decide nothing at either client: one verdict each"
     shown = call("validation", "--quick", "--out", out)
     assert shown.exit_code == 0
     assert "verdicts: " in shown.stdout
@@ -98,7 +100,9 @@ def test_an_interrupt_keeps_what_is_done_and_says_so(tmp_path: Path, monkeypatch
     monkeypatch.setattr(running, "_compute", interrupted)
     found = call("validation", "--quick", "--out", tmp_path, "--jobs", 1)
     assert found.exit_code == 130
-    assert "give the command again" in found.stderr
+    (line,) = found.stderr.strip().splitlines()
+    assert "stopped; finished tasks are kept in" in line
+    assert "the same command goes on" in line
     assert len(list((tmp_path / "results" / "synthetic").glob("*.safetensors"))) == 1
     monkeypatch.setattr(running, "_compute", compute)
     monkeypatch.setattr(reporting, "write", unwritten)
@@ -121,6 +125,31 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, arguments: tuple[str, ...
     assert words in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     (tmp_path / "file").write_text("")
-    found = call("synthetic", "--out", tmp_path / "file")
+    for out in (tmp_path / "file", tmp_path / "file" / "sub" / "folder"):
+        found = call("synthetic", "--out", out)
+        assert found.exit_code == 2
+        assert "give a directory" in found.stderr
+        assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_what_is_no_table_is_refused_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(running, "_compute", refuse)
+    (tmp_path / "swat.pdf").write_text("%PDF")
+    found = call("all", "--quick", "--swat", tmp_path / "swat.pdf", "--out", tmp_path / "out")
     assert found.exit_code == 2
-    assert "give a directory" in found.stderr
+    assert "--swat" in found.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_nobody_reads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "write", unwritten)
+    found = call("validation", "--quick", "--hai", tmp_path, "--out", tmp_path / "out", "--jobs", 1)
+    assert found.exit_code == 0
+    assert "--hai is not used: only real-plants reads files" in found.stderr
+    plain = call("validation", "--quick", "--out", tmp_path / "out", "--jobs", 1)
+    assert "not used" not in plain.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from counterflow.experiments.experiment import Experiment, Request, Task
 from counterflow.experiments.store import Store
 
 INTERRUPTED = 130
+READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
 
 def reproduce(
@@ -40,8 +42,8 @@ def reproduce(
         return
     chosen = _chosen(asked)
     request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
-    if out.exists() and not out.is_dir():
-        raise StorageError(f"--out {str(out)!r} is a file: give a directory.")
+    _check_folder(out)
+    _tell_unused(chosen, request)
     with drawing.styled():  # without matplotlib, say so before hours of work
         pass
     wanted = {each.name: each.tasks(request) for each in chosen}
@@ -51,7 +53,9 @@ def reproduce(
         with _progress(answer_format) as watch:
             found = running.run(every, store, jobs, force, watch)
     except KeyboardInterrupt:
-        typer.echo(f"counterflow: stopped; what was done is kept in {str(out)!r}: give the command again.", err=True)
+        typer.echo(
+            f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
+        )
         raise typer.Exit(INTERRUPTED) from None
     report = assembling.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
@@ -77,6 +81,26 @@ def _chosen(asked: Sequence[str]) -> list[Experiment]:
             raise OptionError("'all' is every experiment: leave the other names out.")
         return [experiments.named(name) for name in experiments.names()]
     return [experiments.named(name) for name in dict.fromkeys(asked)]
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse, before hours of work, a place that cannot be a directory."""
+    place = out
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        of = "" if place == out else f": {str(place)!r}"
+        raise StorageError(f"--out {str(out)!r}{of} is a file: give a directory.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StorageError(f"--out {str(out)!r}: {str(place)!r} is not writable: give another directory.")
+
+
+def _tell_unused(chosen: Sequence[Experiment], request: Request) -> None:
+    """Say so if files are given to experiments that read none."""
+    given = [option for option, path in (("--hai", request.hai), ("--swat", request.swat)) if path is not None]
+    if given and READS_FILES not in {each.name for each in chosen}:
+        verb = "is" if len(given) == 1 else "are"
+        typer.echo(f"counterflow: {' and '.join(given)} {verb} not used: only {READS_FILES} reads files.", err=True)
 
 
 def _existing(option: str, path: Path | None) -> Path | None:

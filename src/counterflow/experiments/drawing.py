@@ -36,8 +36,10 @@ Middle = Literal["mean", "median", "geometric mean"]
 BAND = "Lines are means, bands the range from the least to the largest of the Monte-Carlo runs."
 BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
 BAND_OF_MEDIANS, BARS_OF_MEDIANS = BAND.replace("means", "medians"), BARS.replace("means", "medians")
+DODGED = "Markers of one x stand a little beside one another."
 BARS_OF_GEOMETRIC_MEANS = BARS.replace("means", "geometric means")
 FORMATS = ("svg", "pdf", "png")
+LEAST_PLAIN, MOST_PLAIN = 0.3e-3, 0.999e5  # an axis that goes beyond has powers of ten only
 _DPI = 200
 _WIDE, _SINGLE, _NARROW, _HEIGHT = 7.2, 4.8, 3.7, 2.25  # inches: page, one panel alone, telephone; row of panels
 _STYLE: dict[Any, Any] = {
@@ -175,13 +177,17 @@ def points(
     label: str,
     colour: int = 0,
     middle: Middle = "mean",
+    dodge: float = 1.0,
 ) -> None:
-    """The middle of several runs at each x as a marker on a line, with a bar from the least to the largest of them."""
+    """The middle of several runs at each x as a marker on a line, with a bar from the least to the largest of them.
+
+    ``dodge`` is a factor on x (of a logarithmic axis), for bars that would hide one another.
+    """
     stacked = np.atleast_2d(np.asarray(runs, np.float64))
     centre = middle_of(stacked, middle)
     bars = np.maximum(0.0, np.stack([centre - stacked.min(axis=0), stacked.max(axis=0) - centre]))
     axes.errorbar(
-        x,
+        dodge * np.asarray(x, np.float64),
         centre,
         yerr=bars if len(stacked) > 1 else None,
         color=COLOURS[colour % len(COLOURS)],
@@ -209,15 +215,23 @@ def log_axis(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float] | None
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
     decades = float(np.log10(high / low))
-    subs = (1.0, 2.0, 3.0, 5.0, 7.0) if decades < 1 else (1.0, 3.0) if decades < 2 else (1.0,)
+    choice: tuple[tuple[float, tuple[float, ...]], ...] = (
+        (1.0, (1.0, 2.0, 3.0, 5.0, 7.0)), (1.4, (1.0, 2.0, 3.0, 5.0)), (2.0, (1.0, 3.0)), (np.inf, (1.0,))
+    )  # fmt: skip
+    subs = next(digits for most, digits in choice if decades < most)
     axis.set_major_locator(FixedLocator(list(ticks)) if ticks is not None else LogLocator(subs=subs, numticks=7))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+
+    def text(value: float, _: object) -> str:
+        seen = tuple(ticks) if ticks is not None else tuple(axis.get_view_interval())
+        return _tick(value, powers=min(seen) < LEAST_PLAIN or max(seen) > MOST_PLAIN)
+
+    axis.set_major_formatter(FuncFormatter(text))
 
 
-def _plain(value: float) -> str:
-    """A tick's number: as it is, or as a power of ten."""
-    if 0.999e-3 < value < 0.999e5:
+def _tick(value: float, powers: bool) -> str:
+    """A tick's number: as it is, or as a power of ten, as all others of its axis."""
+    if not powers:
         return f"{value:g}"
     power = int(np.floor(np.log10(value) + 1e-9))
     digits = value / 10.0**power

@@ -35,8 +35,10 @@ VERDICTS: tuple[Verdict, ...] = (
 )
 
 
-# facts that several experiments come across
-B_WHITE, B_PERSISTENT = "B_mn with white inputs", "B_mn with inputs that persist"
+# facts that several experiments come across: one quantity, or one sentence of the paper, each
+B_WHITE, B_PERSISTENT = "error of B_mn, white inputs", "error of B_mn, inputs that persist"
+EFFECTS_WHITE, EFFECTS_PERSISTENT = "effects between units, white inputs", "effects between units, inputs that persist"
+NEW_DATA, SHORT_OF_ORACLE = "prediction of new data against the proprietary client", "short of the oracle"
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class Claim:
     ours : what was measured.
     verdict : by the rule that ``why`` states, from the results.
     why : the rule, and what explains the outcome.
-    fact : claims of one fact (here or in other experiments) are counted once in a summary; "": a fact of its own.
+    fact : claims of one fact (one quantity, or one sentence of the paper, here or in other experiments) are counted
+        once in a summary if they have the same verdict; "": a fact of its own.
     """
 
     subject: str

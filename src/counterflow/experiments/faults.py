@@ -17,6 +17,7 @@ POLE = 0.9  # of the inputs, unless their colour is what varies: with white ones
 TWINS = 400  # starting states over which the effects of a nonlinear plant are averaged
 STABLE = 0.98
 ABSENT = 1.0
+GIVEN, NEW = 8000, 8500  # added to seeds: of recordings that are learned from, and of new data
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ def case(fault: str, level: float, seed: int, steps: int) -> Case:
     plant = random_plant(units=3 if fault == "dropout" else 2, rng=seed)
     if fault == "nonlinear":
         return _nonlinear(plant, level, seed, steps)
-    recording = recorded(plant, steps, 8000 + seed, level if fault == "colour" else POLE)
+    recording = recorded(plant, steps, GIVEN + seed, level if fault == "colour" else POLE)
     models, true = plant.locals(), responses(plant)
     rng = np.random.default_rng([seed, 9])
     if fault == "local":
@@ -63,6 +64,23 @@ def case(fault: str, level: float, seed: int, steps: int) -> Case:
     elif fault == "dropout":
         return _dropped(plant, recording, level)
     return Case(recording, recording, models, true)
+
+
+def fresh(fault: str, level: float, seed: int, steps: int) -> Recording:
+    """New data of the plant of a ``case``, without any missing rows: what a trained client would go on to predict.
+
+    Examples
+    --------
+    >>> fresh("dropout", 1.0, seed=0, steps=50).names
+    ('unit1', 'unit2')
+    """
+    plant = random_plant(units=3 if fault == "dropout" else 2, rng=seed)
+    if fault == "nonlinear":
+        return _saturating(plant, level, [seed, 11], NEW + seed, steps)[0]
+    recording = recorded(plant, steps, NEW + seed, level if fault == "colour" else POLE)
+    if fault == "dropout" and level >= ABSENT:
+        return _rebuilt(recording, {n: recording[n].y for n in plant.names[:-1]})
+    return recording
 
 
 def _wrong(model: LocalModel, size: float, rng: np.random.Generator) -> LocalModel:
@@ -124,8 +142,16 @@ def saturated(x: FloatArray, curvature: float) -> FloatArray:
 
 
 def _nonlinear(plant: Plant, curvature: float, seed: int, steps: int) -> Case:
-    rng = np.random.default_rng([seed, 10])
-    inputs = excitation.autoregressive(plant, steps, 8000 + seed, pole=POLE)
+    recording, h, u, w = _saturating(plant, curvature, [seed, 10], GIVEN + seed, steps)
+    return Case(recording, recording, plant.locals(), twin_effects(plant, curvature, h, u, w))
+
+
+def _saturating(
+    plant: Plant, curvature: float, noise: list[int], inputs_seed: int, steps: int
+) -> tuple[Recording, FloatArray, FloatArray, FloatArray]:
+    """A recording, and the states, inputs and process noise in it."""
+    rng = np.random.default_rng(noise)
+    inputs = excitation.autoregressive(plant, steps, inputs_seed, pole=POLE)
     u = np.hstack([inputs[n] for n in plant.names])
     w = rng.standard_normal((steps, len(plant.A))) @ np.linalg.cholesky(plant.Q).T
     v = rng.standard_normal((steps + 1, len(plant.C))) @ np.linalg.cholesky(plant.R).T
@@ -136,8 +162,7 @@ def _nonlinear(plant: Plant, curvature: float, seed: int, steps: int) -> Case:
     parts = {
         unit.name: UnitRecording(y[:, plant.output_slice(unit.name)], inputs[unit.name], unit) for unit in plant.units
     }
-    recording = Recording(parts, plant.dt)
-    return Case(recording, recording, plant.locals(), twin_effects(plant, curvature, h, u, w))
+    return Recording(parts, plant.dt), h, u, w
 
 
 def twin_effects(

@@ -193,19 +193,36 @@ def opposite(verdict: Verdict) -> Verdict:
     return turned.get(verdict, verdict)
 
 
-def factual(verdicts: Iterable[Verdict]) -> Verdict:
-    """The one verdict of several on the same fact: undecided if some agree and others do not hold.
+def counted(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """Those of claims about one fact that count: one if all are the same, else every one of them.
 
     Examples
     --------
-    >>> factual(["does not hold", "undecided"]), factual(["agrees", "does not hold"]), factual(["agrees", "agrees"])
-    ('does not hold', 'undecided', 'agrees')
+    >>> counted(["agrees", "agrees"]), counted(["does not hold", "undecided"])
+    (('agrees',), ('does not hold', 'undecided'))
     """
-    found = list(dict.fromkeys(verdicts))
-    decided = [each for each in found if each != "undecided"]
-    if len(decided) > 1 and {"agrees", "does not hold"} <= set(decided):
-        return "undecided"
-    return decided[0] if decided else "undecided"
+    found = tuple(verdicts)
+    return found[:1] if len(set(found)) == 1 else found
+
+
+def beyond_control(claimed: Verdict, added: Verdict) -> Verdict:
+    """The verdict on a claim that a control without any training may satisfy as well.
+
+    Parameters
+    ----------
+    claimed : on the claim itself; if it does not agree, that decides.
+    added : on "more than what the control gives"; if it is not so, nothing is learned from the claim.
+
+    Examples
+    --------
+    >>> beyond_control("agrees", "agrees"), beyond_control("agrees", "does not hold")
+    ('agrees', 'not comparable')
+    >>> beyond_control("does not hold", "agrees"), beyond_control("agrees", "undecided")
+    ('does not hold', 'undecided')
+    """
+    if claimed != "agrees":
+        return claimed
+    return "not comparable" if added == "does not hold" else added
 
 
 def verdict_of(claims: Sequence[Claim], subject: str) -> Verdict:

@@ -13,7 +13,7 @@ from counterflow._version import __version__
 from counterflow.experiments import drawing
 from counterflow.experiments.drawing import Drawing
 from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Table, Verdict
-from counterflow.experiments.judging import EXPLAINED, factual
+from counterflow.experiments.judging import EXPLAINED, counted
 from counterflow.experiments.store import put
 
 _MARKS: dict[Verdict, str] = {
@@ -92,26 +92,37 @@ def write(chapters: Sequence[Chapter], folder: Path, quick: bool) -> tuple[Path,
 
 
 def counts(chapters: Iterable[Chapter]) -> dict[Verdict, int]:
-    """How often each verdict was given; claims of the same fact count once."""
+    """How often each verdict was given; claims of the same fact count once if they have the same verdict."""
+    claims = [claim for each in chapters for claim in each.claims]
+    found = Counter(claim.verdict for claim in claims if not claim.fact)
+    for verdicts in _by_fact(claims).values():
+        found.update(counted(verdicts))
+    return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def _by_fact(claims: Iterable[Claim]) -> dict[str, list[Verdict]]:
     facts: dict[str, list[Verdict]] = {}
-    found: Counter[Verdict] = Counter()
-    for claim in (claim for each in chapters for claim in each.claims):
+    for claim in claims:
         if claim.fact:
             facts.setdefault(claim.fact, []).append(claim.verdict)
-        else:
-            found[claim.verdict] += 1
-    found.update(factual(verdicts) for verdicts in facts.values())
-    return {verdict: found[verdict] for verdict in VERDICTS}
+    return facts
 
 
 def _summary(chapters: Sequence[Chapter]) -> str:
     """Verdicts by kind, and which claims are one fact."""
     claims = [claim for each in chapters for claim in each.claims]
-    shared = Counter(claim.fact for claim in claims if claim.fact)
+    shared = {fact: verdicts for fact, verdicts in _by_fact(claims).items() if len(verdicts) > 1}
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
-    once = "; ".join(f"{fact}: {count} claims" for fact, count in shared.items() if count > 1)
-    counted = f"Verdicts: {told}." + (f" Claims about one fact are counted once ({once})." if once else "")
-    return f"{counted} {EXPLAINED} 'Beyond the paper' are measurements of ours on which it says nothing."
+    once, singly = (
+        "; ".join(f"{fact}: {len(v)} claims" for fact, v in shared.items() if (len(counted(v)) == 1) == same)
+        for same in (True, False)
+    )
+    rule = ""
+    if shared:
+        rule = " Claims about one fact (one quantity, or one sentence) are counted once if they have the same verdict"
+        rule += f" ({once})" if once else ""
+        rule += f", and singly if they differ ({singly})." if singly else ", and singly if they differ."
+    return f"Verdicts: {told}.{rule} {EXPLAINED} 'Beyond the paper' are measurements of ours on which it says nothing."
 
 
 def _lead(quick: bool) -> str:

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from counterflow.experiments import two_units
 from counterflow.experiments.drawing import COLOURS, INK, LINES, Drawing, Panel, band
-from counterflow.experiments.experiment import Claim, Experiment, Outcome, Outcomes, Request, Task
+from counterflow.experiments.experiment import (
+    NEW_DATA,
+    SHORT_OF_ORACLE,
+    Claim,
+    Experiment,
+    Outcome,
+    Outcomes,
+    Request,
+    Task,
+)
 from counterflow.experiments.judging import ABOVE_RULE, above, below, both, either, said, sentences, told, verdict_of
 from counterflow.experiments.two_units import LABELS, SHIFT, SHIFT_AT, UNITS, series
 
@@ -74,6 +83,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 f"one: augmented {told(gap['augmented'])}, server {told(gap['server'])}",
                 both(*(below(gap[m]) for m in OURS)),
                 f"Rule: before the shift both are below the proprietary one, {ABOVE_RULE}.",
+                NEW_DATA,
             )
         )
     for name in UNITS:
@@ -88,6 +98,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 "Rule: the errors of the proprietary client, of the augmented one and of the server rise by more than "
                 f"a fifth in the {100 * SOON:g} % of the rows after the shift, {ABOVE_RULE}. The oracle knows all "
                 "inputs and need not notice it.",
+                "jump at the mean shift",
             )
         )
     for name in UNITS:
@@ -103,6 +114,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 + told(gap["server"]),
                 both(*(below(gap[m]) for m in OURS)),
                 f"Rule: both rise less than the proprietary one, {ABOVE_RULE}.",
+                "deterioration at the mean shift",
             )
         )
     for name in UNITS:
@@ -121,6 +133,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 f"proprietary client, {ABOVE_RULE}; not comparable if none of the three undoes any: in our new data "
                 "the inputs' mean stays shifted, and their spread goes on rising, and the paper does not say how its "
                 "own go on.",
+                "recovery from the mean shift",
             )
         )
     gaps = {m: np.mean([found[m, n][:, 0] / found["oracle", n][:, 0] for n in UNITS], axis=0) for m in trained}
@@ -132,6 +145,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             both(*(above(gaps[m], 1.05) for m in OURS)),
             f"Rule: augmented client and server stay more than 5 % above the oracle, {ABOVE_RULE}. Whether "
             "decentralized constraints are the reason is seen in convergence and finding.",
+            SHORT_OF_ORACLE,
         )
     )
     return tuple(claims)

@@ -80,6 +80,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 f"Rule: the mean gain at the last round is above zero, {ABOVE_RULE}. At the minimum of L_s + Σ L_m,a "
                 "it cannot be negative for all units at once (theta = phi = 0 is the proprietary client); how large "
                 "it is depends on the plant and on xi.",
+                "augmented below proprietary loss in training",
             )
         )
     with_them = np.array([np.mean([_gain(run, n) for n in UNITS]) for run in trained])
@@ -113,7 +114,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             band(axes, x, series(trained, f"client_loss/{name}"), "augmented client")
             baseline = np.array([run.number(f"proprietary_loss/{name}") for run in trained])
             band(axes, x, np.repeat(baseline[:, None], len(x), axis=1), "proprietary client (baseline)", 1)
-            axes.set_ylabel("mean squared residual")
+            axes.set_ylabel("mean squared residual\n(outputs, squared)")
             rounds_axis(axes)
 
         return draw

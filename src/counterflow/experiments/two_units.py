@@ -22,8 +22,8 @@ UNITS = ("unit1", "unit2")
 LABELS = {"unit1": "client 1", "unit2": "client 2"}
 SHIFT_AT, SHIFT = 0.5, 2.0  # of the validation's inputs: where their mean jumps, and by how much
 POINTS = 160  # rounds of a training that are kept, evenly spaced on a logarithmic scale
-SETTINGS: dict[str, Any] = {"plant": 0, "steps": 2000, "xi": 10.0, "rho": 20.0, "rounds": 1500, "warm_rounds": 150}
-QUICK: dict[str, Any] = {**SETTINGS, "rounds": 500, "warm_rounds": 50}
+SETTINGS: dict[str, Any] = {"plant": 0, "steps": 2000, "xi": 10.0, "rho": 20.0, "rounds": 1500, "warm_rounds": 20}
+QUICK: dict[str, Any] = {**SETTINGS, "rounds": 500}
 REPETITIONS, QUICK_REPETITIONS = 10, 4
 CHOICES = (
     "The plant is random_plant(outputs=2, rng=0) with A_12 set to zero: P = U = D = 2 at each of two units as in the "

@@ -146,6 +146,12 @@ def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any],
     assert verdicts(**changes) == wanted
 
 
+def test_what_noise_does_to_a_training_is_one_fact() -> None:
+    first, second, *others = PRIVACY.claims(made())
+    assert first.fact == second.fact != ""
+    assert first.fact not in {claim.fact for claim in others}
+
+
 def test_plants_that_differ_decide_nothing() -> None:
     assert (
         verdicts(spread=lambda task: task["epsilon"] if task["run"] < 2 else 1 / (1 + task["epsilon"]))[2]

@@ -128,9 +128,28 @@ def test_a_band_is_the_range_of_the_runs_around_their_mean() -> None:
     assert at.max() == pytest.approx(3 * X[7])
 
 
-def test_ticks_are_plain_numbers_or_powers_of_ten() -> None:
-    assert [drawing._plain(v) for v in (0.01, 5.0, 30000.0)] == ["0.01", "5", "30000"]
-    assert [drawing._plain(v) for v in (1e-6, 1e5, 3e-5)] == ["$10^{-6}$", "$10^{5}$", r"$3\cdot 10^{-5}$"]
+def test_ticks_of_one_axis_are_all_plain_numbers_or_all_powers_of_ten() -> None:
+    assert [drawing._tick(v, powers=False) for v in (0.01, 5.0, 30000.0)] == ["0.01", "5", "30000"]
+    assert [drawing._tick(v, powers=True) for v in (0.1, 1e5, 3e-5)] == ["$10^{-1}$", "$10^{5}$", r"$3\cdot 10^{-5}$"]
+
+    def labels(ticks: list[float] | None, low: float, high: float) -> list[str]:
+        def draw(axes) -> None:
+            axes.plot([low, high], [1.0, 1.0])
+            drawing.log_axis(axes, "x", ticks)
+
+        (axes,) = drawing.compose(Drawing("", (Panel("", draw),))).axes
+        return [text.get_text() for text in axes.get_xticklabels() if text.get_text()]
+
+    assert labels([0.1, 10.0, 1000.0], 0.1, 1000.0) == ["0.1", "10", "1000"]
+    assert labels([0.1, 10.0, 1e6], 0.1, 1e6) == ["$10^{-1}$", "$10^{1}$", "$10^{6}$"]
+    assert all(text.startswith("$10^") for text in labels(None, 1e-6, 1.0))
+    assert {"10", "20", "50"} <= set(labels(None, 6.0, 60.0)), "more than one or two on a short axis"
+
+
+def test_bars_may_stand_beside_one_another() -> None:
+    panel = Panel("", lambda axes: drawing.points(axes, [2, 4], [[1.0, 2.0], [3.0, 4.0]], "runs", dodge=1.05))
+    (axes,) = drawing.compose(Drawing("", (panel,))).axes
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [2.1, 4.2])
 
 
 def test_verdicts_are_counted(written: Path, chapters: list[reporting.Chapter]) -> None:
@@ -144,15 +163,22 @@ def test_claims_about_one_fact_count_once() -> None:
         claims = tuple(Claim(f"{k}", "", "", verdict, "", "one fact") for k, verdict in enumerate(verdicts))
         return reporting.Chapter(EXPERIMENT, (*claims, Claim("alone", "", "", "agrees", "")), {}, 1, 1.0)
 
-    chapters = [chapter("does not hold", "undecided"), chapter("does not hold")]
+    chapters = [chapter("does not hold", "does not hold"), chapter("does not hold")]
     found = {verdict: count for verdict, count in reporting.counts(chapters).items() if count}
     assert found == {"agrees": 2, "does not hold": 1}
     text = reporting.markdown(chapters, quick=False)
     assert "Verdicts: 2 agrees, 1 does not hold." in text
-    assert "counted once (one fact: 3 claims)" in text
+    assert "counted once if they have the same verdict (one fact: 3 claims), and singly if they differ." in text
     assert "counterflow reproduce fake\n" in text
-    mixed = {v: n for v, n in reporting.counts([chapter("does not hold", "agrees")]).items() if n}
-    assert mixed == {"agrees": 1, "undecided": 1}
+
+
+def test_verdicts_that_differ_are_counted_singly_whatever_the_fact() -> None:
+    verdicts: tuple[Verdict, ...] = ("does not hold", "undecided", "undecided")
+    claims = tuple(Claim(f"{k}", "", "", verdict, "", "one fact") for k, verdict in enumerate(verdicts))
+    chapters = [reporting.Chapter(EXPERIMENT, claims, {}, 1, 1.0)]
+    found = {verdict: count for verdict, count in reporting.counts(chapters).items() if count}
+    assert found == {"does not hold": 1, "undecided": 2}
+    assert "same verdict, and singly if they differ (one fact: 3 claims)." in reporting.markdown(chapters, quick=False)
 
 
 def test_middles_of_runs_are_drawn_as_asked() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from experiment_panels import drawn
@@ -11,8 +13,8 @@ import counterflow as cf
 from counterflow.experiments import drawing, faults, robustness
 from counterflow.experiments.effects import effect_error, recorded, responses
 from counterflow.experiments.experiment import Outcome, Request, Task
-from counterflow.experiments.faults import case
-from counterflow.experiments.robustness import FAULTS, METHODS, ROBUSTNESS, TITLES, judged
+from counterflow.experiments.faults import case, fresh
+from counterflow.experiments.robustness import FAULTS, METHODS, ROBUSTNESS, TITLES, WEIGHTS, judged, retained
 
 PLANT = cf.random_plant(units=2, rng=0)
 
@@ -81,24 +83,69 @@ def test_a_run_is_the_error_of_fits_of_the_same_case() -> None:
     assert float(values["published"]) > float(values["default"])
 
 
-def made_up(ideal: float, worst: float, fault: str) -> list[Outcome]:
+def test_a_prediction_is_that_of_the_augmented_client_on_new_data() -> None:
+    task = Task("robustness", {"fault": "dropout", "level": 0.5, "run": 0, "steps": 200, "weights": [0.1, 10.0]})
+    ratios = np.asarray(ROBUSTNESS.compute(task)["prediction"])
+    made, new = case("dropout", 0.5, 0, 200), fresh("dropout", 0.5, 0, 200)
+    means = cf.fit(made.whole, made.models, method="penalty", xi=10.0).validate(new).mean()
+    wanted = np.mean([means["augmented"][n] / means["proprietary"][n] for n in ("unit1", "unit2")])
+    assert ratios[1] == pytest.approx(wanted, rel=EXACT)
+    assert ratios.shape == (2,)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_new_data_are_other_rows_of_the_same_plant(fault: str) -> None:
+    level = FAULTS[fault][0][-1]
+    made, new = case(fault, level, 0, 100), fresh(fault, level, 0, 100)
+    assert new.names == tuple(made.models)
+    assert not new.has_missing
+    assert new.rows == 101
+    assert not np.array_equal(new["unit1"].u, made.whole["unit1"].u[: new.rows])
+
+
+def made_up(ideal: float, worst: float, fault: str, ratio: float = 0.8, faulted: float = 0.85) -> list[Outcome]:
     outcomes = []
     for task in ROBUSTNESS.tasks(Request(quick=True)):
         faulty = task["fault"] == fault and task["level"] != FAULTS[fault][1]
-        values = dict.fromkeys(METHODS, worst if faulty else ideal)
+        values: dict[str, Any] = dict.fromkeys(METHODS, worst if faulty else ideal)
+        if "weights" in task.settings:
+            values = {"prediction": np.array([ratio, faulted if faulty else ratio])}
         outcomes.append(Outcome(task, values, 0.1))
     return outcomes
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+def test_a_gain_in_prediction_is_kept_or_lost(fault: str) -> None:
+    def found(**ratios: float) -> dict[str, str]:
+        claims = ROBUSTNESS.claims(made_up(0.2, 0.2, fault, **ratios))
+        return {c.subject: c.verdict for c in claims if c.subject.startswith("Prediction")}
+
+    mine = f"Prediction: {TITLES[fault].lower()}"
+    assert set(found().values()) == {"agrees"}
+    lost = found(faulted=0.95)
+    assert {subject for subject, verdict in lost.items() if verdict == "does not hold"} == {mine}
+    assert set(found(ratio=1.1, faulted=1.1).values()) == {"does not hold"}, "there is no gain to keep"
+    assert len(WEIGHTS) == 2
+
+
+def test_plants_that_differ_keep_nothing_for_certain() -> None:
+    plants = np.ones(4)
+    assert retained(0.2 * plants, np.array([0.2, 0.2, 0.0, 0.0])) == "undecided"
+    assert retained(0.2 * plants[:3], 0.2 * plants[:3]) == "undecided"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_the_verdict_follows_from_the_errors(fault: str) -> None:
     def found(ideal: float, worst: float) -> dict[str, str]:
-        return {claim.subject: claim.verdict for claim in ROBUSTNESS.claims(made_up(ideal, worst, fault))}
+        claims = ROBUSTNESS.claims(made_up(ideal, worst, fault))
+        assert {c.fact for c in claims if c.subject.startswith("Effects")} == {"effects under faults"}
+        return {c.subject: c.verdict for c in claims if c.subject.startswith("Effects")}
 
+    mine = f"Effects: {TITLES[fault].lower()}"
     assert set(found(0.2, 0.25).values()) == {"agrees"}
     broken = found(0.2, 0.6)
-    assert {subject for subject, verdict in broken.items() if verdict != "agrees"} == {TITLES[fault]}
-    assert broken[TITLES[fault]] == "does not hold"
+    assert {subject for subject, verdict in broken.items() if verdict != "agrees"} == {mine}
+    assert broken[mine] == "does not hold"
     assert set(found(0.9, 0.9).values()) == {"claim without number"}
 
 
@@ -116,19 +163,20 @@ def test_plants_that_differ_or_are_few_decide_nothing() -> None:
 
 def test_figure_and_claims_have_the_same_middle() -> None:
     outcomes = [
-        Outcome(o.task, {m: float(v) * (10.0 if o.task["run"] == 0 else 1.0) for m, v in o.values.items()}, 0.1)
+        Outcome(o.task, {m: v * (10.0 if o.task["run"] == 0 else 1.0) for m, v in o.values.items()}, 0.1)  # type: ignore[operator]
         for o in made_up(0.01, 0.2, "local")
     ]
-    (figure,) = ROBUSTNESS.figures(outcomes).values()
+    figure = ROBUSTNESS.figures(outcomes)["robustness"]
     assert "Markers are medians" in figure.caption
     axes = drawing.compose(figure).axes[0]
     levels, errors = robustness.by_level(outcomes, "local", "published")
     drawn_at = next(line for line in axes.lines if len(line.get_ydata()) == len(levels)).get_ydata()
     np.testing.assert_allclose(drawn_at, np.median(errors, axis=0))
-    assert "0.01 and 0.2 (at 0.1)" in ROBUSTNESS.claims(outcomes)[0].ours
+    first = next(claim for claim in ROBUSTNESS.claims(outcomes) if claim.subject.startswith("Effects"))
+    assert "0.01 and 0.2 (at 0.1)" in first.ours
     assert "from 0.01 to 0.2 with the published" in ROBUSTNESS.text(outcomes, ROBUSTNESS.claims(outcomes))
 
 
 def test_figures_are_drawn() -> None:
-    (figure,) = ROBUSTNESS.figures(made_up(0.1, 0.5, "local")).values()
-    assert len(drawn(figure)) == len(FAULTS)
+    for figure in ROBUSTNESS.figures(made_up(0.1, 0.5, "local")).values():
+        assert len(drawn(figure)) == len(FAULTS)
