@@ -221,7 +221,7 @@ def screenshot(desk: Desk, name: str, height: int | None = None) -> None:
 
 def shown(text: str) -> str:
     """As the page writes it."""
-    return text.replace("-", "−")
+    return re.sub(r"(?<![\w-])-(?=\.?\d)", "−", text).replace(" -> ", " → ")
 
 
 def table_of(
@@ -270,4 +270,4 @@ def says(fit: cf.Fit, found: cf.Effect, condition: str) -> str:
     verb = "rise" if value > 0 else "fall"
     band = f"({wording.percent(float(found.level or 0))}: {interval})"
     when = wording.span(at + 1, fit.plant.dt)
-    return f"If {condition}, {found.effect} {channel} would {verb} by {amount} {band} after {when}."
+    return shown(f"If {condition}, {found.effect} {channel} would {verb} by {amount} {band} after {when}.")

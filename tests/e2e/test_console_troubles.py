@@ -426,7 +426,7 @@ def test_policies_and_a_token_that_is_gone(browser: Browser, tmp_path: Path) -> 
         desk.expected = (REFUSED,)
         page = desk.page
         page.goto(served.address)
-        desk.until(lambda: "open the address it prints" in page.inner_text("body"), "what to do without a token")
+        desk.until(lambda: "open the address that it printed" in page.inner_text("body"), "what to do without a token")
         assert page.locator("#seat option").count() == 0
         page.goto(served.told)
         page.locator("#seat option").first.wait_for(state="attached")
@@ -452,8 +452,19 @@ def test_policies_and_a_token_that_is_gone(browser: Browser, tmp_path: Path) -> 
         _answered(desk)
         desk.context.clear_cookies()
         page.fill('[data-number="boiler.feedwater valve"]', "3")
-        desk.until(lambda: page.inner_text("#banner").startswith("Token expired: start the console again"), "a banner")
-        assert page.inner_text("#connection") == "Token expired"
+        desk.until(lambda: page.inner_text("#banner").startswith("This console asks for a token"), "a banner")
+        assert page.inner_text("#connection") == "No token"
+
+
+def test_a_token_that_expires_says_so(browser: Browser, model: Path) -> None:
+    with serving(model, "--token", "--hours", "0.003") as served, sitting(browser, served.address) as desk:
+        desk.expected = (REFUSED,)
+        page = desk.page
+        page.goto(served.told)
+        _answered(desk)
+        desk.until(lambda: page.inner_text("#connection") == "Token expired", "the end of the token")
+        assert page.inner_text("#banner").startswith("Token expired: start the console again")
+        assert desk.sentence(), "what was answered stays"
 
 
 def test_a_console_that_is_gone_and_comes_back(browser: Browser, model: Path) -> None:
@@ -469,6 +480,6 @@ def test_a_console_that_is_gone_and_comes_back(browser: Browser, model: Path) ->
         assert desk.sentence() == said
         assert desk.drawn()
         with serving(model, port=served.port):
-            desk.until(lambda: "-2 %" in desk.sentence(), "the answer to the last question, without a click")
+            desk.until(lambda: "−2 %" in desk.sentence(), "the answer to the last question, without a click")
             assert not page.locator("#banner").is_visible()
             assert page.inner_text("#connection") == "Connected"

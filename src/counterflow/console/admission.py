@@ -19,6 +19,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Mapping[bytes, Sequence[bytes]]  # lower-case name -> its values
 
 
+KEPT = 7 * 86400  # seconds that a browser keeps a token that has expired
 MOST_TOKENS = 3  # that one request may try: an old cookie, a header, the address
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # methods that change and compute nothing on purpose
 
@@ -155,7 +156,7 @@ def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) ->
     --------
     >>> link = {"method": "GET", "path": "/", "query_string": b"token=secret"}
     >>> admit(Token("secret", ends=60.0), link, {}, "http://localhost:8437", now=0.0)
-    b'counterflow_http_localhost_8437=secret; Max-Age=60; Path=/; HttpOnly; SameSite=Strict'
+    b'counterflow_http_localhost_8437=secret; Max-Age=604860; Path=/; HttpOnly; SameSite=Strict'
     """
     name = cookie_name(own)
     in_address = _token_in_query(scope)
@@ -177,7 +178,8 @@ def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) ->
     if in_address is None:
         return None
     secure = "; Secure" if own.startswith("https:") else ""
-    return f"{name}={token.value}; Max-Age={math.ceil(left)}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
+    # the browser keeps it longer than it is good, so that who comes too late is told so
+    return f"{name}={token.value}; Max-Age={math.ceil(left) + KEPT}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
 
 
 def _no_token(kind: str, message: str) -> Refused:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 Changes = Mapping[str, Mapping[str, Any]]
+MOST_PAIRS = 12  # that a sentence can hold
 
 
 class Described(Protocol):
@@ -350,5 +351,6 @@ def last_measured(y: FloatArray) -> FloatArray:
 def acting_directly(edges: Sequence[tuple[str, str]], rate: float) -> str:
     """Which units act directly on which."""
     head = f"At a false-discovery rate of {wording.percent(rate)}, "
-    listed = ", ".join(f"{cause} -> {effect}" for cause, effect in edges)
+    listed = ", ".join(f"{cause} -> {effect}" for cause, effect in edges[:MOST_PAIRS])
+    listed += f" and {len(edges) - MOST_PAIRS} more" if len(edges) > MOST_PAIRS else ""
     return f"{head}these act directly: {listed}." if edges else f"{head}no unit is found to act on another."

@@ -429,7 +429,7 @@ def test_the_printed_address_leaves_a_cookie_and_no_trace_in_the_address_bar(loc
     assert (told.status, told.headers["location"], told.body) == (303, "/", b"")
     assert EXPECTED.items() <= told.headers.items()
     cookie, *attributes = told.headers["set-cookie"].split("; ")
-    assert attributes == ["Max-Age=3600", "Path=/", "HttpOnly", "SameSite=Strict"]
+    assert attributes == ["Max-Age=608400", "Path=/", "HttpOnly", "SameSite=Strict"]
     assert ask(locked, headers=[("cookie", f"other=1; {cookie}")]).status == 200
     assert ask(locked, headers=[("cookie", cookie.replace("counterflow", "x"))]).error["type"] == "NoToken"
     assert ask(locked, headers=[("cookie", cookie[:-1])]).error["type"] == "WrongToken"

@@ -13,6 +13,18 @@ function save(name, address) {
   anchor.remove();
 }
 
+const NO_REPORT = { forecast: "The report has no page for forecasts: take CSV or JSON." };
+
+/** What can be saved of this kind of question; the button that is of no use stays in reach and says why. */
+export function offer(ask) {
+  const why = NO_REPORT[ask] ?? "";
+  const button = byId("export-html");
+  button.title = why;
+  if (why) button.setAttribute("aria-disabled", "true");
+  else button.removeAttribute("aria-disabled");
+  byId("no-report").textContent = why;
+}
+
 let fading = null;
 
 function told(text) {
@@ -31,6 +43,7 @@ export function startActions(current) {
   for (const format of ["json", "csv", "html"]) {
     byId(`export-${format}`).addEventListener("click", async () => {
       const { seat, ask, body } = current();
+      if (format === "html" && NO_REPORT[ask]) return told(NO_REPORT[ask]);
       if (body === null) return told("There is no question yet.");
       try {
         const { name, blob } = await download(
@@ -46,6 +59,7 @@ export function startActions(current) {
       return undefined;
     });
   }
+  byId("export-html").addEventListener("focus", () => NO_REPORT[current().ask] && told(NO_REPORT[current().ask]));
   byId("export-png").addEventListener("click", async () => {
     const element = byId("answer-plot");
     if (!element.wanted) return told("There is no plot yet.");

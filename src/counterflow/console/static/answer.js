@@ -1,5 +1,6 @@
 // The place of the answer: sentence, plot, ranked table, caveats; or why there is none.
 import { byId, make, put } from "./dom.js";
+import { prose } from "./format.js";
 import { clear, lineStyle, areaColour, show } from "./plots.js";
 
 const FEW = 3;
@@ -7,11 +8,10 @@ const KINDS = {
   UnidentifiedError: "The data cannot tell",
   UnstableError: "The plant would not settle",
   PrivacyError: "Not allowed by the policy",
-  DataError: "Impossible with this data",
-  OptionError: "This question cannot be asked",
 };
 const STATUSES = {
-  401: "No valid token", 403: "Not allowed", 404: "Not found", 409: "The data cannot tell",
+  400: "This cannot be answered as asked", 401: "No valid token",
+  403: "Not allowed", 404: "Not found", 409: "The data cannot tell",
   413: "Too large a question", 422: "This question is not complete", 429: "Too many questions at once",
   503: "The coordinator does not answer"
 };
@@ -21,7 +21,7 @@ export function fail(problem) {
   const title = KINDS[problem.type] ?? STATUSES[problem.status] ?? (
     problem.status === undefined ? "The page could not show the answer" : "No answer"
   );
-  put(byId("answer-error"), make("strong", { text: title }), make("p", { text: problem.message }));
+  put(byId("answer-error"), make("strong", { text: title }), make("p", { text: prose(problem.message) }));
   byId("answer-error").hidden = false;
   byId("answer-hint").hidden = true;
   stale(true);
@@ -39,14 +39,15 @@ export function stale(old) {
   byId("answer").classList.toggle("stale", old);
 }
 
-/** An answer has come. */
-export function fresh(answer) {
+/** An answer has come. assumptions: sentences that every answer of this seat rests on. */
+export function fresh(answer, assumptions = []) {
   byId("answer-error").hidden = true;
   byId("answer-hint").hidden = true;
   stale(false);
   const place = byId("sentence");
-  if (place.textContent !== answer.sentence) place.textContent = answer.sentence;
-  caveats(answer.caveats ?? []);
+  const sentence = prose(answer.sentence);
+  if (place.textContent !== sentence) place.textContent = sentence;
+  caveats(answer.caveats ?? [], assumptions);
 }
 
 /** Nothing of another question stays. */
@@ -57,21 +58,26 @@ export function empty() {
   for (const id of ["plot-tools", "key", "ranked-place", "extra"]) put(byId(id));
   byId("plot-place").hidden = true;
   clear(byId("answer-plot"));
-  caveats([]);
+  caveats([], []);
   stale(false);
 }
 
 let told = "";
 let all = false;
 
-function caveats(list) {
+function caveats(list, assumptions) {
   const place = byId("caveats");
-  const key = JSON.stringify(list);
-  byId("caveats-card").hidden = !list.length;
+  const key = JSON.stringify([list, assumptions]);
+  byId("caveats-card").hidden = !list.length && !assumptions.length;
   if (key === told) return; // the same ones: nothing jumps while sliding
   told = key;
   const few = list.length > FEW + 1 && !all;
-  put(place, ...(few ? list.slice(0, FEW) : list).map((text) => make("li", { text })));
+  put(place, ...(few ? list.slice(0, FEW) : list).map((text) => make("li", { text: prose(text) })));
+  place.hidden = !list.length;
+  byId("assumptions").hidden = !assumptions.length;
+  const count = assumptions.length === 1 ? "1 assumption" : `${assumptions.length} assumptions`;
+  byId("assumptions-count").textContent = `Every answer rests on ${count}`;
+  put(byId("assumptions-list"), ...assumptions.map((text) => make("li", { text: prose(text) })));
   const more = byId("more-caveats");
   more.hidden = list.length <= FEW + 1;
   more.textContent = few ? `${list.length - FEW} more` : "Show fewer";
@@ -79,7 +85,7 @@ function caveats(list) {
   more.onclick = () => {
     all = few;
     told = "";
-    caveats(list);
+    caveats(list, assumptions);
   };
 }
 

@@ -16,7 +16,9 @@ export class Gone extends Error {}
 const listeners = new Set();
 let state = "connected";
 
-/** Be told when the connection becomes "connected", "gone" or "expired". */
+const TOKENS = { NoToken: "no-token", WrongToken: "wrong-token", ExpiredToken: "expired" };
+
+/** Be told when the connection becomes "connected", "gone", "no-token", "wrong-token" or "expired". */
 export function onConnection(listener) {
   listeners.add(listener);
 }
@@ -41,9 +43,9 @@ async function ask(path, options) {
     become("gone");
     throw new Gone(String(problem));
   }
-  if (response.status === 401) become("expired");
-  else become("connected");
-  if (!response.ok) throw await refusal(response);
+  const refused = response.ok ? null : await refusal(response);
+  become(response.status === 401 ? TOKENS[refused.type] ?? "no-token" : "connected");
+  if (refused) throw refused;
   return response;
 }
 

@@ -1,6 +1,7 @@
 // Checks of the fit: a few words beside every answer, the whole list on its own tab.
 import { get, seatPath } from "./api.js";
 import { byId, make, put } from "./dom.js";
+import { prose } from "./format.js";
 
 const VERDICTS = { pass: "passed", caution: "caution", fail: "failed", unknown: "not known" };
 const ORDER = { fail: 0, caution: 1, unknown: 2, pass: 3 };
@@ -15,10 +16,14 @@ export function checksOf(current) {
   return current.checks;
 }
 
-export function badge(verdict, id = null) {
-  return make(
-    "span", { class: `verdict ${verdict in ORDER ? verdict : "unknown"}`, id, text: VERDICTS[verdict] ?? verdict }
-  );
+function badge(verdict, text = VERDICTS[verdict] ?? verdict, id = null) {
+  return make("span", { class: `verdict ${verdict in ORDER ? verdict : "unknown"}`, id, text });
+}
+
+/** The verdict of all checks together, which is that of the worst. */
+export function verdictOfAll(verdict, id = null) {
+  const text = VERDICTS[verdict] ?? verdict;
+  return badge(verdict, verdict === "pass" ? `all checks: ${text}` : `worst of all checks: ${text}`, id);
 }
 
 /** Checks as a list, the worst first. */
@@ -29,8 +34,8 @@ export function checksList(checks, id) {
       "li", { data: { check: check.name } }, badge(check.verdict),
       make(
         "div", {}, make("strong", { text: check.unit ? `${check.name}, ${check.unit}` : check.name }),
-        make("p", { text: check.sentence }),
-        check.remedy && check.verdict !== "pass" ? make("p", { class: "muted", text: check.remedy }) : null,
+        make("p", { text: prose(check.sentence) }),
+        check.remedy && check.verdict !== "pass" ? make("p", { class: "muted", text: prose(check.remedy) }) : null,
       ),
     )),
   );
@@ -49,7 +54,7 @@ export function checksBeside(current, open) {
       const wrong = checks.filter((check) => check.verdict !== "pass");
       put(
         place,
-        make("div", { class: "row between" }, make("h2", { text: "Checks of the fit" }), badge(verdict)),
+        make("div", { class: "row between" }, make("h2", { text: "Checks of the fit" }), verdictOfAll(verdict)),
         wrong.length
           ? make(
             "ul",

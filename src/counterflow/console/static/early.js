@@ -9,5 +9,8 @@ window.counterflowEarly = (async () => {
   const seats = await ask("/api/seats");
   const told = location.hash.length > 1 ? JSON.parse(decodeURIComponent(location.hash.slice(1))).seat : null;
   const seat = seats.seats.some((one) => one.id === told) ? told : seats.first;
-  return { seats, seat, plant: await ask(`/api/seats/${encodeURIComponent(seat)}/plant`) };
+  const place = `/api/seats/${encodeURIComponent(seat)}`;
+  const plant = await ask(`${place}/plant`);
+  const graph = plant.questions.graph?.allowed === false ? null : ask(`${place}/graph`).catch(() => null);
+  return { seats, seat, plant, graph };
 })().catch(() => null);

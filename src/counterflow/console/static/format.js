@@ -21,6 +21,13 @@ export function number(value, digits = null, sign = false) {
   return text.replace("-", "−");
 }
 
+/** A sentence as the page writes it: a true minus before figures, arrows as arrows; names keep their hyphens. */
+export function prose(text) {
+  return String(text).replace(/(^|[\s([=:])-(?=\.?\d)/g, "$1−").replace(/(\de)-(?=\d)/g, "$1−").replaceAll(
+    " -> ", " → "
+  );
+}
+
 /** A number as the user gave it. */
 export function exact(value, sign = false) {
   const text = String(Number(Number(value).toPrecision(10))).replace("-", "−");
@@ -50,6 +57,11 @@ export function span(steps, clock) {
   const amount = Number((steps * clock.step).toPrecision(6));
   const unit = clock.unit === "steps" && amount === 1 ? "step" : clock.unit;
   return `${amount} ${unit}`;
+}
+
+/** The title of an axis of time: "at time (min)", "row". */
+export function timeTitle(clock, what) {
+  return clock.unit === "steps" ? what.replace("time", "steps").replace("at steps", "row") : `${what} (${clock.unit})`;
 }
 
 /** A row as a point in time: "minute 12", "row 12". */

@@ -5,6 +5,8 @@ import { number } from "./format.js";
 const KINDS = { direct: "direct", "through others": "through", "not determined": "unknown", "none found": "none" };
 
 const CROWD = 30; // arrows; beyond, only those of picked causes stand out
+const PICKED = 4; // causes whose arrows can be told apart
+const MANY = 6; // units; beyond, the small graph is about those that are asked about
 
 /** What is known of one influence, as text. */
 export function edgeText(edge) {
@@ -26,10 +28,10 @@ export function chance(value) {
  * @param {object} given units, edges (null: not available), reason (why there are none), causes (names), effect
  *   (name or null),
  *   words ({cause, effect}: what those are called), strength ("direct" | "total"), pick(name) or null,
- *   refusal(unit) -> "" or why not, large, note (element for texts)
+ *   refusal(unit) -> "" or why not, large, whole (all arrows count alike, however many), note (element for texts)
  */
 export function drawGraph(host, given) {
-  const { units, edges, causes, effect, words, strength, pick, refusal, large, note } = given;
+  const { units, edges, causes, effect, words, strength, pick, refusal, large, whole = false, note } = given;
   const wide = large ? 760 : 380;
   const high = (large ? 440 : 214) + Math.max(0, units.length - 8) * (large ? 26 : 20);
   const places = layout(units.map((unit) => unit.name), wide, high, large);
@@ -53,12 +55,15 @@ export function drawGraph(host, given) {
     if (note) note.textContent = text;
   };
   // the strong ones are drawn last, those of a picked cause above all
-  const rank = (edge) => (causes.includes(edge.cause) ? 10 : 0) + measure(edge) / most;
+  // with many picked, as levers are at first, it is about the affected unit alone
+  const about = (name) => name === effect || (causes.length <= PICKED && causes.includes(name));
+  const faint = (edge) => !whole && units.length > MANY && !about(edge.cause) && !about(edge.effect);
+  const rank = (edge) => (faint(edge) ? -10 : 0) + (causes.includes(edge.cause) ? 10 : 0) + measure(edge) / most;
   for (const edge of [...shown].sort((a, b) => rank(a) - rank(b))) {
     const width = edge.kind === "not determined" ? 1.4 : 1.2 + (large ? 6 : 4.2) * Math.sqrt(measure(edge) / most);
-    image.append(
-      arrow(edge, places.get(edge.cause), places.get(edge.effect), width, causes.includes(edge.cause), large, tell)
-    );
+    const lively = causes.includes(edge.cause) && edge.kind !== "not determined";
+    const look = faint(edge) ? " faint" : lively ? " lively" : "";
+    image.append(arrow(edge, places.get(edge.cause), places.get(edge.effect), width, look, large, tell));
   }
   for (const unit of units) image.append(
     node(unit, places.get(unit.name), { causes, effect, words, pick, why: refusal ? refusal(unit) : "", tell, large })
@@ -93,7 +98,7 @@ function layout(names, wide, high, large) {
   return places;
 }
 
-function arrow(edge, from, to, width, lively, large, tell) {
+function arrow(edge, from, to, width, look, large, tell) {
   const [a, c, b] = [[from.x, from.y], bend(from, to), [to.x, to.y]];
   const at = (t) => [0, 1].map((i) => (1 - t) ** 2 * a[i] + 2 * t * (1 - t) * c[i] + t * t * b[i]);
   const outside = (p, box, gap) => Math.abs(p[0] - box.x) > box.w / 2 + gap || Math.abs(p[1] - box.y) > box.h / 2 + gap;
@@ -112,13 +117,14 @@ function arrow(edge, from, to, width, lively, large, tell) {
   const text = (points) => points.map((point) => point.map((v) => v.toFixed(1)).join(",")).join(" ");
   const words = edgeText(edge);
   const group = draw("g", {
-    class: `edge ${KINDS[edge.kind]}${lively && edge.kind !== "not determined" ? " lively" : ""}`,
+    class: `edge ${KINDS[edge.kind]}${look}`,
     data: { edge: `${edge.cause}→${edge.effect}` }, role: "img", "aria-label": words, tabindex: large ? 0 : null,
     on: { mouseenter: () => tell(words), focus: () => tell(words), click: () => tell(words) },
   });
   group.append(
     draw("title", { text: words }),
-    draw("polyline", { points: text(line), class: "grip" }),
+    draw("polyline", { points: text([...line, p]), class: "grip" }),
+    draw("polyline", { points: text([...line, p]), class: "casing" }), // with the grip: a ring when it has the focus
     draw("polyline", { points: text(line), class: "shaft", "stroke-width": width.toFixed(2) }),
     draw(
       "polygon",
@@ -158,11 +164,14 @@ function node(unit, place, { causes, effect, words, pick, why, tell, large }) {
   const name = unit.name.length > place.longest ? `${unit.name.slice(0, place.longest - 1)}…` : unit.name;
   group.append(
     draw("title", { text: why && pick ? `${unit.name}: ${why}` : unit.name }),
-    draw("rect", { x: -place.w / 2, y: -place.h / 2, width: place.w, height: place.h, rx: 6 }),
+    draw("rect", {
+      class: "ring", x: -place.w / 2 - 4, y: -place.h / 2 - 4, width: place.w + 8, height: place.h + 8, rx: 9
+    }),
+    draw("rect", { class: "box", x: -place.w / 2, y: -place.h / 2, width: place.w, height: place.h, rx: 6 }),
     draw("text", { "text-anchor": "middle", dy: "0.35em", "font-size": place.size, text: name }),
   );
   const tags = [affected ? words.effect : unit.own ? "own" : "", cause ? words.cause : ""].filter(Boolean).join(" · ");
-  const beside = place.above ? -place.h / 2 - (large ? 6 : 5) : place.h / 2 + (large ? 15 : 12);
+  const beside = place.above ? -place.h / 2 - 9 : place.h / 2 + (large ? 18 : 16);
   if (tags) group.append(
     draw("text", { class: "role", "text-anchor": "middle", y: beside, "font-size": large ? 12 : 10, text: tags })
   );

@@ -5,9 +5,10 @@ import { drawGraph, edgesTable, legend, strengthChoice } from "./graph.js";
 import { refusal } from "./causes.js";
 import { plotly } from "./plots.js";
 import { startTheme } from "./theme.js";
-import { startActions } from "./actions.js";
+import { offer, startActions } from "./actions.js";
 import { forgetLogs } from "./window.js";
 import { checksBeside } from "./checks.js";
+import { LeftOut } from "./told.js";
 import * as link from "./link.js";
 import * as view from "./answer.js";
 import { effect } from "./tabs/effect.js";
@@ -22,7 +23,14 @@ const TITLES = {
   effect: "What if", past: "Would have been", explain: "Explain", restore: "Restore", forecast: "Forecast",
   influence: "Influence & training"
 };
-const GRAPH_WAIT = 400; // ms the first question waits for the graph, to begin with the strongest cause
+const GRAPH_WAIT = 2000; // ms the first question waits for the graph, to begin with the strongest cause
+const TOKENS = {
+  "no-token": ["No token", "This console asks for a token: open the address that it printed."],
+  "wrong-token": [
+    "Wrong token", "This token is not the console's: open the address that it printed when it started, which holds it."
+  ],
+  expired: ["Token expired", "Token expired: start the console again and open the address it prints."],
+};
 
 const isKind = (name) => name !== null && Object.hasOwn(TITLES, name);
 
@@ -52,7 +60,7 @@ const send = latestOnly(
       return;
     }
     try {
-      view.fresh(answer);
+      view.fresh(answer, current.plant.assumptions ?? []);
       const drawing = TABS[ask].show(answer, current.questions[ask], context); // at first a sketch
       if (!window.Plotly) requestAnimationFrame(() => performance.mark("counterflow-sketched"));
       if (!(await drawing)) return;
@@ -83,7 +91,7 @@ const context = {
   toggle,
   open(next, question) {
     link.settle();
-    if (TABS[next]) current.questions[next] = TABS[next].fit(question, current.plant);
+    if (TABS[next]) current.questions[next] = fitted(next, question, current.plant);
     choose(next, true);
     byId("panel").focus();
   },
@@ -99,7 +107,8 @@ function changed(when = performance.now()) {
   if (body === null) {
     latestDrawn = asked;
     byId("answer").setAttribute("aria-busy", "false");
-    view.hint(TABS[ask].missing);
+    const { missing } = TABS[ask];
+    view.hint(typeof missing === "function" ? missing(question) : missing);
     return;
   }
   link.follow({ seat: current.seat, ask, question: body });
@@ -161,6 +170,7 @@ function choose(next, step) {
   byId("refused").hidden = may;
   byId("window-place").hidden = true;
   view.empty();
+  offer(ask);
   document.title = `${TITLES[ask]} · ${seats.title || "Counterflow"}`;
   if (!may) {
     put(
@@ -218,9 +228,10 @@ async function sit(seat, told, step) {
   byId("seat").value = seat;
   byId("loading").hidden = false;
   let plant;
+  const soon = early?.seat === seat ? early : null;
+  early = null; // a seat that is taken later is asked about again
   try {
-    plant = early?.seat === seat ? early.plant : await get(seatPath(seat, "plant"));
-    early = null; // a seat that is taken later is asked about again
+    plant = soon?.plant ?? (await get(seatPath(seat, "plant")));
   } catch (problem) {
     byId("loading").hidden = true;
     byId("workspace").hidden = true;
@@ -241,8 +252,8 @@ async function sit(seat, told, step) {
   forgetLogs();
   buildTabs();
   const kind = told && isKind(told.ask) ? told.ask : ask;
-  const coming = fetchGraph(mine);
-  if (told?.question && TABS[kind]) mine.questions[kind] = TABS[kind].fit(told.question, plant);
+  const coming = fetchGraph(mine, soon?.graph ?? null);
+  if (told?.question && TABS[kind]) mine.questions[kind] = fitted(kind, told.question, plant);
   else await Promise.race([coming, new Promise((resolve) => setTimeout(resolve, GRAPH_WAIT))]);
   if (current !== mine) return;
   byId("loading").hidden = true;
@@ -256,12 +267,20 @@ async function sit(seat, told, step) {
   }
 }
 
-async function fetchGraph(mine) {
+/** A question of a link as one of this plant; what is left out of it is said. */
+function fitted(kind, question, plant) {
+  const left = new LeftOut();
+  const found = TABS[kind].fit(question ?? {}, plant, left);
+  for (const sentence of left.sentences()) notice(sentence);
+  return found;
+}
+
+async function fetchGraph(mine, soon) {
   const { allowed: may, reason } = mine.plant.questions.graph ?? { allowed: true, reason: "" };
   mine.graphReason = may ? "The graph of influences is on its way." : reason;
   if (!may) return;
   try {
-    mine.graph = await get(seatPath(mine.seat, "graph"));
+    mine.graph = (await soon) ?? (await get(seatPath(mine.seat, "graph")));
   } catch (problem) {
     mine.graphReason = problem.message;
   }
@@ -279,7 +298,7 @@ function graphText({ graph }) {
 /** The link in the address, or the first seat. */
 async function follow(step = false) {
   let told = null;
-  byId("notice").hidden = true;
+  unnotice();
   try {
     told = link.read();
   } catch (problem) {
@@ -290,17 +309,26 @@ async function follow(step = false) {
     notice(`The link is of a seat this console does not offer (${seat}); this is ${seats.first}.`);
     [seat, told] = [seats.first, null];
   }
+  if (told !== null && told.ask !== null && !isKind(told.ask)) {
+    notice(`The link asks a kind of question that this page does not know ("${told.ask.slice(0, 60)}").`);
+    told = { ...told, ask: null, question: null };
+  }
   if (current?.seat === seat && told) {
     byId("seat").value = seat;
     const kind = isKind(told.ask) ? told.ask : "effect";
-    if (told.question && TABS[kind]) current.questions[kind] = TABS[kind].fit(told.question, current.plant);
+    if (told.question && TABS[kind]) current.questions[kind] = fitted(kind, told.question, current.plant);
     choose(kind, step);
   } else await sit(seat, told, step);
 }
 
 function notice(text) {
-  byId("notice").textContent = text;
+  byId("notice").append(make("div", { text }));
   byId("notice").hidden = false;
+}
+
+function unnotice() {
+  put(byId("notice"));
+  byId("notice").hidden = true;
 }
 
 async function start() {
@@ -320,10 +348,20 @@ async function start() {
   await follow();
 }
 
+/** Whether this is still the console that the page is of; if another one answers here now, the page begins again. */
+async function sameConsole() {
+  const { started } = await get("/api/seats");
+  if (!started || !seats.started || started === seats.started) return true;
+  link.settle(); // the question stays in the address
+  location.reload();
+  return false;
+}
+
 function connection(state) {
-  const texts = { connected: "Connected", gone: "No answer", expired: "Token expired" };
-  byId("connection").textContent = texts[state];
-  byId("connection").className = `connection ${state}`;
+  const texts = { connected: "Connected", gone: "No answer" };
+  const [short, long] = TOKENS[state] ?? [texts[state], ""];
+  byId("connection").textContent = short;
+  byId("connection").className = `connection ${TOKENS[state] ? "expired" : state}`;
   const banner = byId("banner");
   banner.hidden = state === "connected";
   if (state === "gone") put(
@@ -331,12 +369,16 @@ function connection(state) {
     "The console's server does not answer; trying again. ",
     make("button", { type: "button", id: "retry", text: "Try now", on: { click: tryAgain } })
   );
-  if (state === "expired") put(banner, "Token expired: start the console again and open the address it prints.");
-  if (state !== "connected") return;
-  if (seats === null) start().catch(() => {});
-  else if (current === null) follow();
-  else if (ask === "influence") influence(context);
-  else changed();
+  else put(banner, long);
+  if (state === "connected") connected().catch(() => {}); // what goes wrong is another state of the connection
+}
+
+async function connected() {
+  if (seats === null) return start();
+  if (!(await sameConsole())) return undefined;
+  if (current === null) return follow();
+  if (ask === "influence") return influence(context);
+  return changed();
 }
 
 onConnection(connection);
@@ -344,6 +386,7 @@ startTheme();
 startActions(questionNow);
 byId("seat").addEventListener("change", (event) => {
   link.settle();
+  unnotice();
   sit(event.target.value, null, true);
 });
 byId("skip").addEventListener("click", (event) => {
@@ -351,7 +394,9 @@ byId("skip").addEventListener("click", (event) => {
   byId("panel").focus();
 });
 addEventListener("popstate", () => seats && follow());
-setInterval(() => document.visibilityState === "visible" && seats && get("/api/seats").catch(() => {}), 10_000);
+const look = () => document.visibilityState === "visible" && seats && sameConsole().catch(() => {});
+setInterval(look, 10_000);
+document.addEventListener("visibilitychange", look);
 start().catch((problem) => {
   byId("loading").hidden = true;
   if (!(problem instanceof Gone) && problem.status !== 401) notice(problem.message);

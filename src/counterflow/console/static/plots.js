@@ -1,5 +1,6 @@
 // Drawing with plotly.js. The library is large: it is fetched after the first answer is on the screen, as a sketch.
 import { sketch } from "./sketch.js";
+import { tidy } from "./format.js";
 
 let library = null;
 
@@ -63,6 +64,8 @@ export function forgetColours() {
   palette = null;
 }
 
+const FEW = 3; // points of a line that are marked
+
 const LINES = {
   change: { colour: "--blue", width: 2 },
   counterfactual: { colour: "--vermilion", width: 2 },
@@ -111,9 +114,10 @@ function frame(height, width, margin) {
 /**
  * Small multiples: one panel a channel, in one or two columns.
  * @param {object[]} panels {title, x, lines: [{role, name, x?, y}], band: {role, x?, lower, upper} or null, zero}
- * @param {object} given width (pixels of the place), xTitle, marks ([x] drawn as vertical lines), revision
+ * @param {object} given width (pixels of the place), xTitle, band (what the shade is, for pictures), marks ([x] drawn
+ *   as vertical lines), revision
  */
-export function panelsFigure(panels, { width, xTitle, marks = [], revision = "keep" }) {
+export function panelsFigure(panels, { width, xTitle, band = null, marks = [], revision = "keep" }) {
   const columns = panels.length > 1 && width >= 560 ? 2 : 1;
   const rows = Math.ceil(panels.length / columns);
   const each = panels.length === 1 ? 296 : rows === 1 ? 262 : columns === 2 ? 172 : 160;
@@ -175,18 +179,26 @@ export function panelsFigure(panels, { width, xTitle, marks = [], revision = "ke
       y1: 1,
       line: { color: colour("--plot-zero"), width: 1, dash: "dot" }
     });
-    data.push(...tracesOf(panel, `x${xTag}`, `y${tag}`));
+    data.push(...tracesOf(panel, `x${xTag}`, `y${tag}`, band));
   });
   return { data, layout };
 }
 
-function tracesOf(panel, xaxis, yaxis) {
+/** How points are joined; a few are marked too, since a line through one of them is nothing to see. */
+function joined(x, shade) {
+  return x.length > FEW ? { mode: "lines" } : { mode: "lines+markers", marker: { size: 7, color: shade } };
+}
+
+function tracesOf(panel, xaxis, yaxis, band) {
   const on = { type: "scatter", mode: "lines", xaxis, yaxis };
   const traces = [];
   if (panel.band) {
     const { role, lower, upper, x = panel.x } = panel.band;
     const shade = colour(LINES[role].colour, 0.18);
-    const edge = { line: { width: 0, color: shade }, fillcolor: shade, hoverinfo: "skip", showlegend: false };
+    const edge = {
+      line: { width: x.length > 1 ? 0 : 10, color: shade }, fillcolor: shade, hoverinfo: "skip", showlegend: false,
+      meta: band
+    };
     if (lower.includes(null) || upper.includes(null)) traces.push(
       { ...on, ...edge, x, y: lower, name: "lower" }, { ...on, ...edge, x, y: upper, name: "band", fill: "tonexty" }
     );
@@ -197,9 +209,10 @@ function tracesOf(panel, xaxis, yaxis) {
   }
   for (const { role, name, y, x = panel.x } of panel.lines) {
     const { colour: shade, width, dash = "solid" } = LINES[role];
-    traces.push(
-      { ...on, x, y, name: plain(name), line: { color: colour(shade), width, dash }, showlegend: yaxis === "y" }
-    );
+    const marked = role === "target" ? {} : joined(x, colour(shade));
+    traces.push({
+      ...on, ...marked, x, y, name: plain(name), line: { color: colour(shade), width, dash }, showlegend: yaxis === "y"
+    });
   }
   return traces;
 }
@@ -209,8 +222,9 @@ function tracesOf(panel, xaxis, yaxis) {
  * @param {object} given x, shares ([{label, values}]), sum, sumName, title, width, xTitle
  */
 export function stackFigure({ x, shares, sum, sumName, title, width, xTitle }) {
-  const layout = { ...frame(360, width, { l: 52, r: 20, t: 26, b: 42 }), annotations: [] };
+  const layout = { ...frame(360, width, { l: 52, r: 20, t: 26, b: 42 }), annotations: [], barmode: "relative" };
   layout.xaxis = axis({ title: { text: plain(xTitle), standoff: 6, font: { size: 11 } } });
+  if (x.length === 1) Object.assign(layout.xaxis, { range: [x[0] - 1, x[0] + 1], nticks: 3 });
   layout.yaxis = axis({ zeroline: true, nticks: 7, tickformat: "~g", hoverformat: ".3~g" });
   layout.annotations.push({
     text: plain(title),
@@ -227,6 +241,12 @@ export function stackFigure({ x, shares, sum, sumName, title, width, xTitle }) {
   const data = [];
   shares.forEach(({ label, values }, index) => {
     const shade = colour(areaColour(index));
+    if (x.length === 1) { // areas need two
+      data.push({
+        type: "bar", x, y: values, name: plain(label), marker: { color: shade }, width: 0.5, showlegend: true
+      });
+      return;
+    }
     const on = {
       type: "scatter", mode: "lines", x, line: { width: 0, color: shade }, fillcolor: shade,
       legendgroup: String(index), hoverinfo: "skip"
@@ -248,7 +268,7 @@ export function stackFigure({ x, shares, sum, sumName, title, width, xTitle }) {
   });
   data.push({
     type: "scatter",
-    mode: "lines",
+    ...joined(x, colour("--ink")),
     x,
     y: sum,
     name: plain(sumName),
@@ -258,21 +278,33 @@ export function stackFigure({ x, shares, sum, sumName, title, width, xTitle }) {
   return { data, layout };
 }
 
-/** A logarithmic axis with about four ticks. */
+/** A logarithmic axis with about four ticks; where it spans little, at the round numbers of a linear one. */
 function decades(series) {
   const values = series.flatMap((one) => one.values).filter((value) => value !== null);
-  const wide = Math.log10(
-    values.reduce((a, b) => Math.max(a, b), 0) / values.reduce((a, b) => Math.min(a, b), Infinity)
-  );
-  return { type: "log", dtick: wide < 1.2 ? "D2" : Math.max(1, Math.round(wide / 4)) };
+  const [low, high] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), 0)];
+  const wide = Math.log10(high / low);
+  if (wide > 2.2) return { type: "log", dtick: Math.max(1, Math.round(wide / 4)) };
+  if (wide > 0.8) return { type: "log", dtick: "D2" };
+  const step = tidy((high - low) / 6);
+  const ticks = [];
+  if (high > low) for (let k = Math.ceil(low / step); k * step <= high; k += 1) ticks.push(k * step);
+  else ticks.push(low);
+  const tickvals = ticks.map((tick) => Number(tick.toPrecision(12)));
+  return {
+    type: "log", tickmode: "array", tickvals, ticktext: tickvals.map((tick) => String(tick).replace("-", "−"))
+  };
 }
 
 /** Lines over rounds on a logarithmic axis. */
 export function curvesFigure(series, { width, title }) {
   const positive = series.every((one) => one.values.every((value) => value === null || value > 0));
   const layout = { ...frame(190, width, { l: 52, r: 20, t: 24, b: 36 }), annotations: [], hovermode: "closest" };
+  const rounds = Math.max(...series.map((one) => one.values.length));
   layout.xaxis = axis({ title: { text: "round", standoff: 4, font: { size: 11 } } });
-  layout.yaxis = axis({ ...(positive ? decades(series) : { nticks: 5 }), tickformat: "~g", hoverformat: ".3~g" });
+  if (rounds < 10) layout.xaxis.dtick = 1;
+  layout.yaxis = axis({
+    ...(positive ? decades(series) : { nticks: 5 }), tickformat: "~g", hoverformat: ".4~g", automargin: true
+  });
   layout.annotations.push({
     text: plain(title),
     showarrow: false,
@@ -289,7 +321,7 @@ export function curvesFigure(series, { width, title }) {
     (one, index) => (
       {
         type: "scatter",
-        mode: one.values.length === 1 ? "markers" : "lines",
+        ...joined(one.values, colour(areaColour(index))),
         x: one.values.map((_, k) => k + 1),
         y: one.values,
         name: plain(one.label),
@@ -330,7 +362,9 @@ export function clear(element) {
 /** What is drawn, as a PNG with its sentence and a legend: a data address. */
 export async function picture(element, sentence) {
   const Plotly = await plotly();
-  const { data, layout } = element.wanted();
+  const { data: drawn, layout } = element.wanted();
+  const band = drawn.findIndex((trace) => trace.name === "band" && trace.meta);
+  const data = drawn.map((trace, k) => (k === band ? { ...trace, name: plain(trace.meta), showlegend: true } : trace));
   const wide = 1200;
   const words = wrap(sentence, 130);
   const head = 34 + 20 * words.length;

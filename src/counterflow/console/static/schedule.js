@@ -63,9 +63,9 @@ export function preview(host, changes, horizon, clock) {
   );
 }
 
-/** Rows of a CSV text as arrays of cells; quotes as usual; comma, semicolon or tab. */
+/** {rows, comma}: rows of a CSV text as arrays of cells; quotes as usual; comma, semicolon or tab. */
 function rowsOf(text) {
-  const first = text.slice(0, text.search(/\r?\n|$/));
+  const first = text.slice(0, text.search(/\r?\n|$/)).replace(/"[^"]*"/g, "");
   const comma = [",", ";", "\t"].map((mark) => [first.split(mark).length, mark]).sort((a, b) => b[0] - a[0])[0][1];
   const rows = [];
   let row = [];
@@ -91,7 +91,13 @@ function rowsOf(text) {
     } else if (sign !== "\r") cell += sign;
   }
   if (cell !== "" || row.length) rows.push([...row, cell]);
-  return rows.filter((cells) => cells.some((one) => one.trim() !== ""));
+  return { rows: rows.filter((cells) => cells.some((one) => one.trim() !== "")), comma };
+}
+
+/** A number of a file; between semicolons also with a decimal comma. NaN if it is none. */
+function numberOf(text, comma) {
+  const point = comma === ";" && /^[+-]?\d*,\d+(e[+-]?\d+)?$/i.test(text) ? text.replace(",", ".") : text;
+  return point === "" ? NaN : Number(point);
 }
 
 /**
@@ -99,10 +105,16 @@ function rowsOf(text) {
  * Throws an Error that names the row and the column.
  */
 export function changesFromCsv(text, units) {
-  const [header, ...rows] = rowsOf(text.replace(/^\uFEFF/, ""));
+  const { rows: [header, ...rows], comma } = rowsOf(text.replace(/^\uFEFF/, ""));
   if (!header) throw new Error("The file is empty: its first row names the inputs.");
   if (!rows.length) throw new Error("The file has a header but no rows: one row a step is needed.");
   if (rows.length > MOST) throw new Error(`The file has ${rows.length} rows; at most ${MOST} are read.`);
+  rows.forEach((cells, row) => {
+    if (cells.slice(header.length).some((cell) => cell.trim() !== "")) throw new Error(
+      `Row ${row + 2} has ${cells.length} cells, the header ${header.length}. Decimal commas need semicolons between `
+        + "columns; a single column needs decimal points."
+    );
+  });
   const inputs = units.flatMap((unit) => unit.inputs.map((input) => ({ unit: unit.name, input })));
   const known = inputs.map(({ unit, input }) => `${unit}.${input.name}`);
   const taken = new Set();
@@ -123,8 +135,8 @@ export function changesFromCsv(text, units) {
     taken.add(key);
     const values = rows.map((cells, row) => {
       const said = (cells[column] ?? "").trim();
-      const value = Number(said);
-      if (said === "" || !Number.isFinite(value)) throw new Error(
+      const value = numberOf(said, comma);
+      if (!Number.isFinite(value)) throw new Error(
         `Row ${row + 2}, column ${column + 1} (${title}): "${said}" is not a number.`
       );
       return value;

@@ -70,7 +70,10 @@ function panel(image, traces, xaxis, yaxis, margin, inner, layout) {
       image.append(draw("polygon", { points: [...line.flat(), ...under].join(" "), fill: trace.fillcolor }));
     } else if (trace.fill === "toself") {
       image.append(draw("polygon", { points: line.flat().join(" "), fill: trace.fillcolor }));
-    } else if (trace.line.width > 0) {
+    } else if (trace.line?.width > 0) {
+      if (trace.mode === "lines+markers") for (const [x, y] of line.flat().map((at) => at.split(","))) image.append(
+        draw("circle", { cx: x, cy: y, r: 3.5, fill: trace.line.color })
+      );
       for (const part of line) image.append(
         draw(
           "polyline",

@@ -35,17 +35,19 @@ function round(value) {
   return Number(value.toPrecision(12));
 }
 
-/** What a value means and whether anybody has seen it: {text, warning}. */
-export function reading(input, kind, value) {
+/** What a value means and whether anybody has seen it: {text, warning}. past: what the input was is not told. */
+export function reading(input, kind, value, past = false) {
   const unit = input.measured_in;
   const [lowest, highest] = input.limits ?? [null, null];
   const seen = input.seen ?? null;
   if (kind === "set" && value === null) {
+    if (past) return { text: "as it was", warning: "" };
     return { text: known(input.last) ? `held at ${quantity(number(input.last), unit)}` : "as it is", warning: "" };
   }
   const placed = kind === "set" ? value : kind === "change" && known(input.last) ? input.last + value : null;
   let text = "";
-  if (kind === "set") text = known(input.last)
+  if (kind === "set" && past) text = `set to ${quantity(exact(value), unit)}`;
+  else if (kind === "set") text = known(input.last)
     ? `${exact(value)} in place of ${quantity(number(input.last), unit)}`
     : quantity(exact(value), unit);
   else if (placed !== null) text = value === 0
@@ -74,9 +76,9 @@ export function reading(input, kind, value) {
 /**
  * The control.
  * @param {object} options unit (name), input (of the plant), kind ("change" | "add" | "set"), value (null: untouched),
- *   kinds ([kind, text] pairs to choose from, or null), onInput(value, time), onKind(kind)
+ *   kinds ([kind, text] pairs to choose from, or null), past (not from now on), onInput(value, time), onKind(kind)
  */
-export function inputControl({ unit, input, kind, value, kinds = null, onInput, onKind = null }) {
+export function inputControl({ unit, input, kind, value, kinds = null, past = false, onInput, onKind = null }) {
   const name = `${unit}.${input.name}`;
   const id = freshId("input");
   const { low, high, step } = rangeOf(input, kind);
@@ -119,7 +121,7 @@ export function inputControl({ unit, input, kind, value, kinds = null, onInput, 
     return String(Number(Number(shown).toPrecision(10)));
   }
   function say(current) {
-    const { text, warning } = reading(input, kind, kind === "set" ? current : current ?? 0);
+    const { text, warning } = reading(input, kind, kind === "set" ? current : current ?? 0, past);
     says.textContent = text;
     warns.textContent = warning;
     range.setAttribute("aria-valuetext", warning ? `${text}, ${warning}` : text);
@@ -161,7 +163,9 @@ export function inputControl({ unit, input, kind, value, kinds = null, onInput, 
     for (const limit of shift !== null ? input.limits ?? [] : []) if (known(limit)) track.append(
       make("span", { class: "limit", style: { left: place(limit - shift) } })
     );
-    track.append(make("span", { class: "rest", style: { left: place(kind === "set" ? rest : 0) } }));
+    if (kind !== "set" || !past) track.append(
+      make("span", { class: "rest", style: { left: place(kind === "set" ? rest : 0) } })
+    );
   }
   marks();
   say(value);

@@ -2,7 +2,9 @@
 import { get, seatPath } from "./api.js";
 import { byId, make, numberField, put, select } from "./dom.js";
 import { colour, panelsFigure, plain, show } from "./plots.js";
-import { quantity } from "./format.js";
+import { quantity, timeTitle } from "./format.js";
+
+export const BACKWARDS = "The window ends before it begins: move one of its ends.";
 
 const fetched = new Map(); // seat and channel -> log
 
@@ -28,19 +30,20 @@ export function windowPicker(context, question, changed) {
   place.hidden = false;
   if (!channels.includes(context.logChannel)) context.logChannel = channels[0] ?? null;
   const known = plant.rows !== null && plant.rows !== undefined;
-  const limit = known ? { max: plant.rows * step } : {};
+  const limit = known ? { max: timeOf(plant.rows - 1, step) } : {};
   const from = numberField(
     "window-start",
-    question.start * step,
+    timeOf(question.start, step),
     (value, when) => move({ start: Math.round(value / step) }, when),
     { min: 0, step, ...limit }
   );
   const to = numberField(
     "window-stop",
-    question.stop * step,
-    (value, when) => move({ stop: Math.round(value / step) }, when),
+    timeOf(question.stop - 1, step), // both ends belong to the window, as in the sentence
+    (value, when) => move({ stop: Math.round(value / step) + 1 }, when),
     { min: 0, step, ...limit }
   );
+  const rows = make("span", { class: "muted", id: "window-rows" });
   const element = make(
     "div", { id: "log-plot", class: "plot", role: "img", "aria-label": "Own measurements; drag to pick the window" }
   );
@@ -49,8 +52,13 @@ export function windowPicker(context, question, changed) {
     Object.assign(question, change);
     const wrong = question.stop <= question.start;
     for (const one of [from, to]) one.setAttribute("aria-invalid", String(wrong));
+    tellRows();
     outline();
-    if (!wrong) changed(when);
+    changed(when);
+  }
+  function tellRows() {
+    const { start, stop } = question;
+    rows.textContent = step === 1 || stop <= start ? "" : `Rows ${start} to ${stop - 1}.`;
   }
   async function drawLog() {
     const channel = context.logChannel;
@@ -74,9 +82,11 @@ export function windowPicker(context, question, changed) {
       element.on("plotly_selected", (event) => {
         if (!event?.range?.x) return;
         const [left, right] = event.range.x.map((x) => Math.round(x / step));
-        const [start, stop] = [Math.max(0, left), Math.min(known ? plant.rows : right, Math.max(right, left + 1))];
-        from.value = start * step;
-        to.value = stop * step;
+        const last = known ? plant.rows - 1 : Infinity;
+        const start = Math.min(Math.max(0, left), last);
+        const stop = Math.min(Math.max(right, start), last) + 1;
+        from.value = timeOf(start, step);
+        to.value = timeOf(stop - 1, step);
         move({ start, stop }, performance.now());
       });
     }
@@ -108,9 +118,10 @@ export function windowPicker(context, question, changed) {
       make(
         "div",
         { class: "field short" },
-        make("label", { for: "window-stop", text: `to (${unit === "steps" ? "row" : unit})` }),
+        make("label", { for: "window-stop", text: `to, included (${unit === "steps" ? "row" : unit})` }),
         to
       ),
+      rows,
       make(
         "span",
         {
@@ -121,7 +132,13 @@ export function windowPicker(context, question, changed) {
     ),
     element,
   );
+  tellRows();
   drawLog();
+}
+
+/** The time of a row, without the dust of binary fractions. */
+function timeOf(row, step) {
+  return Number((row * step).toPrecision(12));
 }
 
 function figure(log, question, clock, width) {
@@ -135,16 +152,16 @@ function figure(log, question, clock, width) {
     lines: [{ role: "factual", name: log.channel, y: middle }],
     band: thick ? { role: "factual", lower: log.low, upper: log.high } : null
   };
-  const { data, layout } = panelsFigure([panel], { width, xTitle: "" });
+  const { data, layout } = panelsFigure([panel], { width, xTitle: timeTitle(clock, "at time") });
   data.at(-1).line.width = thick ? 0.8 : 1;
   Object.assign(
     layout,
     {
-      height: 132, margin: { l: 52, r: 18, t: 0, b: 22 }, dragmode: "select", selectdirection: "h", hovermode: "x",
+      height: 150, margin: { l: 52, r: 18, t: 0, b: 38 }, dragmode: "select", selectdirection: "h", hovermode: "x",
       selections: [], uirevision: `log ${log.channel}`, selectionrevision: Math.random()
     }
   );
-  Object.assign(layout.xaxis, { title: undefined, fixedrange: true });
+  layout.xaxis.fixedrange = true;
   Object.assign(layout.yaxis, { domain: [0, 0.84], nticks: 3, fixedrange: true });
   layout.annotations[0].text = plain(title);
   layout.annotations[0].y = 1;
@@ -155,7 +172,7 @@ function figure(log, question, clock, width) {
       xref: "x",
       yref: "paper",
       x0: question.start * clock.step,
-      x1: question.stop * clock.step,
+      x1: Math.max(question.start, question.stop - 1) * clock.step,
       y0: 0,
       y1: 0.84,
       fillcolor: colour("--orange", 0.22),

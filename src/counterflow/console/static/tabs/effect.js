@@ -3,13 +3,15 @@ import { byId, choices, make, numberField, field, put } from "../dom.js";
 import { possibleCauses, causeGroups } from "../causes.js";
 import { inputControl } from "../sliders.js";
 import { changesFromCsv, isZero, preview } from "../schedule.js";
-import { percent, span, tidy } from "../format.js";
+import { span, tidy, timeTitle } from "../format.js";
 import { post, seatPath } from "../api.js";
+import * as reading from "../told.js";
 import * as view from "../answer.js";
 import * as parts from "./parts.js";
 
 const SHAPES = [["step", "Step"], ["pulse", "Pulse"], ["ramp", "Ramp"], ["series", "File"]];
 const MANY = 6; // units told apart under "through whom"
+const LITTLE = 0.01; // of the largest way: what is below is nothing to speak of
 const STILL = 300; // ms without a change before "through whom" is asked
 
 let withBaseline = false;
@@ -20,7 +22,9 @@ export const effect = {
   graph: "pick",
   words: { cause: "cause", effect: "affected" },
   heading: "Pick causes",
-  missing: "Move a slider: there is no change yet.",
+  missing: (question) => (
+    commonShape(question) === "series" ? "Choose a file: there is no change." : "Move a slider: there is no change yet."
+  ),
 
   /** A question to begin with: the strongest cause's first input moved by a tenth of its seen width. */
   begin(plant, graph) {
@@ -49,34 +53,26 @@ export const effect = {
     return question;
   },
 
-  /** A question from a link, made whole: what this plant does not have is left out. */
-  fit(told, plant) {
-    const named = plant.units.find((unit) => unit.name === told.effect);
-    const affected = plant.unit ?? (named ? named.name : parts.defaultUnit(plant));
+  /** A question from a link, made whole: what this plant does not have is left out and said. */
+  fit(told, plant, left) {
+    const affected = reading.unitOf(told.effect, plant, parts.defaultUnit(plant), left);
     const changes = [];
-    for (const one of Array.isArray(told.changes) ? told.changes : []) {
-      const unit = plant.units.find((other) => other.name === one?.unit);
-      if (!unit?.inputs.some((input) => input.name === one.input)) continue;
-      const values = Array.isArray(one.values) ? one.values.map((value) => parts.finite(value)) : null;
-      const shape = SHAPES.some(([name]) => name === one.shape) ? one.shape : "step";
-      changes.push(
-        change(
-          unit.name,
-          one.input,
-          {
-            shape,
-            size: parts.finite(one.size),
-            start: parts.whole(one.start, 0, parts.LONGEST - 1, 0),
-            length: parts.whole(one.length, 1, parts.LONGEST, null),
-            values
-          }
-        )
-      );
+    for (const one of reading.listOf(told.changes, "changes", left)) {
+      const place = reading.inputOf(one, plant, left);
+      if (place === null) continue;
+      const of = `of ${place.unit} ${place.input}:`;
+      const given = {
+        shape: reading.wordOf(one.shape, SHAPES.map(([name]) => name), "step", `the shape ${of}`, left),
+        size: reading.numberOf(one.size, 0, `the size ${of}`, left),
+        start: reading.wholeOf(one.start, 0, parts.LONGEST - 1, 0, `the start ${of}`, left),
+        length: reading.wholeOf(one.length, 1, parts.LONGEST, null, `the length ${of}`, left),
+        values: reading.valuesOf(one.values, `the values ${of}`, left),
+      };
+      if (!Object.values(given).includes(undefined)) changes.push(change(place.unit, place.input, given));
     }
     return {
-      effect: affected, changes, horizon: parts.whole(told.horizon, 1, parts.LONGEST, 60),
-      level: parts.levelOf(told.level),
-      draw: parts.drawOf(told.draw, plant.units.find((unit) => unit.name === affected)),
+      effect: affected, changes, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 60, "horizon", left),
+      level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, affected, plant, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
@@ -162,7 +158,7 @@ export const effect = {
     ]);
     const x = parts.after(answer.horizon, clock);
     const panels = answer.drawn.map((one) => (both && one.baseline ? together(one, x) : alone(one, x)));
-    const band = answer.level && answer.drawn.some((one) => one.lower) ? `${percent(answer.level)} band` : null;
+    const band = parts.bandText(answer.level, answer.drawn);
     if (both) view.key(
       [{ role: "baseline", text: "expected without the change" }, { role: "counterfactual", text: "with the change" }],
       band,
@@ -182,7 +178,8 @@ export const effect = {
     return parts.plotPanels(
       panels,
       {
-        xTitle: parts.timeTitle(clock, "time from now"),
+        band,
+        xTitle: timeTitle(clock, "time from now"),
         revision: `effect ${both} ${answer.horizon} ${answer.drawn.map((one) => one.channel)}`
       }
     );
@@ -277,12 +274,12 @@ function filePicker(question, context, rebuild) {
         try {
           question.changes = changesFromCsv(await file.text(), context.plant.units);
           question.causes = [...new Set(question.changes.map((one) => one.unit))];
-          question.fileName = file.name;
           question.fileProblem = "";
-          rebuild(performance.now());
         } catch (caught) {
-          problem.textContent = `${file.name}: ${caught.message}`;
+          question.changes = []; // what is shown was not asked with this file: it is greyed
+          question.fileProblem = `${file.name}: ${caught.message}`;
         }
+        rebuild(performance.now());
       },
     },
   });
@@ -296,6 +293,7 @@ function filePicker(question, context, rebuild) {
       {
         class: "muted",
         text: "The header names inputs, as in boiler.fuel; one row a step holds changes; after the last there are none."
+          + " With semicolons between columns, decimal commas are read too."
       }
     ),
     problem, read.length ? make("ul", { class: "plain" }, ...read) : null,
@@ -361,20 +359,30 @@ function pathBars(told, clock) {
   const at = told.total.reduce(
     (best, value, k) => (Math.abs(value ?? 0) > Math.abs(told.total[best] ?? 0) ? k : best), 0
   );
-  const through = told.through.map(({ unit, values }) => ({ label: `through ${unit}`, value: values[at] ?? 0 })).sort(
-    (a, b) => Math.abs(b.value) - Math.abs(a.value)
-  );
+  const ways = told.through.map(
+    ({ unit, values }) => ({ unit, label: `through ${unit}`, value: values[at] ?? 0 })
+  ).sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  const [direct, total] = [told.direct[at] ?? 0, told.total[at] ?? 0];
+  const most = [direct, total, ...ways.map((one) => one.value)].reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const through = ways.filter((one) => Math.abs(one.value) >= LITTLE * most && one.value !== 0);
+  const little = ways.filter((one) => !through.includes(one)).map((one) => one.unit);
   if (through.length > MANY) {
     const rest = through.splice(MANY - 1);
     through.push({ label: `through ${rest.length} others`, value: rest.reduce((all, one) => all + one.value, 0) });
   }
   const rows = [
-    { label: "direct", value: told.direct[at] ?? 0 },
+    { label: "direct", value: direct },
     ...through,
-    { label: "in all", value: told.total[at] ?? 0, strong: true }
+    { label: "in all", value: total, strong: true }
   ];
   return [
     make("p", { class: "muted", text: `${told.channel}, ${span(at + 1, clock)} after the start` }),
-    parts.signedBars(rows, told.measured_in)
+    parts.signedBars(rows, told.measured_in),
+    little.length
+      ? make("p", {
+        class: "muted", id: "little", title: little.join(", "),
+        text: `${little.length === 1 ? `through ${little[0]}` : `${little.length} others`}: nothing to speak of`,
+      })
+      : null,
   ];
 }

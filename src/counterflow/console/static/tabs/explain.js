@@ -1,8 +1,9 @@
 // Explain: why a window of the past was not as expected, as contributions that add up.
 import { make, put } from "../dom.js";
-import { number, quantity } from "../format.js";
-import { firstWindow, windowPicker } from "../window.js";
+import { number, quantity, timeTitle } from "../format.js";
+import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
 import { stackFigure } from "../plots.js";
+import * as reading from "../told.js";
 import * as view from "../answer.js";
 import * as parts from "./parts.js";
 
@@ -15,23 +16,16 @@ export const explain = {
   graph: "show",
   words: { cause: "", effect: "explained" },
   heading: "Who acts on whom",
-  missing: "Pick a window of the past.",
+  missing: BACKWARDS,
 
   begin(plant) {
     return { unit: parts.defaultUnit(plant), ...firstWindow(plant), draw: null };
   },
 
-  fit(told, plant) {
-    const unit = plant.unit ?? (
-      plant.units.some((one) => one.name === told.unit) ? told.unit : parts.defaultUnit(plant)
-    );
-    const window = firstWindow(plant);
-    const rows = plant.rows ?? Infinity;
-    const [start, stop] = [
-      parts.whole(told.start, 0, rows, window.start), parts.whole(told.stop, 1, rows, window.stop)
-    ];
-    const draw = parts.drawOf([told.draw], plant.units.find((one) => one.name === unit));
-    return { unit, ...(stop > start ? { start, stop } : window), draw: draw ? draw[0] : null };
+  fit(told, plant, left) {
+    const unit = reading.unitOf(told.unit, plant, parts.defaultUnit(plant), left);
+    const draw = reading.drawOf(told.draw === undefined || told.draw === null ? null : [told.draw], unit, plant, left);
+    return { unit, ...reading.windowOf(told, plant, firstWindow(plant), left), draw: draw ? draw[0] : null };
   },
 
   body({ unit, start, stop, draw }) {
@@ -113,7 +107,7 @@ export const explain = {
         sumName: "departure",
         title: `${parts.channelTitle(drawn)}: departure and its shares`,
         width,
-        xTitle: parts.timeTitle(plant.clock, "at time")
+        xTitle: timeTitle(plant.clock, "at time")
       })
     );
   },

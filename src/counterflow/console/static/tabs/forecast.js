@@ -2,7 +2,8 @@
 import { make, put } from "../dom.js";
 import { causeGroups, possibleCauses } from "../causes.js";
 import { inputControl } from "../sliders.js";
-import { measured, number, percent, quantity, span } from "../format.js";
+import { measured, number, percent, quantity, span, timeTitle } from "../format.js";
+import * as reading from "../told.js";
 import * as view from "../answer.js";
 import * as parts from "./parts.js";
 
@@ -19,20 +20,17 @@ export const forecast = {
     return { unit, plan: [], horizon: 60, level: 0.95, draw: null, causes };
   },
 
-  fit(told, plant) {
-    const unit = plant.unit ?? (
-      plant.units.some((one) => one.name === told.unit) ? told.unit : parts.defaultUnit(plant)
-    );
-    const has = (one) => plant.units.find((other) => other.name === one?.unit)?.inputs.some(
-      (input) => input.name === one.input
-    )
-      && Number.isFinite(one.value);
-    const plan = (Array.isArray(told.plan) ? told.plan : []).filter(has).map(
-      (one) => ({ unit: one.unit, input: one.input, value: one.value })
-    );
+  fit(told, plant, left) {
+    const unit = reading.unitOf(told.unit, plant, parts.defaultUnit(plant), left);
+    const plan = [];
+    for (const one of reading.listOf(told.plan, "the plan", left)) {
+      const place = reading.inputOf(one, plant, left);
+      const value = place && reading.numberOf(one.value, undefined, `the value of ${place.unit} ${place.input}:`, left);
+      if (place && value !== undefined) plan.push({ ...place, value });
+    }
     return {
-      unit, plan, horizon: parts.whole(told.horizon, 1, parts.LONGEST, 60), level: parts.levelOf(told.level),
-      draw: parts.drawOf(told.draw, plant.units.find((one) => one.name === unit)),
+      unit, plan, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 60, "horizon", left),
+      level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, unit, plant, left),
       causes: [...new Set(plan.map((one) => one.unit))],
     };
   },
@@ -103,9 +101,10 @@ export const forecast = {
       ],
       band: one.lower && one.upper ? { role: "forecast", lower: one.lower, upper: one.upper } : null,
     }));
+    const band = parts.bandText(answer.level, answer.drawn);
     view.key(
       [{ role: "factual", text: "measured" }, { role: "forecast", text: "expected" }],
-      answer.level && panels.some((one) => one.band) ? `${percent(answer.level)} band` : null,
+      band,
       "forecast"
     );
     const level = answer.level ? `${percent(answer.level)} interval` : null;
@@ -127,7 +126,8 @@ export const forecast = {
     return parts.plotPanels(
       panels,
       {
-        xTitle: parts.timeTitle(clock, "at time"),
+        band,
+        xTitle: timeTitle(clock, "at time"),
         marks: [(answer.first_row - 0.5) * clock.step],
         revision: `forecast ${answer.horizon} ${drawn}`
       }

@@ -1,9 +1,9 @@
 // Influence and training: who acts on whom, how well that is known, and how it was learnt.
 import { get, seatPath } from "../api.js";
 import { byId, make, put } from "../dom.js";
-import { bytes, number } from "../format.js";
+import { bytes, number, prose } from "../format.js";
 import { drawGraph, edgesTable, legend, strengthChoice } from "../graph.js";
-import { badge, checksList, checksOf } from "../checks.js";
+import { checksList, checksOf, verdictOfAll } from "../checks.js";
 import { areaColour, curvesFigure, show } from "../plots.js";
 
 const GROUPS = {
@@ -74,7 +74,7 @@ function fillGraph(place, context) {
     picture,
     {
       units: plant.units, edges: graph?.edges ?? null, causes: [], effect: plant.unit,
-      words: { cause: "", effect: "own" }, strength, pick: null, large: picture.clientWidth > 560, note
+      words: { cause: "", effect: "own" }, strength, pick: null, whole: true, large: picture.clientWidth > 560, note
     }
   );
   if (!graph) {
@@ -83,7 +83,7 @@ function fillGraph(place, context) {
     return;
   }
   place.append(
-    make("p", { class: "lead", text: graph.sentence }),
+    make("p", { class: "lead", text: prose(graph.sentence) }),
     make("div", { class: "row between" }, legend(), strengthChoice("strength-large", strength, (next) => {
       strength = next;
       redraw();
@@ -94,11 +94,11 @@ function fillGraph(place, context) {
 }
 
 function fillChecks(place, { verdict, checks }) {
-  place.append(make("p", {}, badge(verdict, "verdict")), checksList(checks, "checks"));
+  place.append(make("p", {}, verdictOfAll(verdict, "verdict")), checksList(checks, "checks"));
 }
 
 function fillTraining(place, { method, status, traffic, series }) {
-  const facts = [["Method", method], ["Status", status]];
+  const facts = [["Method", method], ["Status", prose(status)]];
   if (traffic) {
     const rounds = `${traffic.rounds} round${traffic.rounds === 1 ? "" : "s"}`;
     facts.push(["Traffic", `${rounds}, ${bytes(traffic.bytes_up)} up, ${bytes(traffic.bytes_down)} down`]);
@@ -153,7 +153,7 @@ function fillPrivacy(place, told) {
       "privacy"
     )
   );
-  for (const sentence of told.sentences ?? []) place.append(make("p", { text: sentence }));
+  for (const sentence of told.sentences ?? []) place.append(make("p", { text: prose(sentence) }));
   const list = make("ul", { class: "budgets", id: "budgets" });
   for (const unit of told.units ?? []) {
     const counted = Number.isFinite(unit.spent) && Number.isFinite(unit.budget) && unit.budget > 0;
@@ -185,11 +185,11 @@ function fillPrivacy(place, told) {
 
 function fillProvenance(place, provenance, plant) {
   const told = Object.entries(provenance ?? {});
-  const own = [["Seat", plant.seat], ["Method", plant.method], ["Status", plant.status]].filter(
+  const own = [["Seat", plant.seat], ["Method", plant.method], ["Status", prose(plant.status)]].filter(
     ([name]) => !told.some(([other]) => other.toLowerCase() === name.toLowerCase())
   );
   place.append(definitions([...own, ...told], "provenance"));
-  for (const caveat of plant.caveats ?? []) place.append(make("p", { class: "muted", text: caveat }));
+  for (const caveat of plant.caveats ?? []) place.append(make("p", { class: "muted", text: prose(caveat) }));
 }
 
 function definitions(pairs, id) {

@@ -12,24 +12,9 @@ export function defaultUnit(plant) {
   return plant.unit ?? plant.units.find((unit) => unit.outputs.length)?.name ?? plant.units[0].name;
 }
 
-/** A whole number between two bounds, or what else is right. */
-export function whole(value, low, high, otherwise) {
-  return Number.isInteger(value) && value >= low && value <= high ? value : otherwise;
-}
-
-export function finite(value, otherwise = 0) {
-  return Number.isFinite(value) ? value : otherwise;
-}
-
-export function levelOf(value) {
-  return typeof value === "number" && value > 0 && value < 1 ? value : 0.95;
-}
-
-/** Names of channels to draw that the unit has; null if none. */
-export function drawOf(value, unit) {
-  const has = new Set((unit?.outputs ?? []).map((output) => output.name));
-  const list = Array.isArray(value) ? value.filter((name) => has.has(name)) : [];
-  return list.length ? list : null;
+/** The text of a band's key; null if there is no band. */
+export function bandText(level, drawn) {
+  return level && drawn.some((one) => one.lower && one.upper) ? `${percent(level)} band` : null;
 }
 
 /** Horizon in the clock's unit. */
@@ -78,10 +63,6 @@ export function after(count, clock) {
 /** Times of rows from `first` on. */
 export function times(first, count, clock) {
   return Array.from({ length: count }, (_, k) => (first + k) * clock.step);
-}
-
-export function timeTitle(clock, what) {
-  return clock.unit === "steps" ? what.replace("time", "steps").replace("at steps", "row") : `${what} (${clock.unit})`;
 }
 
 export function sum(a, b) {

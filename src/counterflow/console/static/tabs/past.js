@@ -2,8 +2,9 @@
 import { make, put } from "../dom.js";
 import { causeGroups, possibleCauses } from "../causes.js";
 import { inputControl } from "../sliders.js";
-import { percent, point } from "../format.js";
-import { firstWindow, windowPicker } from "../window.js";
+import { point, timeTitle } from "../format.js";
+import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
+import * as reading from "../told.js";
 import * as view from "../answer.js";
 import * as parts from "./parts.js";
 
@@ -14,7 +15,7 @@ export const past = {
   graph: "pick",
   words: { cause: "cause", effect: "affected" },
   heading: "Pick causes",
-  missing: "Move a slider: nothing is different yet.",
+  missing: ({ start, stop }) => (stop > start ? "Move a slider: nothing is different yet." : BACKWARDS),
 
   begin(plant, graph) {
     const unit = parts.defaultUnit(plant);
@@ -26,31 +27,23 @@ export const past = {
     return { unit, changes: [], ...firstWindow(plant), level: 0.95, draw: null, causes: cause ? [cause.name] : [] };
   },
 
-  fit(told, plant) {
-    const unit = plant.unit ?? (
-      plant.units.some((one) => one.name === told.unit) ? told.unit : parts.defaultUnit(plant)
-    );
+  fit(told, plant, left) {
+    const unit = reading.unitOf(told.unit, plant, parts.defaultUnit(plant), left);
     const changes = [];
-    for (const one of Array.isArray(told.changes) ? told.changes : []) {
-      const owner = plant.units.find((other) => other.name === one?.unit);
-      if (!owner?.inputs.some((input) => input.name === one.input)) continue;
-      const values = Array.isArray(one.values) ? one.values.map((value) => parts.finite(value)) : null;
-      changes.push({
-        unit: owner.name,
-        input: one.input,
-        mode: one.mode === "set" ? "set" : "add",
-        value: parts.finite(one.value),
-        values
-      });
+    for (const one of reading.listOf(told.changes, "changes", left)) {
+      const place = reading.inputOf(one, plant, left);
+      if (place === null) continue;
+      const of = `of ${place.unit} ${place.input}:`;
+      const given = {
+        mode: reading.wordOf(one.mode, ["set", "add"], "set", `the mode ${of}`, left), // without one: as for the server
+        value: reading.numberOf(one.value, 0, `the value ${of}`, left),
+        values: reading.valuesOf(one.values, `the values ${of}`, left),
+      };
+      if (!Object.values(given).includes(undefined)) changes.push({ ...place, ...given });
     }
-    const window = firstWindow(plant);
-    const rows = plant.rows ?? Infinity;
-    const [start, stop] = [
-      parts.whole(told.start, 0, rows, window.start), parts.whole(told.stop, 1, rows, window.stop)
-    ];
     return {
-      unit, changes, ...(stop > start ? { start, stop } : window), level: parts.levelOf(told.level),
-      draw: parts.drawOf(told.draw, plant.units.find((one) => one.name === unit)),
+      unit, changes, ...reading.windowOf(told, plant, firstWindow(plant), left),
+      level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, unit, plant, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
@@ -92,7 +85,7 @@ export const past = {
           const value = question.changes.find((one) => one.unit === unit.name && one.input === input.name)?.value
             ?? (kind === "set" ? null : 0);
           return inputControl({
-            unit: unit.name, input, kind, value, kinds: MODES,
+            unit: unit.name, input, kind, value, kinds: MODES, past: true,
             onInput: (next, when) => {
               set(unit.name, input.name, kind, next);
               context.changed(when);
@@ -135,9 +128,10 @@ export const past = {
       ],
       band: one.lower && one.upper ? { role: "counterfactual", lower: one.lower, upper: one.upper } : null,
     }));
+    const band = parts.bandText(answer.level, answer.drawn);
     view.key(
       [{ role: "factual", text: "measured" }, { role: "counterfactual", text: "would have been" }],
-      answer.level && panels.some((one) => one.band) ? `${percent(answer.level)} band` : null,
+      band,
       "counterfactual"
     );
     parts.rankedTable(
@@ -152,7 +146,7 @@ export const past = {
     parts.extra();
     return parts.plotPanels(
       panels,
-      { xTitle: parts.timeTitle(plant.clock, "at time"), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
+      { band, xTitle: timeTitle(plant.clock, "at time"), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
     );
   },
 };

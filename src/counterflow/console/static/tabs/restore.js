@@ -1,9 +1,12 @@
 // Restore: which inputs to move so that outputs reach a target.
 import { field, make, numberField, put } from "../dom.js";
-import { number, quantity, span } from "../format.js";
+import { number, quantity, span, timeTitle } from "../format.js";
 import { possibleCauses } from "../causes.js";
+import * as reading from "../told.js";
 import * as view from "../answer.js";
 import * as parts from "./parts.js";
+
+const LEVEL = 0.95; // of the band, which the question does not choose
 
 export const restore = {
   ask: "restore",
@@ -20,23 +23,23 @@ export const restore = {
     return { unit, target: {}, using, horizon: 50 };
   },
 
-  fit(told, plant) {
-    const unit = plant.unit ?? (
-      plant.units.some((one) => one.name === told.unit) ? told.unit : parts.defaultUnit(plant)
-    );
-    const outputs = plant.units.find((one) => one.name === unit).outputs.map((output) => output.name);
-    const target = Object.fromEntries(
-      Object.entries(told.target ?? {}).filter(([name, value]) => outputs.includes(name) && Number.isFinite(value))
-    );
-    const using = [];
-    for (const one of Array.isArray(told.using) ? told.using : []) {
-      const owner = plant.units.find((other) => other.name === one?.unit);
-      const inputs = (Array.isArray(one?.inputs) ? one.inputs : []).filter(
-        (name) => owner?.inputs.some((input) => input.name === name)
-      );
-      if (inputs.length) using.push({ unit: owner.name, inputs });
+  fit(told, plant, left) {
+    const unit = reading.unitOf(told.unit, plant, parts.defaultUnit(plant), left);
+    const target = {};
+    for (const [channel, wanted] of Object.entries(told.target ?? {})) {
+      if (reading.drawOf([channel], unit, plant, left) === null) continue;
+      const value = reading.numberOf(wanted, undefined, `the target of ${channel}:`, left);
+      if (value !== undefined) target[channel] = value;
     }
-    return { unit, target, using, horizon: parts.whole(told.horizon, 1, parts.LONGEST, 50) };
+    const using = [];
+    for (const one of reading.listOf(told.using, "the levers", left)) {
+      const inputs = reading.listOf(one?.inputs, "the levers", left).filter(
+        (input) => reading.inputOf({ unit: one.unit, input }, plant, left)
+      );
+      if (inputs.length) using.push({ unit: one.unit, inputs });
+      else if (!Array.isArray(one?.inputs)) left.impossible("levers without inputs");
+    }
+    return { unit, target, using, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 50, "horizon", left) };
   },
 
   body({ unit, target, using, horizon }) {
@@ -128,7 +131,8 @@ export const restore = {
     const panels = answer.drawn.map((one) => {
       const wanted = answer.channels.find((channel) => channel.channel === one.channel)?.target ?? null;
       const lines = [{ role: "change", name: "change", y: one.mean }];
-      if (wanted !== null) lines.push({ role: "target", name: "target", x: [x[0], x.at(-1)], y: [wanted, wanted] });
+      const ends = x.length > 1 ? [x[0], x.at(-1)] : [x[0] - plant.clock.step / 2, x[0] + plant.clock.step / 2];
+      if (wanted !== null) lines.push({ role: "target", name: "target", x: ends, y: [wanted, wanted] });
       return {
         title: parts.channelTitle(one),
         x,
@@ -137,9 +141,10 @@ export const restore = {
         band: one.lower && one.upper ? { role: "change", lower: one.lower, upper: one.upper } : null
       };
     });
+    const band = parts.bandText(answer.level ?? LEVEL, answer.drawn);
     view.key(
       [{ role: "change", text: "change of the channel" }, { role: "target", text: "target" }],
-      panels.some((one) => one.band) ? "band" : null,
+      band,
       "change"
     );
     view.table(
@@ -182,7 +187,8 @@ export const restore = {
     return parts.plotPanels(
       panels,
       {
-        xTitle: parts.timeTitle(plant.clock, "time from now"),
+        band,
+        xTitle: timeTitle(plant.clock, "time from now"),
         revision: `restore ${answer.horizon} ${Object.keys(question.target)}`
       }
     );
@@ -225,7 +231,7 @@ function lever(question, unit, input, context) {
 
 function asEffect(answer, question) {
   return {
-    effect: question.unit, horizon: answer.horizon, level: 0.95, draw: answer.channels.map((one) => one.channel),
+    effect: question.unit, horizon: answer.horizon, level: LEVEL, draw: answer.channels.map((one) => one.channel),
     changes: answer.change.filter((one) => one.change).map(
       (one) => (
         {
