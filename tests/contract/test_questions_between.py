@@ -223,7 +223,7 @@ def test_what_a_policy_forbids_is_refused_written_down_and_allowed_when_it_chang
             with pytest.raises(PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u1'"):
                 part.effect(server, "boiler", {"u1": 1.0})
             shares = part.attribute(server, TURBINE.y)
-            assert set(shares.shares) == {"turbine", "initial state", "rest"}
+            assert set(shares.shares) == {"turbine", "pump", "initial state", "rest"}
             assert any("the inputs of boiler have done is in the rest" in text for text in shares.caveats)
             with pytest.raises(PrivacyError, match="'u1'"):
                 part.restore(server, {"y1": 0.1}, {"boiler": ["u1"]})
