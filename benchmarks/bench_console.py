@@ -103,8 +103,12 @@ def visit(desk: Desk, case: Case) -> dict[str, float]:
     desk.open(case.seat, "effect", case.question)
     first = page.evaluate(NEXT, 0)
     loaded = page.evaluate("() => performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
-    sight = page.evaluate("() => window.sight")
+    sight = desk.until(lambda: _all_of(page.evaluate("() => window.sight")), "all parts of the page")
     return {"loaded": loaded, **sight, "drawn": first["drawn"], "question": first["received"] - first["sent"]}
+
+
+def _all_of(sight: dict[str, float]) -> dict[str, float] | None:
+    return sight if {"nodes", "arrows", "sentence", "sketch"} <= set(sight) else None
 
 
 def slide(desk: Desk, case: Case) -> np.ndarray:
