@@ -43,13 +43,17 @@ def schedules(seat: Seat, asked: messages.AskPaths) -> Schedules:
     """{unit: {input: one number a step}}; the same input twice adds up."""
     out: Schedules = {}
     for change in asked.changes:
-        unit = seat.plant.unit(change.unit)
-        if change.input not in unit.input_names:
-            raise unknown_name(f"input of unit {change.unit!r}", change.input, unit.input_names)
+        _check_input(seat, change)
         series = out.setdefault(change.unit, {})
         drawn = _shape(change, asked.horizon)
         series[change.input] = series[change.input] + drawn if change.input in series else drawn
     return out
+
+
+def _check_input(seat: Seat, named: messages.InputChange | messages.PastChange | messages.Planned) -> None:
+    unit = seat.plant.unit(named.unit)
+    if named.input not in unit.input_names:
+        raise unknown_name(f"input of unit {named.unit!r}", named.input, unit.input_names)
 
 
 def _shape(change: messages.InputChange, horizon: int) -> FloatArray:
@@ -187,9 +191,7 @@ def past(seat: Seat, asked: messages.AskPast) -> Answered:
     do: dict[str, dict[str, Any]] = {}
     add: dict[str, dict[str, Any]] = {}
     for change in asked.changes:
-        unit = seat.plant.unit(change.unit)
-        if change.input not in unit.input_names:
-            raise unknown_name(f"input of unit {change.unit!r}", change.input, unit.input_names)
+        _check_input(seat, change)
         into = do if change.mode == "set" else add
         if any(change.input in whole.get(change.unit, {}) for whole in (do, add)):
             raise OptionError(f"unit {change.unit!r}, input {change.input!r}: it is changed twice; change it once")
@@ -309,9 +311,7 @@ def forecast(seat: Seat, asked: messages.AskForecast) -> Answered:
     wanted = _wanted(seat, asked.unit, asked.draw, asked.horizon)
     planned: dict[str, dict[str, float]] = {}
     for plan in asked.plan:
-        unit = seat.plant.unit(plan.unit)
-        if plan.input not in unit.input_names:
-            raise unknown_name(f"input of unit {plan.unit!r}", plan.input, unit.input_names)
+        _check_input(seat, plan)
         planned.setdefault(plan.unit, {})[plan.input] = plan.value
     found = seat.forecast(asked.unit, asked.horizon, planned or None, asked.level)
     outputs = seat.parts[asked.unit].unit.outputs

@@ -59,3 +59,13 @@ export function causeGroups(plant, picked, { control, toggle, noun = "cause" }) 
   }
   return host;
 }
+
+/** A tab's toggle: a unit becomes a cause, or is none any more and takes what was asked of it along. */
+export function togglesCause(key) {
+  return (question, name) => {
+    if (question.causes.includes(name)) {
+      question.causes = question.causes.filter((one) => one !== name);
+      question[key] = question[key].filter((one) => one.unit !== name);
+    } else question.causes = [...question.causes, name];
+  };
+}

@@ -48,7 +48,7 @@ let asked = 0;
 const send = latestOnly(
   (item) => post(seatPath(item.seat, item.ask), item.body),
   async (item, answer, problem) => {
-    if (item.seat !== current.seat || item.ask !== ask || item.number < latestDrawn) return;
+    if (item.sitting !== current || item.ask !== ask || item.number < latestDrawn) return;
     latestDrawn = item.number;
     byId("answer").setAttribute("aria-busy", "false");
     if (problem !== null) {
@@ -100,8 +100,8 @@ const context = {
 
 /** The question has changed: into the address, and to the server. */
 function changed(when = performance.now()) {
-  if (ask === "influence" || byId("workspace").hidden) return;
   const question = current.questions[ask];
+  if (ask === "influence" || byId("workspace").hidden || !question) return; // a seat that is just being taken has none
   const body = TABS[ask].body(question);
   asked += 1;
   if (body === null) {
@@ -113,11 +113,11 @@ function changed(when = performance.now()) {
   }
   link.follow({ seat: current.seat, ask, question: body });
   byId("answer").setAttribute("aria-busy", "true");
-  send({ seat: current.seat, ask, body, number: asked, input: when });
+  send({ sitting: current, seat: current.seat, ask, body, number: asked, input: when });
 }
 
 function questionNow() {
-  const body = TABS[ask] ? TABS[ask].body(current.questions[ask]) : null;
+  const body = TABS[ask] && current.questions[ask] ? TABS[ask].body(current.questions[ask]) : null;
   return { seat: current.seat, ask, body };
 }
 

@@ -1,6 +1,6 @@
 // What if: change inputs of some units, see what happens at another.
 import { byId, choices, make, numberField, field, put } from "../dom.js";
-import { possibleCauses, causeGroups } from "../causes.js";
+import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
 import { changesFromCsv, isZero, preview } from "../schedule.js";
 import { span, tidy, timeTitle } from "../format.js";
@@ -87,12 +87,7 @@ export const effect = {
   picked: (question) => question.causes,
   affected: (question) => question.effect,
 
-  toggle(question, name) {
-    if (question.causes.includes(name)) {
-      question.causes = question.causes.filter((one) => one !== name);
-      question.changes = question.changes.filter((one) => one.unit !== name);
-    } else question.causes = [...question.causes, name];
-  },
+  toggle: togglesCause("changes"),
 
   controls(host, question, context) {
     const { plant } = context;

@@ -1,6 +1,6 @@
 // Forecast: what is expected from now on, with inputs held at planned values.
 import { make, put } from "../dom.js";
-import { causeGroups, possibleCauses } from "../causes.js";
+import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
 import { measured, number, percent, quantity, span, timeTitle } from "../format.js";
 import * as reading from "../told.js";
@@ -40,12 +40,7 @@ export const forecast = {
   picked: (question) => question.causes,
   affected: (question) => question.unit,
 
-  toggle(question, name) {
-    if (question.causes.includes(name)) {
-      question.causes = question.causes.filter((one) => one !== name);
-      question.plan = question.plan.filter((one) => one.unit !== name);
-    } else question.causes = [...question.causes, name];
-  },
+  toggle: togglesCause("plan"),
 
   controls(host, question, context) {
     const { plant } = context;

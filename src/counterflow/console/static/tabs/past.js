@@ -1,6 +1,6 @@
 // Would have been: other inputs in a window of the past, next to what was measured.
 import { make, put } from "../dom.js";
-import { causeGroups, possibleCauses } from "../causes.js";
+import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
 import { point, timeTitle } from "../format.js";
 import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
@@ -57,12 +57,7 @@ export const past = {
   picked: (question) => question.causes,
   affected: (question) => question.unit,
 
-  toggle(question, name) {
-    if (question.causes.includes(name)) {
-      question.causes = question.causes.filter((one) => one !== name);
-      question.changes = question.changes.filter((one) => one.unit !== name);
-    } else question.causes = [...question.causes, name];
-  },
+  toggle: togglesCause("changes"),
 
   controls(host, question, context) {
     const { plant } = context;
