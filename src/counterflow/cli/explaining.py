@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import typer
@@ -17,6 +17,7 @@ from counterflow.cli.whatif import trajectories_frame
 from counterflow.errors import OptionError
 from counterflow.plant.units import unknown_name
 from counterflow.report import telling, wording
+from counterflow.report.graph import kind_of
 
 if TYPE_CHECKING:
     import polars
@@ -67,7 +68,7 @@ def explain(
         "departure": answer.departure,
         "shares": dict(answer.shares),
     }
-    output.write_answer(out, force, told, lambda: _attribution_frame(answer), answer.plot)
+    output.write_answer(out, force, told, answer.to_frame, answer.plot)
     if answer_format is Format.json:
         print(output.as_json(told))
         return
@@ -84,20 +85,6 @@ def explain(
     output.show_table(f"{unit}: means over rows {start} to {last}, against the usual level", columns, rows)
     output.show_notes(notes)
     _say_written(out)
-
-
-def _attribution_frame(answer: runtime.Attribution) -> polars.DataFrame:
-    import polars
-
-    rows, count = answer.departure.shape
-    columns: dict[str, Any] = {
-        "row": np.repeat(np.arange(answer.first, answer.first + rows), count),
-        "channel": list(answer.channels) * rows,
-        "baseline": np.broadcast_to(answer.baseline, answer.departure.shape).ravel(),
-        "departure": answer.departure.ravel(),
-    }
-    columns |= {f"share/{name}": share.ravel() for name, share in answer.shares.items()}
-    return polars.DataFrame(columns)
 
 
 # ---- restore
@@ -294,11 +281,9 @@ def graph(directory: Path, *, rate: float, answer_format: Format, out: Path | No
     output.show_text(sentence)
     rows = []
     for edge in edges:
-        kind = "direct" if edge.direct else "through others" if edge.reaches else "none found"
-        kind = kind if np.isfinite(edge.p_value) else "not determined"
         numbers = [f"{edge.q_value:.2g}" if np.isfinite(edge.q_value) else "–"]
         numbers += [wording.number(edge.direct_strength), wording.number(edge.total_strength)]
-        rows.append([f"{edge.cause} -> {edge.effect}", kind, *numbers])
+        rows.append([f"{edge.cause} -> {edge.effect}", kind_of(edge), *numbers])
     columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
     output.show_table("who acts on whom", columns, rows, left=2)
     output.show_notes(notes)

@@ -166,8 +166,7 @@ def _changed(seat: Seat, asked: messages.AskPaths) -> str:
         else:
             when = f"{size}{after or ' from now on'}"
         words.append((f"{change.unit} {change.input}", when))
-    (first, how), *rest = words
-    return wording.listed([f"{first} were {how}", *(f"{what} {how}" for what, how in rest)])
+    return telling.with_verb(words, "were")
 
 
 def _effects(seat: Seat, found: Effect, chosen: Sequence[int]) -> list[messages.EffectTrajectory]:
@@ -233,8 +232,7 @@ def _had(seat: Seat, asked: messages.AskPast) -> str:
             size = wording.quantity(wording.exact(abs(change.value)), unit)
             how = f"{size} {'lower' if change.value < 0 else 'higher'}"
         words.append((f"{change.unit} {change.input}", how))
-    (first, how), *rest = words
-    return wording.listed([f"{first} been {how}", *(f"{what} {how}" for what, how in rest)])
+    return telling.with_verb(words, "been")
 
 
 def explain(seat: Seat, asked: messages.AskExplain) -> Answered:

@@ -33,7 +33,7 @@ def _csv(seat: Seat, answered: Answered) -> bytes:
     if isinstance(found, Restoration):
         frame = pl.DataFrame(_columns(answered))
     else:
-        frame = found.to_frame() if isinstance(found, (Effect, Trajectory)) else pl.DataFrame(_columns(answered))
+        frame = pl.DataFrame(_columns(answered)) if isinstance(found, Paths) else found.to_frame()
         unit = seat.parts[found.unit if isinstance(found, (Trajectory, Attribution)) else found.effect].unit
         measures = pl.Series("measured_in", [channel.unit for channel in unit.outputs] * (len(frame) // unit.n_outputs))
         frame = frame.insert_column(2, measures)
@@ -51,19 +51,15 @@ def _columns(answered: Answered) -> dict[str, Any]:
         told = answered.told
         assert isinstance(told, messages.RestoreTold)
         return {name: [getattr(each, name) for each in told.change] for name in messages.LeverTold.model_fields}
-    assert isinstance(found, (Paths, Attribution))
-    whole = found.total if isinstance(found, Paths) else found.departure
-    first = 1 if isinstance(found, Paths) else found.first
-    rows, count = whole.shape
+    assert isinstance(found, Paths)
+    rows, count = found.total.shape
     columns: dict[str, Any] = {
-        "step" if isinstance(found, Paths) else "row": np.repeat(np.arange(first, first + rows), count),
+        "step": np.repeat(np.arange(1, rows + 1), count),
         "channel": list(found.channels) * rows,
+        "total": found.total.ravel(),
+        "direct": found.direct.ravel(),
     }
-    if isinstance(found, Paths):
-        columns |= {"total": whole.ravel(), "direct": found.direct.ravel()}
-        return columns | {f"through {name}": values.ravel() for name, values in found.through.items()}
-    columns |= {"baseline": np.broadcast_to(found.baseline, whole.shape).ravel(), "departure": whole.ravel()}
-    return columns | {f"share/{name}": values.ravel() for name, values in found.shares.items()}
+    return columns | {f"through {name}": values.ravel() for name, values in found.through.items()}
 
 
 def _html(seat: Seat, answered: Answered) -> str:

@@ -176,6 +176,19 @@ class Attribution:
         lines += [f"  {share:>16}  {value:+.4g}" for share, value in self.ranked(name)]
         return "\n".join(lines)
 
+    def to_frame(self) -> polars.DataFrame:
+        """One row a time and channel: row, channel, baseline, departure, and ``share/boiler`` and so on."""
+        import polars as pl
+
+        rows, count = self.departure.shape
+        columns: dict[str, Any] = {
+            "row": np.repeat(np.arange(self.first, self.first + rows), count),
+            "channel": list(self.channels) * rows,
+            "baseline": np.broadcast_to(self.baseline, self.departure.shape).ravel(),
+            "departure": self.departure.ravel(),
+        }
+        return pl.DataFrame(columns | {f"share/{name}": share.ravel() for name, share in self.shares.items()})
+
     def plot(self) -> Figure:
         """A matplotlib Figure: stacked shares of the channel that departs most."""
         from counterflow.counterfactual.plots import attribution_figure

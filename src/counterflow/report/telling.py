@@ -169,24 +169,33 @@ def channels_json(channels: Sequence[Channel]) -> list[dict[str, str]]:
 
 def moves(asked: Asked, held: Changes, verb: str, sign: bool = True) -> str:
     """ "boiler valve <verb> +0.1 % and boiler speed -2 rpm": the numbers that inputs are changed by, or set to."""
-    words = []
-    for name, channels in held.items():
-        for channel, value in channels.items():
-            size = wording.quantity(wording.exact(value, sign), input_channel(asked, name, channel).unit)
-            words.append((f"{name} {channel}", size))
-    (first, size), *rest = words
-    return wording.listed([f"{first} {verb} {size}", *(f"{what} {much}" for what, much in rest)])
+    return _each(asked, held, verb, lambda value, unit: wording.quantity(wording.exact(value, sign), unit))
 
 
 def shifts(asked: Asked, held: Changes, verb: str) -> str:
     """ "boiler valve <verb> 0.1 % higher and boiler speed 2 rpm lower"."""
-    words = []
-    for name, channels in held.items():
-        for channel, value in channels.items():
-            size = wording.quantity(wording.exact(abs(value)), input_channel(asked, name, channel).unit)
-            words.append((f"{name} {channel}", f"{size} {'lower' if value < 0 else 'higher'}"))
-    (first, size), *rest = words
-    return wording.listed([f"{first} {verb} {size}", *(f"{what} {much}" for what, much in rest)])
+
+    def side(value: float, unit: str) -> str:
+        return f"{wording.quantity(wording.exact(abs(value)), unit)} {'lower' if value < 0 else 'higher'}"
+
+    return _each(asked, held, verb, side)
+
+
+def _each(asked: Asked, held: Changes, verb: str, text: Callable[[float, str], str]) -> str:
+    return with_verb(
+        [
+            (f"{name} {channel}", text(value, input_channel(asked, name, channel).unit))
+            for name, channels in held.items()
+            for channel, value in channels.items()
+        ],
+        verb,
+    )
+
+
+def with_verb(pairs: Sequence[tuple[str, str]], verb: str) -> str:
+    """ "what <verb> how, what how and what how"."""
+    (first, how), *rest = pairs
+    return wording.listed([f"{first} {verb} {how}", *(f"{what} {how}" for what, how in rest)])
 
 
 def input_channel(asked: Asked, unit: str, name: str) -> Channel:
