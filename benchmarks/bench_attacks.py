@@ -25,10 +25,10 @@ from membership import advantage, trials
 from published_replay import attack
 
 import counterflow as cf
-from counterflow.client import private
+from counterflow.fits.leakage import Transcript
+from counterflow.methods.sufficient import private
 from counterflow.privacy import gaussian_delta, gaussian_release
 from counterflow.privacy.leakage import Leakage, leakage
-from counterflow.runtime.leakage import Transcript
 
 QUICK = "quick" in sys.argv[1:]
 STEPS = 4000 if QUICK else 20_000

@@ -31,11 +31,11 @@ from check_plants import (
 )
 
 import counterflow as cf
+from counterflow.fits.checks import check
+from counterflow.fits.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
+from counterflow.fits.checks.inputs import Feedbacks, feedback_checks
 from counterflow.plant import excitation
 from counterflow.plant.simulation import simulate
-from counterflow.runtime.checks import check
-from counterflow.runtime.checks.inputs import Feedbacks, feedback_checks
-from counterflow.runtime.checks.surprises import drift, drift_checks, size_checks, white_checks, whiteness
 
 QUICK = "quick" in sys.argv[1:]
 RUNS = 20 if QUICK else 200

@@ -23,7 +23,7 @@ import mines
 import numpy as np
 
 import counterflow as cf
-from counterflow.runtime.checks import Checks, FreeRun, check, free_run
+from counterflow.fits.checks import Checks, FreeRun, check, free_run
 
 JOINT, WIDE = "joint", "wide"
 WIDTH = 3  # states for each output in the wide fit

@@ -24,7 +24,7 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.client import sufficient_message
+from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import excitation
 
 DELTA, ROUNDS = 1e-6, 10

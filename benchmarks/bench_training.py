@@ -11,24 +11,27 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow import client, server
-from counterflow.runtime import in_process
-from counterflow.runtime.compression import compress
-from counterflow.runtime.unit_part import UnitPart
+from counterflow.fits import in_process
+from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.part import UnitPart
+from counterflow.methods.published.augmented import AugmentedModel
+from counterflow.methods.published.compression import compress
+from counterflow.methods.published.server import Phase, ServerConfig, TrainingServer
+from counterflow.methods.published.unit import TrainingUnit
 
 
 def seconds_per_round(data, parts, steps: int, rounds: int, compressed: bool) -> float:
     """Median over repeats of a gradient run's time, per round, without the preparation of the data."""
     names = tuple(parts)
-    phase = server.Phase("penalty", rounds, (10.0,) * len(names))
-    config = server.ServerConfig(names, (phase,), tolerance=0.0)
+    phase = Phase("penalty", rounds, (10.0,) * len(names))
+    config = ServerConfig(names, (phase,), tolerance=0.0)
     times = []
     for _ in range(3):
         ones = data[names[0]].ones if compressed else None
-        coordinator = server.ServerState(config, ones=ones, steps=steps if compressed else None)
+        coordinator = TrainingServer(config, ones=ones, steps=steps if compressed else None)
         clients = {
-            n: client.ClientState(
-                n, client.AugmentedModel(parts[n].model, data[n]),
+            n: TrainingUnit(
+                n, AugmentedModel(parts[n].model, data[n]),
                 np.zeros((parts[n].model.states, parts[n].model.n_outputs)), np.zeros(parts[n].model.states),
             )
             for n in names
@@ -57,7 +60,7 @@ def main() -> None:
     for steps in (10**4, 10**5, 10**6):
         recording = plant.simulate(steps, rng=2)
         parts = {
-            n: UnitPart(plant.unit(n), plant.local(n), client.KalmanEstimator(plant.local(n))) for n in plant.names
+            n: UnitPart(plant.unit(n), plant.local(n), KalmanEstimator(plant.local(n))) for n in plant.names
         }
         data = {n: parts[n].client_data(recording[n].y, recording[n].u) for n in plant.names}
         start = perf_counter()

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.report import wording
+from counterflow import wording
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

@@ -11,9 +11,10 @@ import math
 import numpy as np
 from scipy import stats
 
-from counterflow import client
-from counterflow.client import private
 from counterflow.filtering import compress
+from counterflow.methods.machines import unit_step
+from counterflow.methods.sufficient import private
+from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.plant import LocalModel
 from counterflow.protocol import Request
 
@@ -31,8 +32,8 @@ TRIALS = 16_000
 
 def message_of(y, privacy):
     """What the unit really sends, by its own state machine."""
-    state = client.SufficientClient("boiler", MODEL, y, np.zeros((len(y), 1)), privacy)
-    state, (message,) = client.step(state, Request("boiler"))
+    state = SufficientUnit("boiler", MODEL, y, np.zeros((len(y), 1)), privacy)
+    state, (message,) = unit_step(state, Request("boiler"))
     return message, state.release
 
 

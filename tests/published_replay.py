@@ -17,11 +17,11 @@ from unittest import mock
 import numpy as np
 
 import counterflow as cf
-from counterflow import client
-from counterflow.client import published as published_client
+from counterflow.fits import in_process
+from counterflow.methods.machines import UnitState, unit_step
+from counterflow.methods.published import unit as published_client
 from counterflow.protocol import Message
 from counterflow.protocol.messages import PerturbedStates
-from counterflow.runtime import in_process
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class _Caught(Exception):
     pass
 
 
-def start_of(recording: cf.Recording, plant: cf.Plant, privacy: cf.Privacy, options: Mapping[str, Any]) -> client.State:
+def start_of(recording: cf.Recording, plant: cf.Plant, privacy: cf.Privacy, options: Mapping[str, Any]) -> UnitState:
     """Unit1's state before the first message: it depends on its record and on no noise."""
-    caught: dict[str, client.State] = {}
+    caught: dict[str, UnitState] = {}
 
-    def stop(coordinator: object, clients: Mapping[str, client.State], **_: object) -> None:
+    def stop(coordinator: object, clients: Mapping[str, UnitState], **_: object) -> None:
         caught.update(clients)
         raise _Caught
 
@@ -101,11 +101,11 @@ def conversation(
     return down, sent
 
 
-def replay(state: client.State, down: list[Message]) -> list[PerturbedStates]:
+def replay(state: UnitState, down: list[Message]) -> list[PerturbedStates]:
     """What the unit would have sent, without noise, if it had been in this state."""
     out: list[PerturbedStates] = []
     with mock.patch.object(published_client, "gaussian_release", lambda x, *_: x):
         for message in down:
-            state, replies = client.step(state, message)
+            state, replies = unit_step(state, message)
             out += [reply for reply in replies if isinstance(reply, PerturbedStates)]
     return out

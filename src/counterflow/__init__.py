@@ -24,52 +24,46 @@ from counterflow.errors import (
 )
 
 if TYPE_CHECKING:
-    from counterflow.client import Estimates, Estimator, KalmanEstimator
     from counterflow.data import Preparation, read_logs
+    from counterflow.fits.checks import Checks, FreeRun, free_run
+    from counterflow.fits.fit import Fit
+    from counterflow.fits.storage import load, load_unit
+    from counterflow.fits.storage_server import load_server
+    from counterflow.fits.training import fit
+    from counterflow.fits.validation import Validation
+    from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
+    from counterflow.methods.options import LikelihoodOptions, TrainingOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
     from counterflow.privacy import Ledger, Privacy
-    from counterflow.runtime import (
-        Attribution,
-        Effect,
-        Fit,
-        LikelihoodOptions,
-        Restoration,
-        TrainingOptions,
-        Trajectory,
-        Validation,
-        fit,
-    )
-    from counterflow.runtime.checks import Checks, FreeRun, free_run
-    from counterflow.runtime.storage import load, load_unit
-    from counterflow.runtime.storage_server import load_server
+    from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
 
 _HOMES = {
-    "Attribution": "runtime",
+    "Attribution": "questions.answers",
     "Channel": "plant",
-    "Checks": "runtime.checks",
-    "Effect": "runtime",
-    "Estimates": "client",
-    "Estimator": "client",
-    "Fit": "runtime",
-    "FreeRun": "runtime.checks",
-    "KalmanEstimator": "client",
+    "Checks": "fits.checks",
+    "Effect": "questions.answers",
+    "Estimates": "methods.estimators",
+    "Estimator": "methods.estimators",
+    "Fit": "fits.fit",
+    "FreeRun": "fits.checks",
+    "KalmanEstimator": "methods.estimators",
     "Ledger": "privacy",
-    "LikelihoodOptions": "runtime",
+    "LikelihoodOptions": "methods.options",
     "LocalModel": "plant",
     "Plant": "plant",
     "Preparation": "data",
     "Privacy": "privacy",
     "Recording": "plant",
-    "Restoration": "runtime",
-    "TrainingOptions": "runtime",
-    "Trajectory": "runtime",
+    "Restoration": "questions.answers",
+    "TrainingOptions": "methods.options",
+    "Trajectory": "questions.answers",
     "Unit": "plant",
-    "Validation": "runtime",
-    "fit": "runtime",
-    "free_run": "runtime.checks",
-    "load": "runtime.storage",
-    "load_server": "runtime.storage_server",
-    "load_unit": "runtime.storage",
+    "Validation": "fits.validation",
+    "fit": "fits.training",
+    "free_run": "fits.checks",
+    "load": "fits.storage",
+    "load_server": "fits.storage_server",
+    "load_unit": "fits.storage",
     "random_plant": "plant",
     "read_logs": "data",
 }

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from counterflow.arrays import FloatArray
 
 _SHORT = 32  # rows below which the plain loop is as fast
 _PRODUCT_WIDTH = 96  # columns of the one large product that solves a block; measured best between 64 and 128

@@ -29,7 +29,7 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import LIFETIME, PlantQuestions, QuestionBox, RemoteServer, digest_of
 from counterflow.federation.question_service import QuestionService
 from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
-from counterflow.runtime import questions
+from counterflow.questions import unit_side as questions
 
 UNITS = ("boiler", "turbine", "pump")
 PLANT = cf.random_plant(units=UNITS, rng=3)

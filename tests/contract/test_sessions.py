@@ -19,13 +19,13 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.client import SufficientClient, sufficient_message
-from counterflow.client.private import foreseen
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.federation import Job, Policy, checkpoint, fit_over_sessions, server_part, status_part, verify
 from counterflow.federation.durable import AddedFile
 from counterflow.federation.loopback import Federation, Hook, SessionsFit
 from counterflow.federation.machines import UnitData
+from counterflow.methods.sufficient.private import foreseen
+from counterflow.methods.sufficient.unit import SufficientUnit, sufficient_message
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.protocol import Request, StateGradients, Sufficient, decode, encode
 
@@ -384,7 +384,7 @@ def test_a_job_that_is_over_is_not_estimated_again(tmp_path: Path, monkeypatch: 
     def again(*arguments: object, **options: object) -> None:
         raise AssertionError("it was estimated again")
 
-    monkeypatch.setattr("counterflow.server.sufficient.maximum_likelihood", again)
+    monkeypatch.setattr("counterflow.methods.sufficient.server.maximum_likelihood", again)
     with Federation(tmp_path, job, {}, {}) as alone:
         assert not alone.coordinator.outgoing()
         result = alone.coordinator.result()
@@ -466,7 +466,7 @@ def test_no_release_is_uncounted_whenever_death_comes(at: int, tmp_path: Path, m
         everybody.run(watch)
         for name in INPUTS:
             state = everybody.plant(name).state
-            assert isinstance(state, SufficientClient)
+            assert isinstance(state, SufficientUnit)
             assert state.release is not None
             sent = decode(next(iter(released[name])))
             assert isinstance(sent, Sufficient)

@@ -523,7 +523,7 @@ def test_help_has_an_example(command: str) -> None:
         "def save(self, path): path.write_bytes(b'half'); os.kill(os.getpid(), signal.SIGINT); time.sleep(9)\n"
         "r.Recording.save = save\n"
         "sys.argv = ['counterflow', 'simulate', '--out', 'deep/r.safetensors', '--steps', '20']\n",
-        "import counterflow.runtime as r\n"
+        "import counterflow.fits.training as r\n"
         "def fit(*a, **k): os.kill(os.getpid(), signal.SIGINT); time.sleep(9)\n"
         "r.fit = fit\n"
         "sys.argv = ['counterflow', 'fit', 'FEDERATION', '--out', 'fit']\n",

@@ -27,9 +27,10 @@ from console_browser import (
 from tolerances import ITERATES, LONG
 
 import counterflow as cf
+from counterflow import wording
 from counterflow.cli.demo import OPENED, WINDOW, record_incident
 from counterflow.cli.demo_plant import demo_plant
-from counterflow.report import telling, wording
+from counterflow.report import telling
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator

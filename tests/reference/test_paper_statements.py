@@ -1,7 +1,7 @@
 """The paper's statements, each tested as far as it is true; where one stops, the size of the gap is pinned.
 
 docs/theory/paper.md tells the same in words. Losses, stationary points and moments are written out densely here and use
-nothing of ``counterflow.client`` or ``counterflow.server`` but the proprietary Kalman estimates.
+nothing of ``counterflow.methods`` but the proprietary Kalman estimates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pytest
 from tolerances import EXACT, ITERATES, ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow import client, server
+from counterflow.methods.published import couplings as server_couplings
+from counterflow.methods.published.augmented import AugmentedModel, ClientData
 from counterflow.plant import excitation
 from counterflow.protocol import Introduction
 
@@ -257,12 +258,12 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
     for unit in units:
         model = cf.LocalModel(**{k: unit[k] for k in "ABC"}, Q=np.eye(len(unit["A"])), R=np.eye(len(unit["C"])))
         estimates = cf.Estimates(unit["refined"], unit["refined"])
-        models.append(client.AugmentedModel(model, client.ClientData.from_rows(unit["y"], unit["u"], estimates)))
+        models.append(AugmentedModel(model, ClientData.from_rows(unit["y"], unit["u"], estimates)))
     introductions = [
         Introduction(name, unit["A"], unit["B"], unit["refined"][:-1].copy(), unit["u"][:-1].copy())
         for name, unit in zip(names, units, strict=True)
     ]
-    couplings = server.couplings
+    couplings = server_couplings
     evidence = couplings.Evidence.collect(introductions, None, None)
     states = [model.states(theta[m], phi[m]) for m, model in enumerate(models)]
     A_cross, B_cross = np.zeros_like(evidence.A_local), np.zeros_like(evidence.B_local)

@@ -6,25 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.cli.unit_logs import read_columns
 from counterflow.errors import DataError, OptionError, StorageError
+from counterflow.fits.fit import Fit
+from counterflow.fits.storage import load
 from counterflow.plant import Recording
 from counterflow.plant.units import unknown_name
 from counterflow.report.telling import Asked
-from counterflow.runtime.storage import load
 
-FloatArray = NDArray[np.float64]
 MOST_ROWS = 8  # of a table
 
 
-def load_fit(directory: Path) -> runtime.Fit:
+def load_fit(directory: Path) -> Fit:
     return load(directory)
 
 
-def load_recording(fit: runtime.Fit, path: Path) -> Recording:
+def load_recording(fit: Fit, path: Path) -> Recording:
     """A recording, or the data of a federation file, that goes with the fit."""
     if path.suffix.lower() == ".toml":
         from counterflow.cli.federation_file import read_federation

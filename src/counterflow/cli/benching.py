@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import counterflow as cf
+from counterflow import wording
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
-from counterflow.report import wording
 
 HORIZON = 100
 REPEATED = 5  # questions; a fit is timed once

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import typer
 
+from counterflow import wording
 from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
-from counterflow.report import telling, wording
-from counterflow.runtime.checks import Check, Checks
-from counterflow.runtime.checks import check as look
+from counterflow.fits.checks import Check, Checks
+from counterflow.fits.checks import check as look
+from counterflow.report import telling
 
 CHECK_FAILED = 6  # exit code: the answers are there, but a check says not to trust them
 _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}

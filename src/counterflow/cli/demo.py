@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from counterflow import report, runtime
+from counterflow import report
 from counterflow._version import __version__
+from counterflow.arrays import FloatArray
 from counterflow.cli.demo_plant import INPUT_SPREAD, demo_plant
 from counterflow.errors import OptionError, StorageError, UnstableError
+from counterflow.fits import training
+from counterflow.fits.fit import Fit
 from counterflow.plant import Plant, Recording, excitation
-
-FloatArray = NDArray[np.float64]
 
 RECORDING, FIT, REPORT = "recording.safetensors", "fit", "report.html"
 HORIZON, HELD = 40, 10  # steps
@@ -84,7 +84,7 @@ def run(out: Path, *, steps: int, seed: int, method: str | None, as_json: bool) 
     check_place(out)
     if find_spec("matplotlib") is None:
         raise OptionError("the demo's report needs matplotlib: install it with  pip install 'counterflow[plots]'")
-    chosen = method if method is not None else str(inspect.signature(runtime.fit).parameters["method"].default)
+    chosen = method if method is not None else str(inspect.signature(training.fit).parameters["method"].default)
     console = Console(stderr=True, quiet=as_json)
     with console.status("simulating the plant"):
         plant = demo_plant()
@@ -117,7 +117,7 @@ def record_incident(plant: Plant, steps: int, seed: int) -> tuple[dict[str, Floa
     return inputs, calm
 
 
-def look_into(recording: Recording, calm: Recording, fit: runtime.Fit) -> Incident:
+def look_into(recording: Recording, calm: Recording, fit: Fit) -> Incident:
     """Ask about the incident; ``calm`` is the simulator's run of the same noise without it."""
     start, stop, clock = recording.rows - WINDOW, recording.rows, report.Clock.of(recording.dt)
     minutes = f"minute {start:g} to {start + OPENED - 1:g}"
@@ -157,12 +157,12 @@ def look_into(recording: Recording, calm: Recording, fit: runtime.Fit) -> Incide
     return Incident(world, shares, remedy)
 
 
-def fit_all(recording: Recording, plant: Plant, chosen: str, seed: int) -> dict[str, runtime.Fit]:
+def fit_all(recording: Recording, plant: Plant, chosen: str, seed: int) -> dict[str, Fit]:
     """The chosen method first, then the published one for comparison, by name."""
     fits = {}
     for method in dict.fromkeys((chosen, PUBLISHED)):
         models = plant if method == "oracle" else plant.locals()
-        fits[method] = runtime.fit(recording, models, method=method, seed=seed)
+        fits[method] = training.fit(recording, models, method=method, seed=seed)
     return fits
 
 
@@ -172,7 +172,7 @@ def ask(
     inputs: Mapping[str, FloatArray],
     steps: int,
     seed: int,
-    fits: Mapping[str, runtime.Fit],
+    fits: Mapping[str, Fit],
 ) -> report.WhatIf:
     """The answer of every fit, beside the true one: a twin run of the simulator with the same noise."""
     start = min(steps // 2, steps - HORIZON)
@@ -206,7 +206,7 @@ def ask(
 def compose(
     plant: Plant,
     recording: Recording,
-    fits: Mapping[str, runtime.Fit],
+    fits: Mapping[str, Fit],
     whatifs: tuple[report.WhatIf, ...],
     incident: Incident,
     steps: int,
@@ -216,7 +216,7 @@ def compose(
     """Everything the page says."""
     base = report.compose(fits[chosen], recording)
     trainings = [report.Training.of(_trained(method), fit) for method, fit in fits.items()]
-    gradient = runtime.fit(
+    gradient = training.fit(
         recording, plant.locals(), method=PUBLISHED, seed=seed, solver="gradient", rounds=GRADIENT_ROUNDS
     )
     trainings.append(report.Training.of("published method, gradient steps as in its Algorithm 1", gradient))
@@ -291,7 +291,7 @@ def check_place(out: Path) -> None:
         )
 
 
-def _write(out: Path, recording: Recording, fit: runtime.Fit, page: str) -> None:
+def _write(out: Path, recording: Recording, fit: Fit, page: str) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -321,7 +321,7 @@ def _short(method: str) -> str:
 
 def _as_json(
     out: Path,
-    fits: Mapping[str, runtime.Fit],
+    fits: Mapping[str, Fit],
     whatifs: tuple[report.WhatIf, ...],
     incident: Incident,
     content: report.Report,
@@ -379,7 +379,7 @@ def _as_json(
 
 def _show(
     out: Path,
-    fits: Mapping[str, runtime.Fit],
+    fits: Mapping[str, Fit],
     whatifs: tuple[report.WhatIf, ...],
     incident: Incident,
     content: report.Report,

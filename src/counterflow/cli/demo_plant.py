@@ -14,11 +14,8 @@ expect:
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.plant import Channel, Plant, Unit
-
-FloatArray = NDArray[np.float64]
 
 UNITS = (
     Unit(

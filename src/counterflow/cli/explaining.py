@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow import wording
 from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.cli.whatif import trajectories_frame
 from counterflow.errors import OptionError
+from counterflow.fits.fit import Fit
 from counterflow.plant.units import unknown_name
-from counterflow.report import telling, wording
+from counterflow.report import telling
 from counterflow.report.graph import kind_of
 
 if TYPE_CHECKING:
     import polars
 
-FloatArray = NDArray[np.float64]
 
 
 # ---- explain
@@ -161,7 +160,7 @@ def restore(
         raise typer.Exit(output.INFEASIBLE)
 
 
-def _levers(fit: runtime.Fit, using: Sequence[str]) -> dict[str, list[str]]:
+def _levers(fit: Fit, using: Sequence[str]) -> dict[str, list[str]]:
     """``boiler`` stands for all its inputs, ``boiler.valve`` for one."""
     out: dict[str, list[str]] = {}
     for text in using:

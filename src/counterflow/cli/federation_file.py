@@ -36,20 +36,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.cli import data_federation
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
+from counterflow.methods.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.plant.model_file import load_model
 from counterflow.privacy import Privacy
-from counterflow.runtime.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from counterflow.data import Preparation
 
-FloatArray = NDArray[np.float64]
 
 _UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs")
 

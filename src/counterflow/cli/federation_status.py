@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from counterflow import wording
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.federation_joining import policy_line
@@ -16,7 +17,6 @@ from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
 from counterflow.federation.flare.plant_folder import PlantFolder
 from counterflow.federation.flare.supervisor import opened
 from counterflow.privacy import Ledger, ledger_path
-from counterflow.report import wording
 
 
 def status(folder: Path, *, answer_format: Format) -> None:

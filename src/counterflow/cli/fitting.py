@@ -9,13 +9,14 @@ from typing import Any
 
 import typer
 
-from counterflow import runtime
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.runtime.storage_server import SERVER_FILE
+from counterflow.fits import training
+from counterflow.fits.fit import Fit
+from counterflow.fits.storage_server import SERVER_FILE
 
 
 def fit(
@@ -40,7 +41,7 @@ def fit(
     merged |= {key: value for key, value in options.items() if value is not None}
     if xi:
         merged["xi"] = _weights(xi)
-    found = runtime.fit(
+    found = training.fit(
         federation.recording,
         federation.models,
         method=chosen,
@@ -92,7 +93,7 @@ def _weights(given: Sequence[str]) -> float | dict[str, float]:
     return weights
 
 
-def doubts(found: runtime.Fit) -> list[dict[str, Any]]:
+def doubts(found: Fit) -> list[dict[str, Any]]:
     """What the data do not determine, with the names of the inputs."""
     out = []
     for doubt in found.couplings.doubts if found.couplings is not None else ():
@@ -110,7 +111,7 @@ def doubts(found: runtime.Fit) -> list[dict[str, Any]]:
     return out
 
 
-def _as_json(found: runtime.Fit, federation: Federation, out: Path) -> dict[str, Any]:
+def _as_json(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     status, traffic = found.status, found.traffic
     return {
         "version": __version__,
@@ -140,7 +141,7 @@ def _as_json(found: runtime.Fit, federation: Federation, out: Path) -> dict[str,
     }
 
 
-def _show(found: runtime.Fit, federation: Federation, out: Path) -> None:
+def _show(found: Fit, federation: Federation, out: Path) -> None:
     if federation.preparation is not None:
         output.show_notes(federation.preparation.doubts)
     output.show_text(found.summary())

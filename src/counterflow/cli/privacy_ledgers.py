@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from counterflow import wording
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.output import Format
@@ -13,7 +14,6 @@ from counterflow.errors import OptionError, StorageError
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.privacy.accounting import ANY_ROWS, Cost, check_budget, total_epsilon
 from counterflow.privacy.ledger import SUFFIX, Entry, Ledger, ledger_path
-from counterflow.report import wording
 
 
 def open_new(

@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow import client
+from counterflow import wording
 from counterflow._version import __version__
+from counterflow.arrays import FloatArray
 from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.parameters import Estimate, Parameters
+from counterflow.estimation.uncertainty import uncertainty
+from counterflow.methods.sufficient.private import privatised
+from counterflow.methods.sufficient.server import share
+from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import LocalModel, Plant, excitation
 from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
-from counterflow.report import wording
-from counterflow.server.estimation import Estimated
-from counterflow.server.parameters import Estimate, Parameters
-from counterflow.server.sufficient import share
-from counterflow.server.uncertainty import uncertainty
 
-FloatArray = NDArray[np.float64]
 FALSE_ALARMS = 0.05
 WANTED_ERROR = 0.1
 STEPS = 4000
@@ -148,12 +149,12 @@ def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expe
     """
     plant, names = task.plant, task.plant.names
     recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
-    bare = [client.sufficient_message(n, task.models[n], recording[n].y, recording[n].u) for n in names]
+    bare = [sufficient_message(n, task.models[n], recording[n].y, recording[n].u) for n in names]
     out = []
     for privacy in settings:
         clipped, messages = 0.0, bare
         if privacy is not None:
-            made = [client.privatised(m, task.models[m.unit], privacy) for m in bare]
+            made = [privatised(m, task.models[m.unit], privacy) for m in bare]
             messages = [message for message, _ in made]
             clipped = max(release.clipped for _, release in made)
         shared = share(messages)

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.cli.toml_lines import Lines, TomlPath, read_toml, shown
 from counterflow.errors import CounterflowError, ModelError
-
-FloatArray = NDArray[np.float64]
 
 LETTERS = ("A", "B", "C", "Q", "R")
 _MOST_ENTRIES = 10_000_000  # of a matrix: more is a mistake

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 
 if TYPE_CHECKING:
     from counterflow.data import Table
 
-FloatArray = NDArray[np.float64]
 
 
 def open_log(path: Path, channels: Sequence[str], options: Mapping[str, Any] | None = None) -> Table:

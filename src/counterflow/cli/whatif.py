@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow import wording
+from counterflow.arrays import FloatArray
 from counterflow.cli import asking, output
 from counterflow.cli.output import Format
 from counterflow.errors import DataError, OptionError
-from counterflow.report import telling, wording
+from counterflow.questions.answers import Trajectory
+from counterflow.report import telling
 from counterflow.report.telling import Asked, Changes, Peak
 
 if TYPE_CHECKING:
     import polars
 
-FloatArray = NDArray[np.float64]
 HORIZON = 50  # steps
 EITHER = "give either --change channel=number, once or more, or --schedule FILE."
 
@@ -166,7 +166,7 @@ def counterfactual(
 
 def past_of(
     fit: Asked,
-    answers: Mapping[str, runtime.Trajectory],
+    answers: Mapping[str, Trajectory],
     do: Changes,
     what: str,
     start: int,
@@ -223,7 +223,7 @@ def set_in_the_past(fit: Asked, set_to: Sequence[str], causes: Sequence[str]) ->
     return do, telling.moves(fit, do, "been", sign=False)
 
 
-def trajectories_frame(answers: Mapping[str, runtime.Trajectory], names: Sequence[str]) -> polars.DataFrame:
+def trajectories_frame(answers: Mapping[str, Trajectory], names: Sequence[str]) -> polars.DataFrame:
     """All units' trajectories below each other."""
     import polars
 

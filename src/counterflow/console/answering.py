@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow import wording
+from counterflow.arrays import FloatArray
 from counterflow.console import messages
 from counterflow.console.describing import number, numbers, output_index
 from counterflow.console.seats import Seat
-from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Channel
 from counterflow.plant.units import unknown_name
-from counterflow.report import telling, wording
+from counterflow.questions.answers import Attribution, Effect, Paths, Restoration, Trajectory
+from counterflow.report import telling
 from counterflow.report.telling import Peak
 
-FloatArray = NDArray[np.float64]
 DRAWN = 4  # channels, if the asker does not choose
 MOST_NUMBERS = 400_000  # of each kind in one answer
 RECENT = 200  # rows of the past that are shown with a forecast

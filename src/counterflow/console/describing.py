@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow._version import __version__
+from counterflow.arrays import FloatArray
 from counterflow.console import messages
 from counterflow.console.opening import Opened
 from counterflow.console.seats import Seat
@@ -17,7 +17,6 @@ from counterflow.plant.units import unknown_name
 from counterflow.report import Clock, telling
 from counterflow.report.graph import kind_of
 
-FloatArray = NDArray[np.float64]
 _KINDS = {
     "loss": (("server_loss", "server loss"), ("residual_loss", "residual loss")),
     "disentanglement": (("disentanglement", "disentanglement D"),),

@@ -10,8 +10,8 @@ import numpy as np
 from counterflow.console import messages
 from counterflow.console.answering import ASK, Answered
 from counterflow.console.seats import Seat
-from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.errors import CounterflowError, OptionError
+from counterflow.questions.answers import Attribution, Effect, Paths, Restoration, Trajectory
 from counterflow.report import Answer, Clock, Remedy, Report, Shares, WhatIf, World, render, telling
 
 KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8", "html": "text/html; charset=utf-8"}

@@ -8,22 +8,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from counterflow.arrays import FloatArray
 from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
 from counterflow.federation import PlantView, Policy, QuestionGate
 from counterflow.federation.plant_view import KnownUnits
+from counterflow.fits.checks import Checks, check
+from counterflow.fits.fit import Fit
+from counterflow.fits.storage import UNITS_FOLDER, load, load_unit
+from counterflow.fits.storage_server import SERVER_FILE, Record, load_record, load_server
+from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
-from counterflow.runtime import Fit
-from counterflow.runtime.answering import Server
-from counterflow.runtime.checks import Checks, check
-from counterflow.runtime.storage import UNITS_FOLDER, load, load_unit
-from counterflow.runtime.storage_server import SERVER_FILE, Record, load_record, load_server
-from counterflow.runtime.unit_part import UnitPart
+from counterflow.questions.answering import Server
 
-FloatArray = NDArray[np.float64]
 BESIDE = "recording.safetensors"  # looked for beside a fit; used only if it is what was fitted
 NO_DATA = "questions about the past need the unit's own measurements: start the console with --data RECORDING"
 

@@ -14,25 +14,25 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow.client import KalmanEstimator
-from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
+from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError, OptionError, PrivacyError
+from counterflow.estimation.influence import InfluenceGraph, influence_graph
 from counterflow.federation import QuestionGate
 from counterflow.federation.plant_view import KnownUnits
+from counterflow.fits.checks import Checks
+from counterflow.fits.fit import Fit
+from counterflow.fits.outcome import Status
+from counterflow.fits.privacy import PrivacyReport
+from counterflow.fits.storage_server import Record
+from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.part import UnitPart
 from counterflow.plant import LocalModel, Unit
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.runtime import Fit, questions
-from counterflow.runtime.answering import Server, Watch
-from counterflow.runtime.checks import Checks
-from counterflow.runtime.outcome import Status
-from counterflow.runtime.privacy import PrivacyReport
-from counterflow.runtime.storage_server import Record
-from counterflow.runtime.unit_part import UnitPart
-from counterflow.server.influence import InfluenceGraph, influence_graph
+from counterflow.questions import unit_side as questions
+from counterflow.questions.answering import Server, Watch
+from counterflow.questions.answers import Attribution, Effect, Paths, Restoration, Trajectory
 
-FloatArray = NDArray[np.float64]
 SERVER = "server"
 _BASELINES = 16  # forecasts that are kept
 

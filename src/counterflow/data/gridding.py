@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.data.clock import Grid
 from counterflow.data.inspection import FEW_LEVELS
-
-FloatArray = NDArray[np.float64]
 
 
 def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArray:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.data.clock import TimeFacts, time_facts
 from counterflow.data.table import Numbers, Table, open_table
 from counterflow.data.times import NONE, SECOND, Times
-
-FloatArray = NDArray[np.float64]
 
 FEW_LEVELS = 10  # a channel with no more different values is discrete
 _SPIKE = 6.0  # spreads outside both neighbours

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.data.clock import Grid, make_grid, row_grid, time_facts
 from counterflow.data.gridding import fill, on_grid
 from counterflow.data.report import Preparation, Step, Work, describe_rows, describe_values
@@ -20,8 +21,6 @@ from counterflow.data.times import SECOND, moment
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Channel, Recording
 from counterflow.plant.recording import UnitRecording
-
-FloatArray = NDArray[np.float64]
 
 _RESAMPLE = ("auto", "mean", "last")
 _FILL = ("hold", "interpolate")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.data.clock import time_facts
 from counterflow.data.gridding import fill
 from counterflow.data.preparation import Rules, prepare
@@ -23,8 +24,6 @@ from counterflow.data.table import Table
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.randomness import stream
-
-FloatArray = NDArray[np.float64]
 
 FEW_CHANGES = 0.001  # of the rows: with fewer changes a channel is quasi-discrete (ours)
 DOMINANT = 0.95  # of the rows: with one value in more of them a channel is quasi-discrete (ours)

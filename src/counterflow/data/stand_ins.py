@@ -16,14 +16,13 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.data import hai, swat
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, Unit
 from counterflow.randomness import stream
 
-FloatArray = NDArray[np.float64]
 MARK = "NOT-THE-REAL-DATA-SET.txt"  # lies beside generated files
 
 HAI_VERSIONS = ("20.07", "21.03", "22.04", "23.05")

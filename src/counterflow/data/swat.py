@@ -24,8 +24,6 @@ from counterflow.data.report import Step
 from counterflow.data.table import Table, TimeOptions, join
 from counterflow.errors import DataError
 
-FloatArray = NDArray[np.float64]
-
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")
 _LABEL = "normal/attack"
 ROWS = 30_000

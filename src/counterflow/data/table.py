@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, clean_names, open_file
 from counterflow.data.times import Times, find_time, parse
 from counterflow.data.words import meaning
@@ -20,7 +20,6 @@ from counterflow.errors import DataError, OptionError
 if TYPE_CHECKING:
     import polars
 
-FloatArray = NDArray[np.float64]
 
 _SAMPLE_ROWS = 200
 _BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file

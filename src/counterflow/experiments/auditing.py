@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import client, runtime
-from counterflow.client.private import clipped_rows
+from counterflow.arrays import FloatArray
+from counterflow.fits.training import fit
+from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.published.augmented import AugmentedModel
+from counterflow.methods.sufficient.private import clipped_rows
 from counterflow.plant import Plant, Recording
 from counterflow.privacy import Privacy
 from counterflow.privacy.accounting import gaussian_epsilon
 from counterflow.protocol import Message, PerturbedStates, StateGradients
-
-FloatArray = NDArray[np.float64]
 
 
 def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, name: str) -> float:
@@ -39,7 +39,7 @@ def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, n
             answers.append(message)
 
     options: dict[str, Any] = {"method": "penalty", "solver": "gradient", "rounds": rounds}
-    found = runtime.fit(recording, plant.locals(), privacy=privacy, watch=watch, **options)
+    found = fit(recording, plant.locals(), privacy=privacy, watch=watch, **options)
     part, R = found.parts[name], sent[0].bound
     own = recording[name]
     at, direction = own.y.shape[0] // 2, _direction(plant, name)
@@ -48,7 +48,7 @@ def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, n
         y = own.y.copy()
         y[at] = sign * R * direction
         data = part.client_data(clipped_rows(y, R)[0], clipped_rows(own.u, R)[0])
-        releases.append(followed(client.AugmentedModel(part.working_model, data), answers))
+        releases.append(followed(AugmentedModel(part.working_model, data), answers))
     mu = sum(
         float(((one - other) ** 2).sum()) / message.noise**2
         for one, other, message in zip(*releases, sent, strict=True)
@@ -56,7 +56,7 @@ def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, n
     return float(gaussian_epsilon(float(np.sqrt(mu)), privacy.delta))
 
 
-def followed(model: client.AugmentedModel, answers: list[StateGradients]) -> list[FloatArray]:
+def followed(model: AugmentedModel, answers: list[StateGradients]) -> list[FloatArray]:
     """What a unit would send in every round, without noise, if the server answered so: [ĥ_c; ĥ_a; h_a], all rows."""
     theta, phi = np.zeros((model.model.states, model.model.n_outputs)), np.zeros(model.model.states)
     rows = []
@@ -77,5 +77,5 @@ def _direction(plant: Plant, name: str) -> FloatArray:
     for k in range(model.n_outputs):
         y = np.zeros((400, model.n_outputs))
         y[300, k] = 1.0
-        columns.append(client.KalmanEstimator(model).estimate(y, np.zeros((400, model.n_inputs))).refined[300])
+        columns.append(KalmanEstimator(model).estimate(y, np.zeros((400, model.n_inputs))).refined[300])
     return np.asarray(np.linalg.svd(np.array(columns).T)[2][0])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.experiments import conditions
 from counterflow.experiments.conditions import CONDITIONS, WEIGHTS
 from counterflow.experiments.drawing import COLOURS, INK, Drawing, Panel, log_axis
@@ -44,7 +44,6 @@ from counterflow.plant import Plant, Recording, random_plant
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 SETTINGS = tuple((units, pole) for units in (2, 4) for pole in (0.0, 0.9))
 STEPS, ROUNDS, QUICK_ROUNDS = 2000, 2000, 200

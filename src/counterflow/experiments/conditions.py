@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.experiments.drawing import INK, Drawing, Panel, log_axis, points
 from counterflow.experiments.effects import (
     between,
@@ -21,12 +20,12 @@ from counterflow.experiments.effects import (
 )
 from counterflow.experiments.experiment import NEW_DATA, Claim, Outcomes, Request, Table, Task, Value
 from counterflow.experiments.judging import MOST_RULE, both, mostly, rarely
+from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 # name: (what is done to the plant, pole of the inputs, their mean)
 CONDITIONS: Mapping[str, tuple[str, float, float]] = {
@@ -103,7 +102,7 @@ def compute(task: Task) -> Mapping[str, Value]:
     true = responses(plant)
     series: dict[str, list[float]] = {key: [] for key in ("B", "A", "cosine", "R2", "augmented", "server", "train")}
     for weight in task["xi"]:
-        found = runtime.fit(recording, plant.locals(), method="penalty", xi=weight)
+        found = fit(recording, plant.locals(), method="penalty", xi=weight)
         means = found.validate(fresh).mean()
         series["B"].append(coupling_error(found.plant, plant, "B"))
         series["A"].append(coupling_error(found.plant, plant, "A"))
@@ -115,7 +114,7 @@ def compute(task: Task) -> Mapping[str, Value]:
         history = found.history
         losses = [history.client_loss[n][-1] / history.proprietary_loss[n][-1] for n in plant.names]
         series["train"].append(float(np.mean(losses)))
-    default = runtime.fit(recording, plant.locals(), uncertainty=False)
+    default = fit(recording, plant.locals(), uncertainty=False)
     means = default.validate(fresh, oracle=plant).mean()
     values: dict[str, Value] = {key: np.array(numbers) for key, numbers in series.items()}
     values |= {

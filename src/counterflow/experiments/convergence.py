@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import client, runtime
+from counterflow.arrays import FloatArray
 from counterflow.experiments.drawing import BARS, DODGED, INK, Drawing, Panel, log_axis, points
 from counterflow.experiments.effects import recorded
 from counterflow.experiments.experiment import (
@@ -38,12 +37,15 @@ from counterflow.experiments.judging import (
 )
 from counterflow.experiments.scalability import exponent
 from counterflow.filtering import kalman_filter
+from counterflow.fits.fit import Fit
+from counterflow.fits.training import fit
+from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.published.augmented import AugmentedModel
 from counterflow.plant import Plant, Recording, random_plant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 LENGTHS, QUICK_LENGTHS = (500, 2000, 8000, 32000), (500, 2000, 8000)
 WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1e4, 1e6)
@@ -74,20 +76,20 @@ def _compute(task: Task) -> Mapping[str, Value]:
 
     left, right, distances = [], [], []
     for weight in task["xi"]:
-        found = runtime.fit(recording, plant.locals(), method="penalty", xi=weight)
+        found = fit(recording, plant.locals(), method="penalty", xi=weight)
         predicted, bias = augmented(found, plant, recording)
         left.append((oracle - predicted).mean(axis=0))
         right.append(bias)
         distances.append(distance(predicted))
     proprietary = np.hstack(
         [
-            client.KalmanEstimator(plant.local(n)).estimate(recording[n].y, recording[n].u).predicted[1:]
+            KalmanEstimator(plant.local(n)).estimate(recording[n].y, recording[n].u).predicted[1:]
             @ plant.block("C", n).T
             for n in plant.names
         ]
     )
-    ours = runtime.fit(recording, plant.locals(), uncertainty=False)
-    pooled = runtime.fit(recording, plant.locals(), method="centralized", uncertainty=False)
+    ours = fit(recording, plant.locals(), uncertainty=False)
+    pooled = fit(recording, plant.locals(), method="centralized", uncertainty=False)
     served = _filtered(plant.replace(A=ours.plant.A, B=ours.plant.B), recording)
     return {
         "left": np.array(left),
@@ -112,7 +114,7 @@ def _filtered(plant: Plant, recording: Recording) -> FloatArray:
     return np.asarray(found.predicted[1:] @ plant.C.T)
 
 
-def augmented(found: runtime.Fit, plant: Plant, recording: Recording) -> tuple[FloatArray, FloatArray]:
+def augmented(found: Fit, plant: Plant, recording: Recording) -> tuple[FloatArray, FloatArray]:
     """Predictions ỹ_a of all units, rows 1..T, and Theorem 7.3's right side J_m E[z], both side by side."""
     data = {n: found.parts[n].client_data(recording[n].y, recording[n].u) for n in plant.names}
     u = np.hstack([data[n].inputs for n in plant.names])
@@ -122,7 +124,7 @@ def augmented(found: runtime.Fit, plant: Plant, recording: Recording) -> tuple[F
         assert part.theta is not None
         assert part.phi is not None
         C = plant.block("C", name)
-        states = client.AugmentedModel(part.working_model, own).states(part.theta, part.phi)
+        states = AugmentedModel(part.working_model, own).states(part.theta, part.phi)
         predictions.append(states @ C.T)
         server = own.refined @ plant.block("A", name).T + own.inputs @ plant.block("B", name).T
         for other in plant.names:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow import runtime
 from counterflow.experiments import two_units
 from counterflow.experiments.drawing import (
     BAND,
@@ -26,6 +25,7 @@ from counterflow.experiments.effects import BASIS
 from counterflow.experiments.experiment import B_WHITE, Claim, Experiment, Outcomes, Request, Task, Value
 from counterflow.experiments.judging import ABOVE_RULE, below, both, said, sentences, told, verdict_of
 from counterflow.experiments.two_units import LABELS, UNITS, coupling_error, of_method, plant_of, series
+from counterflow.fits.training import fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def _compute(task: Task) -> Mapping[str, Value]:
     recording = plant.simulate(task["steps"], rng=1000 + task["run"])
     D, loss, errors = [], [], []
     for weight in task["weights"]:
-        found = runtime.fit(recording, plant.locals(), method="penalty", xi=weight)
+        found = fit(recording, plant.locals(), method="penalty", xi=weight)
         history = found.history
         D.append(history.disentanglement[-1])
         loss.append([history.client_loss[n][-1] / history.proprietary_loss[n][-1] for n in UNITS])

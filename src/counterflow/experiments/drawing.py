@@ -17,15 +17,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FloatArray = NDArray[np.float64]
 
 INK, MUTED, GRID = "#1c2126", "#59636e", "#dcdcd5"
 BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.plant import Plant, Recording, excitation
 
-FloatArray = NDArray[np.float64]
 Responses = Mapping[tuple[str, str], FloatArray]  # of (effect, cause): (horizon, outputs, inputs)
 
 HORIZON = 20  # rows over which effects are compared

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
 
 if TYPE_CHECKING:
     from counterflow.experiments.drawing import Drawing
 
-FloatArray = NDArray[np.float64]
 Value = float | str | FloatArray
 Verdict = Literal[
     "agrees",

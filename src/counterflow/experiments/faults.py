@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.experiments.effects import HORIZON, recorded, responses
 from counterflow.plant import LocalModel, Plant, Recording, UnitRecording, excitation, random_plant
-
-FloatArray = NDArray[np.float64]
 
 POLE = 0.9  # of the inputs, unless their colour is what varies: with white ones the published method finds no B_mn
 TWINS = 400  # starting states over which the effects of a nonlinear plant are averaged

@@ -11,11 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.experiments.experiment import Claim, Verdict
-
-FloatArray = NDArray[np.float64]
 
 FEWEST = 3  # runs from which on a standard error is taken for one
 ERRORS = 2.0  # standard errors within which nothing is decided

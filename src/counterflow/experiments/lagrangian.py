@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
 from counterflow.experiments import two_units
 from counterflow.experiments.drawing import BAND, INK, Drawing, Panel, band, log_axis, points, rounds_axis
@@ -25,11 +24,12 @@ from counterflow.experiments.experiment import (
 )
 from counterflow.experiments.judging import ABOVE_RULE, above, below, both, holds, said, sentences, told, verdict_of
 from counterflow.experiments.two_units import LABELS, UNITS, of_method, plant_of, series
+from counterflow.fits.history import History
+from counterflow.fits.training import fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 METHODS = {"penalty": "penalty (PM)", "lagrangian": "augmented Lagrangian (AL)", "hybrid": "hybrid: AL, then PM"}
 STEPS = ("eta_1", "eta_2", "gamma_1", "gamma_2", "alpha_A", "alpha_B")
@@ -52,7 +52,7 @@ def _switched(task: Task) -> Mapping[str, Value]:
     recording = plant.simulate(task["steps"], rng=1000 + task["run"])
 
     def loss(method: str, **options: Any) -> FloatArray:
-        history = runtime.fit(
+        history = fit(
             recording, plant.locals(), method=method, solver="gradient", initial_scale=1.0, seed=task["run"], tol=0.0,
             xi=task["xi"], rho=task["rho"], **options,
         ).history  # fmt: skip
@@ -71,13 +71,13 @@ def _tuned(task: Task) -> Mapping[str, Value]:
     plant = plant_of(task["plant"])
     recording = plant.simulate(task["steps"], rng=1000 + task["run"])
 
-    def trained(method: str, step: float, weight: float) -> runtime.History | None:
+    def trained(method: str, step: float, weight: float) -> History | None:
         """The course of a training with one step size for everything; None if it left the range of numbers."""
         options: dict[str, Any] = dict.fromkeys(STEPS, step)
         options |= {"xi": weight, "rho": 2 * weight, "rounds": task["rounds"], "tol": 0.0}
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                return runtime.fit(
+                return fit(
                     recording,
                     plant.locals(),
                     method=method,
@@ -97,7 +97,7 @@ def _tuned(task: Task) -> Mapping[str, Value]:
         loss = history.residual_loss + weight * history.disentanglement
         return float(min(GREATEST, loss[-1] / loss[0]))
 
-    def objective(history: runtime.History) -> FloatArray:
+    def objective(history: History) -> FloatArray:
         """What the penalty method descends on, at the weight of the tuning."""
         loss = history.residual_loss + task["tuned_at"] * history.disentanglement
         return two_units.combined(loss, history.client_loss)
@@ -110,7 +110,7 @@ def _tuned(task: Task) -> Mapping[str, Value]:
         loss = objective(history)
         return float(min(GREATEST, (loss[-1] - least) / (loss[0] - least)))
 
-    exact = runtime.fit(recording, plant.locals(), method="penalty", xi=task["tuned_at"]).history
+    exact = fit(recording, plant.locals(), method="penalty", xi=task["tuned_at"]).history
     least = float(objective(exact)[-1])
     steps = 2.0 ** -np.arange(4.0, 13.0)
     tuned = float(steps[int(np.argmin([ratio("penalty", step, task["tuned_at"]) for step in steps]))])

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import client, runtime
+from counterflow.arrays import FloatArray
 from counterflow.experiments.effects import without_couplings
+from counterflow.fits import training
+from counterflow.fits.fit import Fit
+from counterflow.methods.estimators import KalmanEstimator
 from counterflow.plant import LocalModel, Plant, Recording
-
-FloatArray = NDArray[np.float64]
 
 BYTES = 8  # of a number on the wire
 
@@ -44,7 +44,7 @@ class Estimate:
     rounds: int
     traffic: int
     seconds: float
-    fit: runtime.Fit | None
+    fit: Fit | None
 
 
 def estimate(method: str, recording: Recording, true: Plant, rounds: int) -> Estimate:
@@ -76,37 +76,37 @@ def estimate(method: str, recording: Recording, true: Plant, rounds: int) -> Est
     return Estimate(found.plant, errors, traffic.rounds, traffic.bytes_up + traffic.bytes_down, seconds, found)
 
 
-def _published(name: str, **options: Any) -> Callable[[Recording, Plant, int], runtime.Fit]:
-    def fit(recording: Recording, true: Plant, rounds: int) -> runtime.Fit:
+def _published(name: str, **options: Any) -> Callable[[Recording, Plant, int], Fit]:
+    def fit(recording: Recording, true: Plant, rounds: int) -> Fit:
         given = dict(options)
         if name == "hybrid":  # the same number of rounds in all
             given |= {"warm_rounds": rounds // 5, "rounds": rounds - rounds // 5}
         elif name == "lagrangian" or "solver" in given:
             given["rounds"] = rounds
-        return runtime.fit(recording, true.locals(), method=name, **given)
+        return training.fit(recording, true.locals(), method=name, **given)
 
     return fit
 
 
-_FITS: Mapping[str, Callable[[Recording, Plant, int], runtime.Fit]] = {
+_FITS: Mapping[str, Callable[[Recording, Plant, int], Fit]] = {
     "penalty": _published("penalty", xi=10.0),
     "penalty-small": _published("penalty", xi=0.1),
     "steps": _published("penalty", xi=10.0, solver="gradient"),
     "lagrangian": _published("lagrangian", rho=20.0),
     "hybrid": _published("hybrid", xi=10.0, rho=20.0),
     "fedgc": _published("fedgc"),
-    "sufficient": lambda recording, true, _: runtime.fit(recording, true.locals(), uncertainty=True),
-    "centralized": lambda recording, true, _: runtime.fit(
+    "sufficient": lambda recording, true, _: training.fit(recording, true.locals(), uncertainty=True),
+    "centralized": lambda recording, true, _: training.fit(
         recording, true.locals(), method="centralized", uncertainty=True
     ),
-    "oracle": lambda recording, true, _: runtime.fit(recording, true, method="oracle"),
+    "oracle": lambda recording, true, _: training.fit(recording, true, method="oracle"),
 }
 
 
 def refined_states(recording: Recording, models: Mapping[str, LocalModel]) -> FloatArray:
     """ĥ_c[t] of all units side by side: what each one's own Kalman filter makes of its own measurements."""
     estimates = [
-        client.KalmanEstimator(models[name]).estimate(recording[name].y, recording[name].u) for name in recording.names
+        KalmanEstimator(models[name]).estimate(recording[name].y, recording[name].u) for name in recording.names
     ]
     return np.hstack([each.refined for each in estimates])
 

@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import client, runtime
+from counterflow.arrays import FloatArray
 from counterflow.experiments.drawing import BARS, Drawing, Panel, log_axis, points
 from counterflow.experiments.experiment import Claim, Experiment, Outcomes, Request, Task, Value, Verdict
 from counterflow.experiments.judging import estimated_above, holds, opposite, sentences, verdict_of
 from counterflow.experiments.scalability import exponent
+from counterflow.fits.training import fit
+from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import random_plant
 from counterflow.protocol import Message, encoded_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 BASE: Mapping[str, int] = {"units": 4, "states": 2, "inputs": 2, "outputs": 8, "steps": 1000}
 # what is varied: its sizes, and its name for people
@@ -73,9 +73,9 @@ def _compute(task: Task) -> Mapping[str, Value]:
     recording = plant.simulate(task["steps"], rng=7000 + task["run"])
     watch = Stopwatch()
     options = {"solver": "gradient", "rounds": task["rounds"], "tol": 0.0, "compress": False}
-    found = runtime.fit(recording, plant.locals(), method="penalty", watch=watch, **options)
+    found = fit(recording, plant.locals(), method="penalty", watch=watch, **options)
     counted = range(WARM, task["rounds"] - 1)
-    sent = [client.sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    sent = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
     return {
         "bytes": float(np.median([watch.bytes[k] for k in counted])),
         "server": float(np.median([watch.server[k] for k in counted])),

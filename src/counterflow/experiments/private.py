@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
 from counterflow.experiments.auditing import audited
 from counterflow.experiments.drawing import (
@@ -24,13 +23,14 @@ from counterflow.experiments.drawing import (
 from counterflow.experiments.effects import between, coupling_error, effect_error, recorded, responses
 from counterflow.experiments.experiment import B_PERSISTENT, Claim, Experiment, Outcome, Outcomes, Request, Task, Value
 from counterflow.experiments.judging import MOST_RULE, mostly, rarely, said, sentences, verdict_of
+from counterflow.fits.fit import Fit
+from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant
 from counterflow.privacy import Privacy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 10.0, 30.0, 100.0), (3.0, 30.0, 100.0)
 NONE = 0.0  # stands for no privacy at all
@@ -52,7 +52,7 @@ def _compute(task: Task) -> Mapping[str, Value]:
         return {"audited": max(audited(plant, recording, privacy, ROUNDS, name) for name in plant.names)}
     epsilon, published = task["epsilon"], task["method"] == "published"
 
-    def trained(seed: int) -> runtime.Fit:
+    def trained(seed: int) -> Fit:
         privacy = None
         if epsilon != NONE:
             accounting = "published" if published else "rigorous"
@@ -62,7 +62,7 @@ def _compute(task: Task) -> Mapping[str, Value]:
             options = {"method": "penalty", "solver": "gradient", "rounds": ROUNDS}
             if privacy is None:
                 options["tol"] = 0.0
-        return runtime.fit(recording, plant.locals(), privacy=privacy, **options)
+        return fit(recording, plant.locals(), privacy=privacy, **options)
 
     found = trained(task["run"])
     values: dict[str, Value] = {

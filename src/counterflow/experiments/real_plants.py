@@ -10,21 +10,20 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 from counterflow.experiments.drawing import BAND, INK, Drawing, Panel, band, rounds_axis
 from counterflow.experiments.experiment import Claim, Experiment, Outcome, Outcomes, Request, Task, Value, Verdict
 from counterflow.experiments.judging import ABOVE_RULE, below, both, holds, sentences
 from counterflow.experiments.two_units import kept_rounds
+from counterflow.fits.training import fit
 from counterflow.identification import pooled_model, stretches
 from counterflow.plant import LocalModel, Recording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 TITLES = {"hai": "HAI", "swat": "SWaT"}
 STAND_IN = "stand-in"
@@ -144,7 +143,7 @@ def _compute(task: Task) -> Mapping[str, Value]:
     recording = prepared(task)
     models, kept_energy = local_models(recording)
     histories = [
-        runtime.fit(
+        fit(
             recording, models, method="penalty", solver="gradient", xi=task["xi"], rounds=task["rounds"], tol=0.0,
             initial_scale=1.0, seed=run,
         ).history

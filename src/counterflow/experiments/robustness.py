@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.experiments.drawing import BARS_OF_MEDIANS, DODGED, INK, Drawing, Panel, log_axis, points
 from counterflow.experiments.effects import effect_error, responses
 from counterflow.experiments.experiment import Claim, Experiment, Outcomes, Request, Task, Value, Verdict
 from counterflow.experiments.faults import case, fresh
 from counterflow.experiments.judging import MOST_RULE, both, mostly, rarely, said, sentences, verdict_of
+from counterflow.fits.training import fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 # fault: levels, the level that is none, and the axis's label
 FAULTS: Mapping[str, tuple[tuple[float, ...], float, str]] = {
@@ -61,7 +60,7 @@ def _predicted(task: Task) -> Mapping[str, Value]:
     units = sorted({name for pair in made.true for name in pair})
     ratios = []
     for weight in task["weights"]:
-        means = runtime.fit(made.whole, made.models, method="penalty", xi=weight).validate(new).mean()
+        means = fit(made.whole, made.models, method="penalty", xi=weight).validate(new).mean()
         ratios.append(float(np.mean([means["augmented"][n] / means["proprietary"][n] for n in units])))
     return {"prediction": np.array(ratios)}
 
@@ -70,11 +69,11 @@ def _answered(task: Task) -> Mapping[str, Value]:
     """Errors of effects."""
     made = case(task["fault"], task["level"], task["run"], task["steps"])
     fits = {
-        "published": runtime.fit(made.whole, made.models, method="penalty", xi=task["xi"]),
-        "default": runtime.fit(made.recording, made.models, uncertainty=False),
+        "published": fit(made.whole, made.models, method="penalty", xi=task["xi"]),
+        "default": fit(made.recording, made.models, uncertainty=False),
     }
     if "all" in methods_of(task["fault"]):
-        fits["all"] = runtime.fit(made.recording, made.models, estimate="all", uncertainty=False)
+        fits["all"] = fit(made.recording, made.models, estimate="all", uncertainty=False)
     return {method: effect_error(responses(found.plant), made.true) for method, found in fits.items()}
 
 

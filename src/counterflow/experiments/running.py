@@ -11,7 +11,7 @@ from counterflow import experiments
 from counterflow.errors import OptionError
 from counterflow.experiments.experiment import Outcome, Task
 from counterflow.experiments.store import Store
-from counterflow.runtime.threads import one_blas_thread
+from counterflow.threads import one_blas_thread
 
 Watch = Callable[[Task, int, int], None]  # a task that is done, how many are, of how many
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.experiments.drawing import BARS_OF_GEOMETRIC_MEANS, DODGED, INK, Drawing, Panel, log_axis, points
 from counterflow.experiments.effects import between
 from counterflow.experiments.experiment import Claim, Experiment, Outcomes, Request, Table, Task, Value, Verdict
@@ -27,12 +26,12 @@ from counterflow.experiments.judging import (
     verdict_of,
 )
 from counterflow.experiments.methods import refined_states
+from counterflow.fits.training import fit
 from counterflow.plant import Plant, Recording, random_plant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 Draw = Callable[["Axes"], None]
 
 # the paper's tables: sizes, L_s, D
@@ -52,7 +51,7 @@ def _compute(task: Task) -> Mapping[str, Value]:
     """The stationary point of the published training on one random plant."""
     plant = random_plant(units=task["units"], outputs=task["outputs"], rng=task["run"])
     recording = plant.simulate(task["steps"], rng=3000 + task["run"])
-    found = runtime.fit(recording, plant.locals(), method="penalty", xi=task["xi"])
+    found = fit(recording, plant.locals(), method="penalty", xi=task["xi"])
     history = found.history
     gains = [1 - history.client_loss[n][-1] / history.proprietary_loss[n][-1] for n in plant.names]
     return {

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.experiments import two_units
 from counterflow.experiments.drawing import COLOURS, INK, LINES, Drawing, Panel, band
 from counterflow.experiments.experiment import (
@@ -26,7 +26,6 @@ from counterflow.experiments.two_units import LABELS, SHIFT, SHIFT_AT, UNITS, se
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 
 MODELS = {
     "proprietary": "proprietary client (PCM)",

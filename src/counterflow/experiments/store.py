@@ -14,7 +14,7 @@ from counterflow import experiments
 from counterflow._version import __version__
 from counterflow.errors import StorageError
 from counterflow.experiments.experiment import Outcome, Task, Value
-from counterflow.runtime import sealed_file
+from counterflow.fits import sealed_file
 
 _TITLE, _VERSION = "experiment result", 1
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow import runtime
 from counterflow.experiments import two_units
 from counterflow.experiments.drawing import BAND, INK, Drawing, Panel, band, rounds_axis
 from counterflow.experiments.experiment import Claim, Experiment, Outcome, Outcomes, Request, Task, Value
@@ -22,6 +21,7 @@ from counterflow.experiments.judging import (
     verdict_of,
 )
 from counterflow.experiments.two_units import LABELS, UNITS, of_method, plant_of, series
+from counterflow.fits.training import fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def _without_couplings(task: Task) -> Mapping[str, Value]:
         A[plant.state_slice(effect), plant.state_slice(cause)] = 0.0
         B[plant.state_slice(effect), plant.input_slice(cause)] = 0.0
     recording = plant.replace(A=A, B=B).simulate(task["steps"], rng=1000 + task["run"])
-    history = runtime.fit(recording, plant.locals(), method="penalty", xi=task["xi"]).history
+    history = fit(recording, plant.locals(), method="penalty", xi=task["xi"]).history
     return {f"gain/{n}": float(1 - history.client_loss[n][-1] / history.proprietary_loss[n][-1]) for n in UNITS}
 
 

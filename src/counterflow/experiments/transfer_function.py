@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.experiments import two_units
 from counterflow.experiments.drawing import COLOURS, INK, MARKERS, Drawing, Panel, band, log_axis
 from counterflow.experiments.effects import without_couplings
@@ -32,7 +33,6 @@ from counterflow.plant.transfer import frequency_response, sigma, transmission_z
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 FREQUENCIES = np.geomspace(0.01, np.pi, 200)

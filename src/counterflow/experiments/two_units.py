@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow import runtime
+from counterflow.arrays import FloatArray
 from counterflow.experiments.experiment import Outcome, Outcomes, Request, Task, Value
+from counterflow.fits.fit import Fit
+from counterflow.fits.training import fit
 from counterflow.plant import Plant, Recording, excitation, random_plant
-
-FloatArray = NDArray[np.float64]
 
 UNITS = ("unit1", "unit2")
 LABELS = {"unit1": "client 1", "unit2": "client 2"}
@@ -96,7 +96,7 @@ def compute(task: Task) -> Mapping[str, Value]:
     options |= {"rho": task["rho"], "rounds": task["rounds"], "warm_rounds": task["warm_rounds"]}
     if task["method"] == "hybrid":
         options["rounds"] -= task["warm_rounds"]
-    found = runtime.fit(recording, plant.locals(), method=task["method"], seed=run, **options)
+    found = fit(recording, plant.locals(), method=task["method"], seed=run, **options)
     history = found.history
     kept = kept_rounds(len(history))
     server_loss = history.residual_loss + task["xi"] * history.disentanglement
@@ -152,7 +152,7 @@ def _rises(loss: FloatArray) -> float:
 
 
 def _default_method(plant: Plant, recording: Recording) -> dict[str, Value]:
-    default = runtime.fit(recording, plant.locals())
+    default = fit(recording, plant.locals())
     return {"default/A": default.plant.A, "default/B": default.plant.B}
 
 
@@ -162,7 +162,7 @@ def shifted(plant: Plant, run: int, steps: int) -> Recording:
     return plant.simulate(steps, rng=2000 + run, inputs=inputs)
 
 
-def _on_new_data(found: runtime.Fit, plant: Plant, run: int, steps: int) -> dict[str, Value]:
+def _on_new_data(found: Fit, plant: Plant, run: int, steps: int) -> dict[str, Value]:
     fresh = shifted(plant, run, steps)
     errors = found.validate(fresh, oracle=plant).errors
     return {f"error/{model}/{name}": errors[model][name] for model in errors for name in UNITS}

@@ -13,25 +13,30 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from counterflow import client, server
-from counterflow.client.logs import filled
 from counterflow.errors import StorageError
 from counterflow.federation.snapshot import freeze, thaw
+from counterflow.methods.logs.server import LogServer
+from counterflow.methods.logs.unit import LogUnit, filled
+from counterflow.methods.machines import ServerState, UnitState
+from counterflow.methods.published.server import TrainingServer
+from counterflow.methods.published.unit import TrainingUnit
+from counterflow.methods.sufficient.server import SufficientServer
+from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.plant import LocalModel
 
 KEPT = 4  # of a unit's last turns that may be repeated: a crash repeats the last two at most
 LEAST = 8 << 20  # bytes that a journal may always have
 SPARSE = 2  # times the size of its last snapshot that it may have besides: so much less is written than without bound
 GIVEN: dict[type, frozenset[str]] = {
-    client.ClientState: frozenset({"unit", "model", "steps", "tolerance", "noise"}),
-    client.SufficientClient: frozenset({"unit", "model", "y", "u", "privacy"}),
-    client.LogClient: frozenset({"description", "y", "u", "rank", "most"}),
-    server.ServerState: frozenset({"config", "ones", "steps"}),
-    server.SufficientServer: frozenset({"config", "progress"}),
-    server.LogServer: frozenset({"config", "progress"}),
+    TrainingUnit: frozenset({"unit", "model", "steps", "tolerance", "noise"}),
+    SufficientUnit: frozenset({"unit", "model", "y", "u", "privacy"}),
+    LogUnit: frozenset({"description", "y", "u", "rank", "most"}),
+    TrainingServer: frozenset({"config", "ones", "steps"}),
+    SufficientServer: frozenset({"config", "progress"}),
+    LogServer: frozenset({"config", "progress"}),
 }
 _SAME = 1e-6  # relative, as in ``turns``: estimates of another machine may differ by rounding
-State = TypeVar("State", client.State, server.State)
+State = TypeVar("State", UnitState, ServerState)
 
 
 def is_due(size: int, snapshot: int) -> bool:
@@ -43,7 +48,7 @@ def is_due(size: int, snapshot: int) -> bool:
     return size > LEAST + (1 + SPARSE) * snapshot
 
 
-def kept(state: client.State | server.State, **more: object) -> tuple[dict[str, Any], list[bytes]]:
+def kept(state: UnitState | ServerState, **more: object) -> tuple[dict[str, Any], list[bytes]]:
     """All of a state but what its machine is given at the beginning, and what else a session has to remember."""
     given = GIVEN[type(state)]
     of_state = {f.name: getattr(state, f.name) for f in fields(state) if f.name not in given}
@@ -57,15 +62,15 @@ def restored(beginning: State, table: object, pieces: list[bytes], where: str) -
     if not isinstance(found, Mapping) or set(found) != {"state", "more"} or set(found["state"]) != expected:
         raise StorageError(f"{where} holds a snapshot of another kind of job: give its own folder.")
     state: Any = replace(beginning, **found["state"])
-    if isinstance(state, client.LogClient) and state.reading is not None:
+    if isinstance(state, LogUnit) and state.reading is not None:
         state = replace(state, y=filled(state.y))
     return cast(State, state), found["more"]
 
 
-def fingerprint(beginning: client.State) -> dict[str, Any]:
+def fingerprint(beginning: UnitState) -> dict[str, Any]:
     """What a unit's machine is made of, in a few numbers: ``exact`` of its log and model, ``near`` of its estimates."""
     near: list[float] = []
-    if isinstance(beginning, client.ClientState):
+    if isinstance(beginning, TrainingUnit):
         data, model = beginning.model.data, beginning.model.model
         raw = [data.measured, data.previous[:1], data.inputs, *_letters(model)]
         for array in (data.refined, data.predicted):

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from counterflow import server
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
 from counterflow.federation.job import Job
@@ -36,10 +35,12 @@ from counterflow.federation.turns import (
     replaced,
     unpack,
 )
+from counterflow.fits.in_process import Traffic
+from counterflow.methods.machines import ServerState, server_begin, server_step
+from counterflow.methods.published.server import RoundRecord, TrainingServer
 from counterflow.protocol import Message, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
-from counterflow.runtime.in_process import Traffic
-from counterflow.runtime.threads import one_blas_thread
+from counterflow.threads import one_blas_thread
 
 JOURNAL = "coordinator.journal"
 
@@ -54,12 +55,12 @@ class CoordinatorSession:
     def __init__(self, journal: Journal, job: Job, largest_bytes: int) -> None:
         """Not for users: see ``open``."""
         self._journal, self.job, self._largest = journal, job, largest_bytes
-        self._state: server.State = coordinator_machine(job)
+        self._state: ServerState = coordinator_machine(job)
         self._received = dict.fromkeys(job.units, 0)
         self._digests: dict[str, dict[int, str]] = {unit: {} for unit in job.units}  # SHA-256 of the last messages
         self._pending: dict[str, list[Outgoing]] = {unit: [] for unit in job.units}
         self._sent = dict.fromkeys(job.units, 0)
-        self._records: list[server.RoundRecord] = []
+        self._records: list[RoundRecord] = []
         self._taken: dict[str, int] = {}  # acknowledgements that are not on the disk yet
         self._bytes_up = self._bytes_down = self._snapshot = 0
         self._failure: str | None = None
@@ -172,7 +173,7 @@ class CoordinatorSession:
         state = self._state
         if state.finished or self._failure is not None:
             return ()
-        if isinstance(state, server.ServerState):
+        if isinstance(state, TrainingServer):
             there = {name for name, message in state.inbox.items() if message.round == state.round} | state.settled
         else:
             there = set(state.messages)
@@ -215,10 +216,10 @@ class CoordinatorSession:
                                 f"{unit!r}")  # fmt: skip
         return message
 
-    def _step(self, message: Message) -> tuple[server.State, tuple[Message, ...]]:
+    def _step(self, message: Message) -> tuple[ServerState, tuple[Message, ...]]:
         try:
             with one_blas_thread(), np.errstate(all="ignore"):
-                return server.step(self._state, message)
+                return server_step(self._state, message)
         except ProtocolError:
             raise
         except CounterflowError as error:
@@ -240,7 +241,7 @@ class CoordinatorSession:
             following[reply.unit] += 1
         return out
 
-    def _take(self, state: server.State, unit: str | None, data: bytes, sent: list[Outgoing]) -> None:
+    def _take(self, state: ServerState, unit: str | None, data: bytes, sent: list[Outgoing]) -> None:
         self._state = state
         if unit is not None:
             number = self._received[unit]
@@ -300,7 +301,7 @@ class CoordinatorSession:
             beginning = coordinator_machine(self.job)
             self._state, more = checkpoint.restored(beginning, table["state"], pieces[count:], self._named)
             self._records = [
-                server.RoundRecord(
+                RoundRecord(
                     number,
                     phase,
                     server_loss=row[0],
@@ -319,7 +320,7 @@ class CoordinatorSession:
     def _replay(self) -> None:
         records = self._journal.records()
         opening = next(records, None)
-        state, begun = server.begin(self._state)
+        state, begun = server_begin(self._state)
         sent = self._numbered(begun)
         if opening is None:
             table: dict[str, Any] = {"job": self.job.to_text(), "to": [message.unit for message in sent]}
@@ -348,7 +349,7 @@ class CoordinatorSession:
     def _replay_turn(self, table: dict[str, Any], pieces: list[bytes]) -> None:
         data, *replies = pieces
         try:
-            state, again = server.step(self._state, self._decoded(table["unit"], data))
+            state, again = server_step(self._state, self._decoded(table["unit"], data))
         except (CounterflowError, np.linalg.LinAlgError) as error:
             raise self._changed(str(error)) from error
         if [reply.unit for reply in again] != table["to"]:

@@ -13,24 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from counterflow import client
-from counterflow.client.private import SHARE
-from counterflow.client.published import MessageRelease
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation.audit import Audit
 from counterflow.federation.description import Description
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.machines import round_cost, rounds_of
 from counterflow.federation.policy import SENT_BY_SERVERS, SENT_BY_UNITS, Policy
+from counterflow.fits.privacy import Spending, record_sufficient, spend_sufficient
+from counterflow.methods.published.fitting import MECHANISM
+from counterflow.methods.published.unit import MessageRelease
+from counterflow.methods.sufficient.private import SHARE, PrivateRelease, most_numbers
 from counterflow.privacy import Entry, classical_multiplier
 from counterflow.protocol import Message, PerturbedStates, Sufficient, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
-from counterflow.runtime.privacy import Spending, record_sufficient, spend_sufficient
-from counterflow.runtime.published import MECHANISM
 
 MOST_REFUSALS = 1000  # that are written down for one job: a hostile coordinator must not fill the disk
 COORDINATOR = "coordinator"
-Release = client.PrivateRelease | MessageRelease
+Release = PrivateRelease | MessageRelease
 
 
 class Guard:
@@ -234,8 +233,8 @@ class Guard:
         """Whether a message was made private as the job asks for."""
         privacy = self.job.privacy
         assert privacy is not None
-        if isinstance(message, Sufficient) and isinstance(release, client.PrivateRelease):
-            numbers = client.most_numbers(self.description.rows, message.observation.shape[1])
+        if isinstance(message, Sufficient) and isinstance(release, PrivateRelease):
+            numbers = most_numbers(self.description.rows, message.observation.shape[1])
             mu = math.sqrt(1 - SHARE if release.found_clip else 1.0) / privacy.multiplier(numbers)
             needed = 2 * release.clip * math.sqrt(privacy.window) / mu
             clip = privacy.clip is None or privacy.clip == release.clip

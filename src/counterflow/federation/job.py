@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from counterflow.errors import CounterflowError, OptionError
+from counterflow.fits.privacy import refuse_method
+from counterflow.fits.storage_server import described_unit
+from counterflow.fits.storage_unit import describe_channel
+from counterflow.methods.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
 from counterflow.plant import Channel, Unit
 from counterflow.privacy import Privacy
-from counterflow.runtime.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
-from counterflow.runtime.privacy import refuse_method
-from counterflow.runtime.storage_server import described_unit
-from counterflow.runtime.storage_unit import describe_channel
 
 FORMAT = 1
 QUESTIONS = "questions"

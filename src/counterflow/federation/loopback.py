@@ -1,7 +1,7 @@
 """Sessions in one process: carries bytes between them, and can lose any of them between any two steps.
 
 An engine between machines does what this one does: deliver what is outgoing, hand replies over, acknowledge. For tests
-and rehearsals; the reference engine is ``counterflow.runtime.in_process``.
+and rehearsals; the reference engine is ``counterflow.fits.in_process``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from counterflow.federation.machines import (
 )
 from counterflow.federation.policy import Policy
 from counterflow.federation.sessions import CoordinatorSession, PlantSession
+from counterflow.methods.part import UnitPart
 from counterflow.plant import LocalModel, Recording
-from counterflow.runtime.answering import Server
-from counterflow.runtime.unit_part import UnitPart
+from counterflow.questions.answering import Server
 
 Moment = Literal["before delivery", "after reply", "after receipt", "after acknowledgement"]
 Hook = Callable[["Federation", Moment, str], None]

@@ -10,23 +10,30 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow import client, server
+from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError, OptionError
+from counterflow.estimation.joint import JointOptions
 from counterflow.federation.job import QUESTIONS, Job
+from counterflow.fits.in_process import Traffic
+from counterflow.fits.outcome import Status
+from counterflow.fits.storage_server import described_unit
+from counterflow.methods.estimators import Estimator, KalmanEstimator
+from counterflow.methods.logs import fitting as logs
+from counterflow.methods.logs.server import LogConfig, LogServer
+from counterflow.methods.logs.unit import LogUnit
+from counterflow.methods.machines import ServerState, UnitState
+from counterflow.methods.options import LikelihoodOptions, TrainingOptions
+from counterflow.methods.part import UnitPart
+from counterflow.methods.published import fitting as published
+from counterflow.methods.published.server import GradientNoise, RoundRecord, ServerConfig, TrainingServer
+from counterflow.methods.published.unit import TrainingUnit
+from counterflow.methods.sufficient import fitting as likelihood
+from counterflow.methods.sufficient.server import SufficientConfig, SufficientServer
+from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.privacy import Cost, classical_multiplier
-from counterflow.runtime import likelihood, logs, published
-from counterflow.runtime.answering import Server
-from counterflow.runtime.in_process import Traffic
-from counterflow.runtime.options import LikelihoodOptions, TrainingOptions
-from counterflow.runtime.outcome import Status
-from counterflow.runtime.storage_server import described_unit
-from counterflow.runtime.unit_part import UnitPart
-from counterflow.server.published import GradientNoise, ServerConfig
-
-FloatArray = NDArray[np.float64]
+from counterflow.questions.answering import Server
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +48,7 @@ class UnitData:
     y: FloatArray
     u: FloatArray
     model: LocalModel | None = None
-    estimator: client.Estimator | None = None
+    estimator: Estimator | None = None
     begins: str = ""
 
 
@@ -50,15 +57,15 @@ class CoordinatorResult:
     """What the coordinator holds when a job is over; ``records`` are the rounds of a published training."""
 
     job: Job
-    state: server.State
-    records: tuple[server.RoundRecord, ...]
+    state: ServerState
+    records: tuple[RoundRecord, ...]
     traffic: Traffic
 
 
 # ---- setting up
 
 
-def coordinator_machine(job: Job) -> server.State:
+def coordinator_machine(job: Job) -> ServerState:
     """The server's state machine at its beginning.
 
     Examples
@@ -72,22 +79,22 @@ def coordinator_machine(job: Job) -> server.State:
         chosen = log_options(job)
         order = chosen.order if chosen.form == "free" else chosen.for_logs("order", job.units) or None
         same_row = chosen.for_logs("same_row", job.units) or None
-        asked = server.JointOptions(order, same_row, chosen.form, chosen.tol, chosen.evaluations)
-        return server.LogServer(server.LogConfig(job.units, asked))
+        asked = JointOptions(order, same_row, chosen.form, chosen.tol, chosen.evaluations)
+        return LogServer(LogConfig(job.units, asked))
     if job.method == "sufficient":
         chosen = LikelihoodOptions.parse(job.method, job.options)
-        config = server.SufficientConfig(
+        config = SufficientConfig(
             job.units, cast(Any, chosen.estimate), chosen.tol, chosen.evaluations, prior=job.privacy is not None
         )
-        return server.SufficientServer(config)
+        return SufficientServer(config)
     config_of_rounds = training_config(job)
     if job.privacy is not None:
         noise = GradientNoise(classical_multiplier(*_shares(job)), job.privacy.source)
         config_of_rounds = replace(config_of_rounds, noise=noise)
-    return server.ServerState(config_of_rounds)
+    return TrainingServer(config_of_rounds)
 
 
-def unit_machine(job: Job, own: UnitData) -> client.State:
+def unit_machine(job: Job, own: UnitData) -> UnitState:
     """A unit's state machine at its beginning."""
     name = own.unit.name
     if name not in job.units:
@@ -98,10 +105,10 @@ def unit_machine(job: Job, own: UnitData) -> client.State:
         chosen = log_options(job)
         ranks = chosen.for_logs("rank", job.units)
         orders = chosen.for_logs("order", job.units) if chosen.form == "partitioned" else {}
-        return client.LogClient(own.unit, own.y, own.u, ranks.get(name), orders.get(name))
+        return LogUnit(own.unit, own.y, own.u, ranks.get(name), orders.get(name))
     part = unit_part(job, own)
     if job.method == "sufficient":
-        return client.SufficientClient(name, part.model, own.y, own.u, job.privacy)
+        return SufficientUnit(name, part.model, own.y, own.u, job.privacy)
     missing = np.isnan(own.y).any(axis=1)
     if missing.any():
         raise OptionError(
@@ -123,7 +130,7 @@ def unit_part(job: Job, own: UnitData) -> UnitPart:
         )
     uses_inputs = job.method != "fedgc"
     used = own.model if uses_inputs else replace(own.model, B=own.model.B[:, :0])
-    estimator = client.KalmanEstimator(used) if own.estimator is None else own.estimator
+    estimator = KalmanEstimator(used) if own.estimator is None else own.estimator
     return UnitPart(replace(own.unit, states=own.model.states), own.model, estimator, uses_inputs)
 
 
@@ -160,18 +167,18 @@ def _shares(job: Job) -> tuple[float, float]:
 # ---- when it is over
 
 
-def learned_part(job: Job, own: UnitData, state: client.State) -> UnitPart:
+def learned_part(job: Job, own: UnitData, state: UnitState) -> UnitPart:
     """A unit's part of the fit."""
-    if isinstance(state, client.LogClient):
+    if isinstance(state, LogUnit):
         return logs.part_of(state)
     part = unit_part(job, own)
-    return part.trained(state.theta, state.phi) if isinstance(state, client.ClientState) else part
+    return part.trained(state.theta, state.phi) if isinstance(state, TrainingUnit) else part
 
 
 def server_part(result: CoordinatorResult) -> Server:
     """The server's part of the fit, which answers questions; nothing of a unit is needed for it."""
     job, state = result.job, result.state
-    if isinstance(state, server.ServerState):
+    if isinstance(state, TrainingServer):
         evidence = state.evidence
         assert evidence is not None
         A, B = evidence.A_local + state.A_cross, evidence.B_local + state.B_cross
@@ -180,7 +187,7 @@ def server_part(result: CoordinatorResult) -> Server:
         # process noise is not sent; no question that this method answers needs it
         return Server(job.method, _units(job, evidence.states), A, B, np.zeros_like(A), None, None)
     empty: tuple[str, ...] = ()
-    if isinstance(state, server.SufficientServer):
+    if isinstance(state, SufficientServer):
         assert state.shared is not None
         assert state.found is not None
         shared, found, form = state.shared, state.found, "partitioned"
@@ -207,9 +214,9 @@ def server_part(result: CoordinatorResult) -> Server:
 def status_part(result: CoordinatorResult) -> Status:
     """How the job ended."""
     job, state = result.job, result.state
-    if isinstance(state, server.ServerState):
+    if isinstance(state, TrainingServer):
         return Status.of_training(state, training_options(job))
-    if isinstance(state, server.SufficientServer):
+    if isinstance(state, SufficientServer):
         assert state.found is not None
         return likelihood.status_of(state.found, LikelihoodOptions.parse(job.method, job.options))
     assert state.system is not None

@@ -22,21 +22,26 @@ from types import MappingProxyType
 
 import numpy as np
 
-from counterflow import client
 from counterflow._version import __version__
 from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.federation.durable import write_whole
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.machines import CoordinatorResult, UnitData, learned_part, server_part, status_part
-from counterflow.runtime import likelihood, logs, storage_privacy
-from counterflow.runtime.answering import Server
-from counterflow.runtime.history import Recorder
-from counterflow.runtime.outcome import Provenance
-from counterflow.runtime.privacy import SIMULATED, clipping_caveats
-from counterflow.runtime.storage import load_unit
-from counterflow.runtime.storage_server import SERVER_FILE, load_server, server_bytes
-from counterflow.runtime.storage_unit import unit_bytes
-from counterflow.runtime.unit_part import UnitPart
+from counterflow.fits import storage_privacy
+from counterflow.fits.history import Recorder
+from counterflow.fits.outcome import Provenance
+from counterflow.fits.privacy import SIMULATED, clipping_caveats
+from counterflow.fits.storage import load_unit
+from counterflow.fits.storage_server import SERVER_FILE, load_server, server_bytes
+from counterflow.fits.storage_unit import unit_bytes
+from counterflow.methods.logs import fitting as logs
+from counterflow.methods.logs.unit import LogUnit
+from counterflow.methods.machines import UnitState
+from counterflow.methods.part import UnitPart
+from counterflow.methods.published.unit import TrainingUnit
+from counterflow.methods.sufficient import fitting as likelihood
+from counterflow.methods.sufficient.unit import SufficientUnit
+from counterflow.questions.answering import Server
 
 FOLDER = "fits"
 JOB_FILE = "job.json"
@@ -121,12 +126,12 @@ def finished_fits(home: Path, file: str = SERVER_FILE) -> list[str]:
 # ---- at a plant
 
 
-def save_unit(home: Path, job: Job, own: UnitData, state: client.State, losses: dict[int, float]) -> Path:
+def save_unit(home: Path, job: Job, own: UnitData, state: UnitState, losses: dict[int, float]) -> Path:
     """Keep a unit's part; the folder of the fit."""
     part = learned_part(job, own, state)
     part = replace(part, link=link_of(job), caveats=_own_caveats(job, own, state, part))
     rounds = [losses[round] for round in sorted(losses)]
-    proprietary = state.model.proprietary_loss if isinstance(state, client.ClientState) else 0.0
+    proprietary = state.model.proprietary_loss if isinstance(state, TrainingUnit) else 0.0
     content = unit_bytes(
         part,
         estimated={},
@@ -141,10 +146,10 @@ def _digest(own: UnitData) -> str:
     return hashlib.sha256(own.y.tobytes() + own.u.tobytes()).hexdigest()
 
 
-def _own_caveats(job: Job, own: UnitData, state: client.State, part: UnitPart) -> tuple[str, ...]:
-    if isinstance(state, client.LogClient):
+def _own_caveats(job: Job, own: UnitData, state: UnitState, part: UnitPart) -> tuple[str, ...]:
+    if isinstance(state, LogUnit):
         return tuple(logs.reading_caveats(state, own.y, own.u))
-    if not isinstance(state, client.SufficientClient):
+    if not isinstance(state, SufficientUnit):
         return ()
     told = likelihood.message_caveats(own.unit, own.y, part.model, job.privacy is not None)
     made = state.release

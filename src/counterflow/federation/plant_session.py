@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from counterflow import client
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
 from counterflow.federation.guard import Guard, Release
@@ -39,8 +38,12 @@ from counterflow.federation.turns import (
     replaced,
     unpack,
 )
+from counterflow.methods.logs.unit import LogUnit
+from counterflow.methods.machines import UnitState, unit_step
+from counterflow.methods.sufficient.private import PrivateRelease
+from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.protocol import Message, StateGradients, encode
-from counterflow.runtime.threads import one_blas_thread
+from counterflow.threads import one_blas_thread
 
 JOURNAL = "plant.journal"
 
@@ -56,7 +59,7 @@ class _Turn(NamedTuple):
 class PlantSession:
     """One job at one plant; made by ``open``, for the first time as after a crash."""
 
-    def __init__(self, journal: Journal, unit: str, job: Job, state: client.State, guard: Guard) -> None:
+    def __init__(self, journal: Journal, unit: str, job: Job, state: UnitState, guard: Guard) -> None:
         """Not for users: see ``open``."""
         self._journal, self._guard = journal, guard
         self.unit, self.job = unit, job
@@ -73,7 +76,7 @@ class PlantSession:
         folder: str | Path,
         unit: str,
         job: Job,
-        client_state_factory: Callable[[], client.State],
+        client_state_factory: Callable[[], UnitState],
         guard: Guard,
     ) -> PlantSession:
         """Open the job in ``folder``, which is this job's and this unit's alone, and go on where it was.
@@ -125,7 +128,7 @@ class PlantSession:
             try:
                 # gradients beyond all measure end in numbers that no message may hold
                 with one_blas_thread(), np.errstate(all="ignore"):
-                    state, replies = client.step(self._state, message)
+                    state, replies = unit_step(self._state, message)
             except ProtocolError as error:
                 self._guard.refuse("incoming", data, error)
             except np.linalg.LinAlgError as error:
@@ -184,7 +187,7 @@ class PlantSession:
         return self._state.finished
 
     @property
-    def state(self) -> client.State:
+    def state(self) -> UnitState:
         """The unit's state machine where it stands, for ``learned_part`` once it is finished."""
         return self._state
 
@@ -205,7 +208,7 @@ class PlantSession:
 
     # ---- inside
 
-    def _take(self, state: client.State, message: Message, data: bytes, approved: list[bytes]) -> None:
+    def _take(self, state: UnitState, message: Message, data: bytes, approved: list[bytes]) -> None:
         self._state = state
         self._turns[self._due] = _Turn(hashlib.sha256(data).hexdigest(), self._sent, approved)
         self._turns.pop(self._due - checkpoint.KEPT, None)
@@ -253,7 +256,7 @@ class PlantSession:
             data, *approved = pieces
             try:
                 message = self._guard.incoming(data)
-                state, replies = client.step(self._state, message)
+                state, replies = unit_step(self._state, message)
             except CounterflowError as error:
                 raise self._changed(str(error)) from error
             if _repeatable(self.job):
@@ -290,20 +293,20 @@ class PlantSession:
         )
 
 
-def _release(state: client.State) -> Release | None:
-    return None if isinstance(state, client.LogClient) else state.release
+def _release(state: UnitState) -> Release | None:
+    return None if isinstance(state, LogUnit) else state.release
 
 
-def _kept(state: client.State) -> dict[str, Any] | None:
+def _kept(state: UnitState) -> dict[str, Any] | None:
     """How a private message was made, where that was found with noise and so cannot be computed again."""
     release = _release(state)
-    return asdict(release) if isinstance(release, client.PrivateRelease) else None
+    return asdict(release) if isinstance(release, PrivateRelease) else None
 
 
-def _restored(state: client.State, kept: dict[str, Any] | None) -> client.State:
-    if kept is None or not isinstance(state, client.SufficientClient):
+def _restored(state: UnitState, kept: dict[str, Any] | None) -> UnitState:
+    if kept is None or not isinstance(state, SufficientUnit):
         return state
-    return replace(state, release=client.PrivateRelease(**kept))
+    return replace(state, release=PrivateRelease(**kept))
 
 
 def _repeatable(job: Job) -> bool:

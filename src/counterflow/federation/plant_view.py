@@ -6,20 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from counterflow.counterfactual import Attribution, Effect, Paths, Restoration, Trajectory
+from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.federation.machines import UnitData
 from counterflow.federation.parts import SavedUnit
 from counterflow.federation.question_box import QuestionBox, RemoteServer
+from counterflow.methods.part import UnitPart
 from counterflow.plant import Unit
 from counterflow.plant.units import unit_named
-from counterflow.runtime import questions
-from counterflow.runtime.unit_part import UnitPart
-
-FloatArray = NDArray[np.float64]
+from counterflow.questions import unit_side as questions
+from counterflow.questions.answers import Attribution, Effect, Paths, Restoration, Trajectory
 
 
 @dataclass(frozen=True)

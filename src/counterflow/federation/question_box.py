@@ -29,10 +29,10 @@ from counterflow.federation.job import Job
 from counterflow.federation.parts import link_of, questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.turns import pack, unpack
+from counterflow.fits.storage_server import described_unit
 from counterflow.plant import Unit
 from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
-from counterflow.runtime.answering import Watch
-from counterflow.runtime.storage_server import described_unit
+from counterflow.questions.answering import Watch
 
 FOLDER = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer

@@ -11,7 +11,7 @@ from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.messages import NOTE_LIMIT
-from counterflow.runtime.answering import Server
+from counterflow.questions.answering import Server
 
 MOST_CHANGES = 1000
 MOST_STEPS = 100_000  # of one question: an asker must not keep the server from the others

@@ -18,8 +18,8 @@ from counterflow.federation.policy import LARGEST_FILE, SENT_BY_UNITS, Policy
 from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.protocol import Ask, Change, Message, Terms, decode, encode
-from counterflow.runtime.answering import Server
-from counterflow.runtime.threads import one_blas_thread
+from counterflow.questions.answering import Server
+from counterflow.threads import one_blas_thread
 
 FOLDER = "terms"
 GRACE = 20.0  # seconds that a plant may take to start

@@ -16,22 +16,22 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.client.conjugate import ConjugateState, Whitening
-from counterflow.client.contraction import Contraction
-from counterflow.client.logs import Reading
-from counterflow.client.private import PrivateRelease
-from counterflow.client.published import MessageRelease
 from counterflow.errors import CounterflowError, StorageError
+from counterflow.estimation.joint import System
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.parameters import Parameters
+from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.identification import SignalSpace
+from counterflow.methods.logs.unit import Reading
+from counterflow.methods.published.conjugate import ConjugateState, Whitening
+from counterflow.methods.published.contraction import Contraction
+from counterflow.methods.published.couplings import Eliminator, Evidence
+from counterflow.methods.published.server import GradientRelease, RoundRecord
+from counterflow.methods.published.unit import MessageRelease
+from counterflow.methods.sufficient.private import PrivateRelease
 from counterflow.plant import LocalModel, OperatingPoint
 from counterflow.protocol.messages import KINDS
-from counterflow.server.couplings import Eliminator, Evidence
-from counterflow.server.estimation import Estimated
-from counterflow.server.joint import System
-from counterflow.server.likelihood import SharedRecord
-from counterflow.server.parameters import Parameters
-from counterflow.server.published import GradientRelease, RoundRecord
-from counterflow.server.uncertainty import Uncertainty
 
 DEEPEST = 40  # trees in trees
 _TYPES = {"f": "<f8", "i": "<i8", "b": "|b1"}

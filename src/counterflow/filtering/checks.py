@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ModelError
-
-FloatArray = NDArray[np.float64]
 
 _ASYMMETRY = 1e-9  # largest |M - M'| accepted, relative to the diagonal
 _NEGATIVE = 1e-9  # most negative eigenvalue accepted, relative to the largest, after scaling to a unit diagonal

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.filtering.products import triangular_solve
 
-FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ModelError, UnstableError
 from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
 from counterflow.filtering.results import FilterResult, expand, freeze
 from counterflow.filtering.update import predict
 from counterflow.recurrence import linear_recurrence
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

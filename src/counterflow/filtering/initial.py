@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
 from counterflow.filtering.checks import as_covariance, as_transition
 from counterflow.filtering.update import spectral_radius
-
-FloatArray = NDArray[np.float64]
 
 VAGUE = 1e6  # a vague variance, in units of what P noise-free steps of measurements determine
 _EPS = float(np.finfo(float).eps)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 from counterflow.filtering.checks import Problem, all_finite, as_covariance, as_problem, as_shaped
 from counterflow.filtering.compression import Compression, compress, compress_rows
@@ -26,8 +27,6 @@ from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, expand, freeze
 from counterflow.filtering.update import TO_ROUNDING, Convergence, Update, closed_loop, predict, spectral_radius, update
 from counterflow.recurrence import linear_recurrence
-
-FloatArray = NDArray[np.float64]
 
 _STEPS = 128  # rows compressed at a time while the covariance is still moving
 _CHUNK = 65536  # rows at a time once it has settled, so that working memory does not grow with the record

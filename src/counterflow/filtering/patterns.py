@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 
-FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 _RARE = 8  # a pattern of missing channels seen in fewer rows is not worth a compression of its own

@@ -8,9 +8,8 @@ Cut into pieces below its thresholds, the same work never waits; the pieces also
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from counterflow.arrays import FloatArray
 
 _PRODUCT = 262144  # multiplications up to which OpenBLAS uses one thread
 _FEWEST_ROWS = 32  # pieces with fewer rows would cost more than they save

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.checks import as_covariance, as_transition
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
 from counterflow.filtering.update import TO_ROUNDING, Convergence
 from counterflow.recurrence import linear_recurrence
-
-FloatArray = NDArray[np.float64]
 
 
 def rts_smoother(

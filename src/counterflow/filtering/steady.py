@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError, UnstableError
 from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
 from counterflow.filtering.compression import compress
 from counterflow.filtering.initial import default_covariance, lyapunov
 from counterflow.filtering.results import freeze
 from counterflow.filtering.update import closed_loop, predict, spectral_radius, update
-
-FloatArray = NDArray[np.float64]
 
 _EPS = float(np.finfo(float).eps)
 _STEPS = 2000  # rows of the recursion allowed for finding a first stabilising gain

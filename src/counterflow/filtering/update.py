@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.products import triangular_solve
-
-FloatArray = NDArray[np.float64]
 
 
 class Update(NamedTuple):

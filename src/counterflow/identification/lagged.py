@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.checks import as_floats
-
-FloatArray = NDArray[np.float64]
 
 _CHUNK = 4096  # rows multiplied at once: large enough for BLAS, small enough to stay in the cache
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.checks import as_shaped
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import as_pair, as_runs, stretches
 from counterflow.recurrence import linear_recurrence
-
-FloatArray = NDArray[np.float64]
 
 _PERFECT = 1 - 1e-12  # squared correlation above which there is no telling how much above
 _BLOCKS = 30  # of consecutive rows, whose means are taken to be independent of each other

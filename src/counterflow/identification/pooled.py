@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import as_pair, as_record, stretches
 from counterflow.identification.subspace import STABLE, Subspace, shrink, subspace
 from counterflow.recurrence import linear_recurrence
-
-FloatArray = NDArray[np.float64]
 
 _LEAST = 1e-8  # smallest noise variance, relative to that of a standardised channel or state
 

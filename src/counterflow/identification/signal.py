@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import as_pair, as_record, lagged_gram, stretches
 from counterflow.identification.subspace import below, independent
-
-FloatArray = NDArray[np.float64]
 
 FINEST = 1e-6  # of a channel's variance: what varies less than this is taken for rounding, not for a signal
 _LEAST = 0.01  # smallest share of a direction's variance that must be predictable, however long the record is

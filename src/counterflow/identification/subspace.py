@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import LaggedGram, as_pair, as_runs, lagged_gram, stretches
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 STABLE = 1 - 1e-6  # largest modulus of an eigenvalue of A that is left as it is

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterflow.plant.arrays import real_number, whole_number
+from counterflow.arrays import FloatArray, real_number, whole_number
 from counterflow.plant.units import Unit, check_units
 from counterflow.randomness import Seed, run_seed, stream
 from counterflow.recurrence import linear_recurrence
@@ -27,7 +26,6 @@ from counterflow.recurrence import linear_recurrence
 if TYPE_CHECKING:
     from counterflow.plant.plant import Plant
 
-FloatArray = NDArray[np.float64]
 
 
 def white(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from counterflow.arrays import FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from counterflow.arrays import FloatArray, covariance, frozen, matrix, numeric, real_number, whole_number
 from counterflow.errors import CounterflowError, ModelError, OptionError, UnstableError
 from counterflow.plant import simulation, transfer
-from counterflow.plant.arrays import covariance, frozen, matrix, numeric, real_number, whole_number
 from counterflow.plant.units import Unit, check_units, unit_named, unknown_name
 
 if TYPE_CHECKING:
     from counterflow.plant.recording import Recording
 
-FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 _LETTERS = ("A", "B", "C", "Q", "R")

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise, permutations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray, real_number, whole_number
 from counterflow.errors import OptionError
-from counterflow.plant.arrays import real_number, whole_number
 from counterflow.plant.plant import Plant
 from counterflow.plant.units import Channel, Unit, check_units
 from counterflow.randomness import Seed, run_seed, stream
-
-FloatArray = NDArray[np.float64]
 
 TOPOLOGIES = ("dense", "chain", "one-way", "sparse")
 _LARGEST_RADIUS = 0.95

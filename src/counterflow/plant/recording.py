@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray, frozen, numeric, real_number
 from counterflow.errors import DataError, OptionError
-from counterflow.plant.arrays import frozen, numeric, real_number
 from counterflow.plant.units import Channel, Unit, check_name, check_units, unknown_name
 
 if TYPE_CHECKING:
     import polars
 
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

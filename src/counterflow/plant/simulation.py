@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from counterflow.arrays import FloatArray, numeric, whole_number
 from counterflow.errors import DataError, ModelError, UnstableError
 from counterflow.plant import excitation
-from counterflow.plant.arrays import numeric, whole_number
 from counterflow.plant.recording import Recording, UnitRecording, check_inputs
 from counterflow.plant.units import unknown_name
 from counterflow.randomness import Seed, run_seed, stream
@@ -25,7 +25,6 @@ from counterflow.recurrence import linear_recurrence
 if TYPE_CHECKING:
     from counterflow.plant.plant import Plant
 
-FloatArray = NDArray[np.float64]
 Inputs: TypeAlias = ArrayLike | Mapping[str, ArrayLike] | None
 InitialState: TypeAlias = ArrayLike | Mapping[str, ArrayLike] | None
 

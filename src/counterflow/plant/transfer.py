@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, UnstableError
 
-FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 _EPS = float(np.finfo(np.float64).eps)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from counterflow.arrays import whole_number
 from counterflow.errors import ModelError, UnknownNameError
-from counterflow.plant.arrays import whole_number
 
 _LONGEST_NAME = 100  # characters
 _LONGEST_NAME_BYTES = 240  # unit names become file names, which file systems limit to 255 bytes

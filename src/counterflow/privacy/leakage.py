@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 
-FloatArray = NDArray[np.float64]
 _SAME = 1e-13  # columns that agree to so many digits (of the largest) are one column
 _ROWS_PER_NUMBER = 4  # rows to learn from for each number of the linear map's rows
 

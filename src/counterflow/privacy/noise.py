@@ -22,10 +22,10 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.randomness import stream
 
-FloatArray = NDArray[np.float64]
 BITS_SHORT = 2.0**-220  # 256 bits, less those that number the grid points within 19 σ, with room to spare
 FINENESS = 20  # the grid is a power of two, about σ / 2^20
 _MARGIN = 1e-10  # of σ: far more than the error of Φ⁻¹ in double precision, see tests/unit/privacy

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.protocol.messages import KINDS, FloatArray, Message, schema
+from counterflow.protocol.messages import KINDS, Message, schema
 
 MAGIC = b"CFLW"
 VERSION = 1

@@ -48,9 +48,9 @@ from typing import ClassVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
 
-FloatArray = NDArray[np.float64]
 NAME_LIMIT = 100
 NOTE_LIMIT = 10_000  # characters of what answers are to be read with
 TERMS_LIMIT = 30_000

@@ -4,6 +4,7 @@
 composed by other means as well; ``render`` turns it into a page and ``write`` puts it in its place.
 """
 
+from counterflow.fits.checks import Check
 from counterflow.report.asking import (
     AskAttribution,
     AskCounterfactual,
@@ -25,7 +26,6 @@ from counterflow.report.content import (
     World,
 )
 from counterflow.report.page import render, write
-from counterflow.runtime.checks import Check
 
 __all__ = [
     "Answer",

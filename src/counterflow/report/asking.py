@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
+from counterflow.fits.checks import check
+from counterflow.fits.privacy import public_digest
 from counterflow.report.content import (
     Answer,
     Clock,
@@ -25,13 +27,11 @@ from counterflow.report.content import (
 )
 from counterflow.report.page import write
 from counterflow.report.telling import assumptions
-from counterflow.runtime.checks import check
-from counterflow.runtime.privacy import public_digest
 
 if TYPE_CHECKING:
+    from counterflow.estimation.influence import InfluenceGraph
+    from counterflow.fits.fit import Fit
     from counterflow.plant import Recording, Unit
-    from counterflow.runtime import Fit
-    from counterflow.server.influence import InfluenceGraph
 
 Told = TypeVar("Told", WhatIf, World, Shares, Remedy)
 

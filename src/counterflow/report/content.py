@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 
 if TYPE_CHECKING:
+    from counterflow.estimation.influence import InfluenceGraph
+    from counterflow.fits.checks import Check
+    from counterflow.fits.fit import Fit
+    from counterflow.fits.history import History
+    from counterflow.fits.in_process import Traffic
+    from counterflow.fits.privacy import PrivacyReport
     from counterflow.plant import Channel, Unit
-    from counterflow.runtime import Attribution, Effect, Fit, History, Restoration, Traffic, Trajectory
-    from counterflow.runtime.checks import Check
-    from counterflow.runtime.privacy import PrivacyReport
-    from counterflow.server.influence import InfluenceGraph
+    from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
 
-FloatArray = NDArray[np.float64]
 
 
 def rounded(value: float, largest: float) -> str:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
+from counterflow.fits.checks.verdicts import KINDS, Verdict
 from counterflow.report.content import Remedy, Shares, Training, WhatIf, World
-from counterflow.runtime.checks.verdicts import KINDS, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from counterflow.runtime.checks.verdicts import Check
+    from counterflow.fits.checks.verdicts import Check
 
-FloatArray = NDArray[np.float64]
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
 SERIES = tuple(f"#1234a{k}" for k in range(6))
@@ -201,7 +201,7 @@ def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix:
 
 def check_panel(name: str, checks: Sequence[Check], prefix: str) -> str:
     """The picture of one kind of check; empty where it has none."""
-    from counterflow.runtime.checks.figures import drawn, panel
+    from counterflow.fits.checks.figures import drawn, panel
 
     if not any(drawn(check) for check in checks):
         return ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from counterflow.report.content import listed, plain
 
 if TYPE_CHECKING:
-    from counterflow.server.influence import Edge, InfluenceGraph
+    from counterflow.estimation.influence import Edge, InfluenceGraph
 
 DIRECT, THROUGH, UNDETERMINED, NONE = "direct", "through others", "not determined", "none found"
 MOST_FAINT = 14  # arrows through others beyond which they only make a drawing unreadable

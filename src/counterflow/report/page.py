@@ -13,9 +13,9 @@ from pathlib import Path
 
 from counterflow._version import __version__
 from counterflow.errors import StorageError
+from counterflow.fits.checks.verdicts import KINDS, ORDER, Check, Checks, Verdict
 from counterflow.report import figures, graph
 from counterflow.report.content import Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
-from counterflow.runtime.checks.verdicts import KINDS, ORDER, Check, Checks, Verdict
 
 MOST_NOTES = 3  # under a question, before they are folded away
 MOST_PAIRS = 8  # of an influence graph that can be read as a sentence

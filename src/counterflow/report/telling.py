@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from counterflow import wording
 from counterflow._version import __version__
+from counterflow.arrays import FloatArray
 from counterflow.plant import Channel, Unit
-from counterflow.report import wording
 
 if TYPE_CHECKING:
-    from counterflow.counterfactual import Attribution, Effect, Restoration, Trajectory
-    from counterflow.runtime.outcome import Status
-    from counterflow.runtime.unit_part import UnitPart
+    from counterflow.fits.outcome import Status
+    from counterflow.methods.part import UnitPart
+    from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
 
-FloatArray = NDArray[np.float64]
 Changes = Mapping[str, Mapping[str, Any]]
 MOST_PAIRS = 12  # that a sentence can hold
 

@@ -8,7 +8,7 @@ from tolerances import LONG
 
 import counterflow as cf
 from counterflow.filtering import kalman_filter
-from counterflow.runtime.checks import check, free_run
+from counterflow.fits.checks import check, free_run
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)

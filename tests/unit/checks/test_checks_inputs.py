@@ -21,10 +21,10 @@ from check_plants import (
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
+from counterflow.fits.checks import inputs
+from counterflow.fits.checks.inputs import Feedbacks, excitation_checks, feedback_checks
+from counterflow.fits.checks.material import Material
 from counterflow.plant import excitation
-from counterflow.runtime.checks import inputs
-from counterflow.runtime.checks.inputs import Feedbacks, excitation_checks, feedback_checks
-from counterflow.runtime.checks.material import Material
 
 PLANT = cf.random_plant(["boiler", "turbine"], inputs=1, outputs=3, rng=1)
 SLOW = PLANT.replace(A=PLANT.A * 0.98 / PLANT.spectral_radius)

@@ -8,10 +8,10 @@ from check_plants import joined, material_of
 from tolerances import EXACT, LONG, STANDARD_ERRORS
 
 import counterflow as cf
+from counterflow.fits.checks import innovations as surprises
+from counterflow.fits.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
+from counterflow.fits.checks.material import Surprises
 from counterflow.plant.simulation import simulate
-from counterflow.runtime.checks import surprises
-from counterflow.runtime.checks.material import Surprises
-from counterflow.runtime.checks.surprises import drift, drift_checks, size_checks, white_checks, whiteness
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RUNS = 200

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterflow import wording
 from counterflow.cli import output
 from counterflow.errors import OptionError, StorageError
-from counterflow.report import wording
 
 
 def test_json_is_strict() -> None:

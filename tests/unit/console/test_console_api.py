@@ -15,7 +15,7 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.report import wording
+from counterflow import wording
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'counterflow[console]'")
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from experiment_panels import drawn
 
-from counterflow import client, runtime
 from counterflow.experiments import overhead
 from counterflow.experiments.experiment import Claim, Outcome, Request, Task
 from counterflow.experiments.overhead import AXES, BASE, OVERHEAD
+from counterflow.fits.training import fit
+from counterflow.methods.published import couplings
+from counterflow.methods.published.augmented import AugmentedModel
 from counterflow.plant import random_plant
-from counterflow.server import couplings
 
 
 def computed(**changes: int) -> Outcome:
@@ -113,7 +114,7 @@ def test_multiplications_are_those_of_the_products_of_a_round() -> None:
     settings = {"units": 3, "states": 2, "inputs": 1, "outputs": 4, "steps": 30}
     plant = random_plant(units=3, states=2, inputs=1, outputs=4, rng=0)
     recording = plant.simulate(30, rng=1)
-    found = runtime.fit(recording, plant.locals(), method="penalty", rounds=1)
+    found = fit(recording, plant.locals(), method="penalty", rounds=1)
     data = {n: found.parts[n].client_data(recording[n].y, recording[n].u) for n in plant.names}
     T, P, U = 30, 6, 3
     evidence = SimpleNamespace(
@@ -131,7 +132,7 @@ def test_multiplications_are_those_of_the_products_of_a_round() -> None:
     model, own = plant.local(name), data[name]
     C, A = (SimpleNamespace(value=getattr(model, x).view(Counting)) for x in "CA")
     counted = replace(own, previous=own.previous.view(Counting), measured=own.measured.view(Counting))
-    augmented = client.AugmentedModel(SimpleNamespace(A=A.value, B=model.B, C=C.value), counted)  # type: ignore[arg-type]
+    augmented = AugmentedModel(SimpleNamespace(A=A.value, B=model.B, C=C.value), counted)  # type: ignore[arg-type]
     assert augmented.base is not None  # computed once, not in every round
     Counting.total = 0
     states = augmented.states(np.ones((2, 4)).view(Counting), np.zeros(2))

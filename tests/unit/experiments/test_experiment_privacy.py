@@ -10,12 +10,12 @@ from experiment_panels import drawn
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.client import AugmentedModel
-from counterflow.client.private import clipped_rows
 from counterflow.experiments import auditing, private
 from counterflow.experiments.effects import coupling_error, recorded
 from counterflow.experiments.experiment import Outcome, Request, Task
 from counterflow.experiments.private import NONE, PRIVACY
+from counterflow.methods.published.augmented import AugmentedModel
+from counterflow.methods.sufficient.private import clipped_rows
 from counterflow.privacy.accounting import gaussian_epsilon
 from counterflow.protocol import PerturbedStates, StateGradients
 

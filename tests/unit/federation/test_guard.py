@@ -17,11 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import counterflow as cf
-from counterflow import client, protocol
-from counterflow.client import privatised, sufficient_message
+from counterflow import protocol
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData, unit_machine
 from counterflow.federation.guard import MOST_REFUSALS
+from counterflow.methods.machines import unit_step
+from counterflow.methods.sufficient.private import privatised
+from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.protocol import Ask, Terms, decode, encode
 
@@ -402,7 +404,7 @@ def test_fuzz_guard(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             with suppress(CounterflowError):
                 message = watchman.incoming(data)
                 if state is not None:
-                    client.step(state, message)
+                    unit_step(state, message)
 
         hostile()
 

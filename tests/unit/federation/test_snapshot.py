@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from counterflow.errors import StorageError
 from counterflow.federation import checkpoint
 from counterflow.federation.snapshot import freeze, kinds, thaw
+from counterflow.methods.published.couplings import Eliminator, Evidence
 from counterflow.plant import LocalModel
 from counterflow.protocol import AugmentedStates
-from counterflow.server.couplings import Eliminator, Evidence
 
 
 def again(value: object) -> Any:
@@ -145,10 +145,11 @@ def test_kinds_keep_all_that_they_are_made_of() -> None:
 
 
 def test_a_snapshot_of_another_kind_of_job_is_refused() -> None:
-    from counterflow import server
+    from counterflow.methods.logs.server import LogConfig, LogServer
+    from counterflow.methods.sufficient.server import SufficientConfig, SufficientServer
 
-    one = server.SufficientServer(server.SufficientConfig(("a",)))
-    other = server.LogServer(server.LogConfig(("a",)))
+    one = SufficientServer(SufficientConfig(("a",)))
+    other = LogServer(LogConfig(("a",)))
     table, pieces = checkpoint.kept(one, losses=np.zeros(0))
     state, more = checkpoint.restored(one, table, pieces, "here")
     assert state == one

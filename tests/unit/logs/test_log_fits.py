@@ -9,7 +9,7 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.client.logs import Reading
+from counterflow.methods.logs.unit import Reading
 from counterflow.protocol import Finished, Identified, Reduced, Request
 
 

@@ -15,11 +15,11 @@ from published_replay import attack
 from scipy import stats
 
 import counterflow as cf
-from counterflow.client import private
 from counterflow.filtering import compress
+from counterflow.fits.leakage import Transcript
+from counterflow.methods.sufficient import private
 from counterflow.privacy import Cost, gaussian_delta, gaussian_mu, gaussian_release, total_epsilon
 from counterflow.privacy.leakage import leakage
-from counterflow.runtime.leakage import Transcript
 
 
 def weakened(monkeypatch, factor):

@@ -9,13 +9,14 @@ import pytest
 from tolerances import LONG
 
 import counterflow as cf
-from counterflow import client, server
-from counterflow.client import KalmanEstimator
-from counterflow.client.contraction import LAGS, STARTS, estimator_responses, signal_bound
-from counterflow.client.published import MessageNoise
+from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.machines import server_begin, server_step, unit_step
+from counterflow.methods.published.augmented import AugmentedModel, ClientData
+from counterflow.methods.published.contraction import LAGS, STARTS, estimator_responses, signal_bound
+from counterflow.methods.published.couplings import Evidence, gradient_sensitivities
+from counterflow.methods.published.server import GradientNoise, Phase, ServerConfig, TrainingServer
+from counterflow.methods.published.unit import MessageNoise, TrainingUnit
 from counterflow.privacy import Source
-from counterflow.server.couplings import Evidence, gradient_sensitivities
-from counterflow.server.published import GradientNoise
 
 SLACK = 1 + LONG
 
@@ -43,8 +44,8 @@ MODELS = {
 def message_rows(model, y, u, theta, phi):
     """ĥ_c, ĥ_a and h_a as a unit computes them."""
     estimates = KalmanEstimator(model).estimate(y, u)
-    data = client.ClientData.from_rows(y, u, estimates)
-    states = client.AugmentedModel(model, data).states(theta, phi)
+    data = ClientData.from_rows(y, u, estimates)
+    states = AugmentedModel(model, data).states(theta, phi)
     return data.refined, data.refined + data.previous @ theta.T, states
 
 
@@ -176,25 +177,25 @@ def gradients(plant, recording, responses, theta, couplings, *, xi, refined_grad
     """The first round's gradients, by the real state machines with noise of zero; and what was sent."""
     names = plant.names
     noise = GradientNoise(0.0, Source(seed))
-    phase = server.Phase("penalty", 1, (xi,) * len(names))
-    config = server.ServerConfig(names, (phase,), refined_gradient=refined_gradient, noise=noise)
-    coordinator, plans = server.begin(server.ServerState(config))
+    phase = Phase("penalty", 1, (xi,) * len(names))
+    config = ServerConfig(names, (phase,), refined_gradient=refined_gradient, noise=noise)
+    coordinator, plans = server_begin(TrainingServer(config))
     messages = []
     for plan in plans:
         model, record = plant.local(plan.unit), recording[plan.unit]
-        data = client.ClientData.from_rows(record.y, record.u, KalmanEstimator(model).estimate(record.y, record.u))
-        state = client.ClientState(
-            plan.unit, client.AugmentedModel(model, data), theta[plan.unit], np.zeros(model.states)
+        data = ClientData.from_rows(record.y, record.u, KalmanEstimator(model).estimate(record.y, record.u))
+        state = TrainingUnit(
+            plan.unit, AugmentedModel(model, data), theta[plan.unit], np.zeros(model.states)
         )
         state = replace(state, noise=MessageNoise(responses[plan.unit], 1.0, 0.0, Source(seed)))
-        messages += client.step(state, plan)[1]
+        messages += unit_step(state, plan)[1]
     for message in messages[:-1]:
-        coordinator, replies = server.step(coordinator, message)
+        coordinator, replies = server_step(coordinator, message)
         assert not replies
     # the couplings that the server would have come to in earlier rounds
     evidence = Evidence.collect(messages, None, None)
     coordinator = replace(coordinator, evidence=evidence, A_cross=couplings[0], B_cross=couplings[1])
-    coordinator, replies = server.step(coordinator, messages[-1])
+    coordinator, replies = server_step(coordinator, messages[-1])
     rows = {
         r.unit: np.hstack([r.predicted, r.refined]) if refined_gradient else r.predicted for r in replies[: len(names)]
     }

@@ -8,8 +8,8 @@ from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
 from counterflow.errors import DataError, OptionError
+from counterflow.fits.leakage import Transcript
 from counterflow.privacy.leakage import leakage
-from counterflow.runtime.leakage import Transcript
 
 ROWS = 2000
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.client import sufficient_message
-from counterflow.server import maximum_likelihood
-from counterflow.server.parameters import Parameters
-from counterflow.server.prior import STRENGTH, faint_couplings, weak_prior
-from counterflow.server.sufficient import share
-from counterflow.server.uncertainty import uncertainty
+from counterflow.estimation.optimiser import maximum_likelihood
+from counterflow.estimation.parameters import Parameters
+from counterflow.estimation.prior import STRENGTH, faint_couplings, weak_prior
+from counterflow.estimation.uncertainty import uncertainty
+from counterflow.methods.sufficient.server import share
+from counterflow.methods.sufficient.unit import sufficient_message
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], rng=1)
 RECORDING = PLANT.simulate(3000, rng=2)

@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.client import privatised, sufficient_message
-from counterflow.client.private import SHARE, clipped_rows, foreseen, most_numbers, plain, private_radius
+from counterflow.methods.sufficient.private import (
+    SHARE,
+    clipped_rows,
+    foreseen,
+    most_numbers,
+    plain,
+    private_radius,
+    privatised,
+)
+from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.privacy import Cost, gaussian_epsilon, total_epsilon
 from counterflow.protocol import Sufficient
 

@@ -10,17 +10,20 @@ from scipy.linalg import solve_discrete_are
 from tolerances import ITERATES, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow import client, server
-from counterflow.client import KalmanEstimator, published
-from counterflow.client.contraction import estimator_responses
-from counterflow.client.published import MessageNoise
+from counterflow.fits import in_process
+from counterflow.methods.estimators import Estimates, KalmanEstimator
+from counterflow.methods.machines import server_step
+from counterflow.methods.published import server as server_published
+from counterflow.methods.published import unit as published
+from counterflow.methods.published.augmented import AugmentedModel, ClientData
+from counterflow.methods.published.contraction import estimator_responses
+from counterflow.methods.published.server import GradientNoise, Phase, ServerConfig, TrainingServer
+from counterflow.methods.published.unit import MessageNoise, TrainingUnit
 from counterflow.plant.excitation import autoregressive
 from counterflow.privacy import Ledger, Source, classical_multiplier, gaussian_delta, gaussian_release, ledger_path
 from counterflow.protocol import Finished, Plan, StateGradients, decode, encode
 from counterflow.protocol.messages import PerturbedStates
 from counterflow.randomness import stream
-from counterflow.runtime import in_process
-from counterflow.server.published import GradientNoise
 
 STEPS = dict(eta_1=0.004, eta_2=0.003, gamma_1=0.02, gamma_2=0.03, alpha_A=0.01, alpha_B=0.02)
 METHODS = ("penalty", "lagrangian", "hybrid", "fedgc")
@@ -51,7 +54,7 @@ def conversation(recording, models, method="penalty", **options):
 @pytest.fixture
 def noiseless(monkeypatch):
     """The private protocol with noise of zero: everything but the noise."""
-    monkeypatch.setattr("counterflow.runtime.published.classical_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda epsilon, delta: 0.0)
 
 
 def close(found, wanted, tolerance=ITERATES):
@@ -204,7 +207,7 @@ def test_less_noise_comes_nearer_to_the_training_without(monkeypatch):
     open_ = cf.fit(recording, plant.locals(), method="penalty", solver="gradient", rounds=5, compress=False)
     gaps = []
     for multiplier in (1e-1, 1e-2, 1e-3, 1e-4):
-        monkeypatch.setattr("counterflow.runtime.published.classical_multiplier", lambda e, d, m=multiplier: m)
+        monkeypatch.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda e, d, m=multiplier: m)
         found = cf.fit(recording, plant.locals(), method="penalty", rounds=5, privacy=privacy(clip=100.0))
         gaps.append(np.linalg.norm(found.plant.A - open_.plant.A) / np.linalg.norm(open_.plant.A))
     assert gaps == sorted(gaps, reverse=True)
@@ -217,7 +220,7 @@ def test_noise_has_the_deviation_of_the_formula_on_both_channels(monkeypatch):
     options = dict(rounds=1, xi=2.0, privacy=privacy(epsilon=1.0))
     _, noisy = conversation(recording, models, **options)
     with monkeypatch.context() as patched:
-        patched.setattr("counterflow.runtime.published.classical_multiplier", lambda epsilon, delta: 0.0)
+        patched.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda epsilon, delta: 0.0)
         _, plain = conversation(recording, models, **options)
     factor = classical_multiplier(0.5, 0.5e-3)
     sent = {m.unit: m for m, _ in noisy if isinstance(m, PerturbedStates)}
@@ -268,10 +271,10 @@ def noiseless_clients(plant, recording, clip=None):
     out = {}
     for name in plant.names:
         model, record = plant.local(name), recording[name]
-        data = client.ClientData.from_rows(record.y, record.u, KalmanEstimator(model).estimate(record.y, record.u))
+        data = ClientData.from_rows(record.y, record.u, KalmanEstimator(model).estimate(record.y, record.u))
         responses = estimator_responses(name, KalmanEstimator(model), model, recording.rows)
-        state = client.ClientState(
-            name, client.AugmentedModel(model, data), np.zeros((model.states, model.n_outputs)), np.zeros(model.states)
+        state = TrainingUnit(
+            name, AugmentedModel(model, data), np.zeros((model.states, model.n_outputs)), np.zeros(model.states)
         )
         out[name] = replace(state, noise=MessageNoise(responses, 50.0, 0.0, Source(1), clip))
     return out
@@ -280,9 +283,9 @@ def noiseless_clients(plant, recording, clip=None):
 def test_the_gradients_clip_leaves_room_for_the_multipliers():
     plant = plant_of_three()
     recording = plant.simulate(50, rng=3)
-    phase = server.Phase("lagrangian", 8, (3.0,) * 3)
-    config = server.ServerConfig(plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1)))
-    done, _, _ = in_process.run(server.ServerState(config), noiseless_clients(plant, recording))
+    phase = Phase("lagrangian", 8, (3.0,) * 3)
+    config = ServerConfig(plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1)))
+    done, _, _ = in_process.run(TrainingServer(config), noiseless_clients(plant, recording))
     for own, bound in zip(done.evidence.state_slices, done.multiplier_bound, strict=True):
         assert 0 < np.linalg.norm(done.multipliers[:, own], axis=1).max() <= bound
 
@@ -290,13 +293,13 @@ def test_the_gradients_clip_leaves_room_for_the_multipliers():
 def test_rows_are_cut_to_the_clips_that_are_given():
     plant = plant_of_three()
     recording = plant.simulate(50, rng=3)
-    phase = server.Phase("penalty", 2, (2.0,) * 3)
-    config = server.ServerConfig(
+    phase = Phase("penalty", 2, (2.0,) * 3)
+    config = ServerConfig(
         plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1), clip=1e-3)
     )
     clients = noiseless_clients(plant, recording, clip=0.5)
     seen = []
-    done, states, _ = in_process.run(server.ServerState(config), clients, watch=lambda m, up: seen.append(m))
+    done, states, _ = in_process.run(TrainingServer(config), clients, watch=lambda m, up: seen.append(m))
     for message in seen:
         if isinstance(message, PerturbedStates) and message.round == 0:
             rows = np.hstack([message.refined, message.augmented, message.predicted, message.inputs])
@@ -365,27 +368,27 @@ def test_a_private_server_and_unit_refuse_what_does_not_belong():
     _, seen = conversation(recording, plant.locals(), rounds=2, privacy=privacy())
     _, open_ = conversation(recording, plant.locals(), rounds=2, solver="gradient", compress=False)
     sent = [message for message, up in seen if up]
-    phase = server.Phase("penalty", 2, (1.0,) * 3)
-    private = server.ServerState(server.ServerConfig(plant.names, (phase,), noise=GradientNoise(1.0, Source(1))))
-    public = server.ServerState(server.ServerConfig(plant.names, (phase,)))
+    phase = Phase("penalty", 2, (1.0,) * 3)
+    private = TrainingServer(ServerConfig(plant.names, (phase,), noise=GradientNoise(1.0, Source(1))))
+    public = TrainingServer(ServerConfig(plant.names, (phase,)))
     with pytest.raises(cf.ProtocolError, match="did not expect Introduction of unit 'boiler' in a private training"):
-        server.step(private, open_[3][0])
+        server_step(private, open_[3][0])
     with pytest.raises(cf.ProtocolError, match="did not expect PerturbedStates"):
-        server.step(public, sent[0])
-    state, _ = server.step(private, sent[0])
+        server_step(public, sent[0])
+    state, _ = server_step(private, sent[0])
     with pytest.raises(cf.ProtocolError, match="round 0 already"):
-        server.step(state, sent[0])
+        server_step(state, sent[0])
     with pytest.raises(cf.ProtocolError, match="got round 1"):
-        server.step(state, sent[3])
+        server_step(state, sent[3])
     short = {f: getattr(sent[1], f)[:-1] for f in ("refined", "augmented", "predicted", "inputs")}
     with pytest.raises(cf.ProtocolError, match="same period"):
-        server.step(state, replace(sent[1], **short))
+        server_step(state, replace(sent[1], **short))
     for message in sent[1:3]:
-        state, replies = server.step(state, message)
+        state, replies = server_step(state, message)
     assert len(replies) == 3
     wide = np.ones((30, 3))
     with pytest.raises(cf.ProtocolError, match="must send states and inputs of shape"):
-        server.step(state, replace(sent[3], inputs=wide, B=np.ones((2, 3))))
+        server_step(state, replace(sent[3], inputs=wide, B=np.ones((2, 3))))
     with pytest.raises(cf.ProtocolError, match="'decay'"):
         replace(sent[0], decay=1.0)
     with pytest.raises(cf.ProtocolError, match="'noise' must not be negative"):
@@ -415,7 +418,7 @@ def test_options_that_do_not_go_with_privacy_are_refused(options, text):
 
 class Plugin:
     def estimate(self, y, u):
-        return client.Estimates(np.zeros((len(y), 2)), np.zeros((len(y), 2)))
+        return Estimates(np.zeros((len(y), 2)), np.zeros((len(y), 2)))
 
 
 def test_a_plug_in_estimator_is_refused():
@@ -583,9 +586,9 @@ def test_gap_noise_in_the_published_method_leaves_a_bias_that_more_rows_do_not_c
     def quick(x, sigma, source, *names):  # the exact one spends its time on digits that do not matter here
         return x + sigma * stream(source.seed, *names).standard_normal(x.shape)
 
-    for module in (published, server.published):
+    for module in (published, server_published):
         monkeypatch.setattr(module, "gaussian_release", quick)
-    monkeypatch.setattr("counterflow.runtime.published.classical_multiplier", lambda epsilon, delta: 0.1)
+    monkeypatch.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda epsilon, delta: 0.1)
     errors, bias = {2_000: [], 32_000: []}, {2_000: [], 32_000: []}
     for seed in range(2):
         plant = cf.random_plant(units=["a", "b"], states=1, inputs=1, outputs=2, rng=seed)

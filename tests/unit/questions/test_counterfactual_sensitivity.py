@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from tolerances import EXACT, LONG
 
-from counterflow.counterfactual import sensitivity
-from counterflow.counterfactual.sensitivity import Memory, Spread, coupling_covariance, driven_by, pair_covariances
+from counterflow.questions import sensitivity
+from counterflow.questions.sensitivity import Memory, Spread, coupling_covariance, driven_by, pair_covariances
 
 FloatArray = NDArray[np.float64]
 P, U, OWN = 5, 3, slice(1, 4)

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import counterflow as cf
+from counterflow.estimation.influence import Edge, InfluenceGraph
+from counterflow.fits.checks import check
+from counterflow.fits.checks.verdicts import KINDS
 from counterflow.plant import excitation
 from counterflow.report import (
     AskAttribution,
@@ -26,9 +29,6 @@ from counterflow.report import (
     write_report,
 )
 from counterflow.report.content import rounded
-from counterflow.runtime.checks import check
-from counterflow.runtime.checks.verdicts import KINDS
-from counterflow.server.influence import Edge, InfluenceGraph
 
 HOSTILE = '<script>alert("x")<script> & $x_1$'
 UNITS = [

@@ -15,20 +15,20 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 import counterflow as cf
+from counterflow.estimation.identifiability import Doubt
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.online import Memory
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.parameters import Parameters
+from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.fits import sealed_file, storage
+from counterflow.fits.fit import Fit
+from counterflow.fits.history import History
+from counterflow.fits.in_process import Traffic
+from counterflow.fits.outcome import Couplings, Provenance, Status
+from counterflow.fits.privacy import PrivacyReport, UnitPrivacy
+from counterflow.methods.part import UnitPart
 from counterflow.privacy import Cost, Entry
-from counterflow.runtime import sealed_file, storage
-from counterflow.runtime.history import History
-from counterflow.runtime.in_process import Traffic
-from counterflow.runtime.outcome import Couplings, Provenance, Status
-from counterflow.runtime.privacy import PrivacyReport, UnitPrivacy
-from counterflow.runtime.result import Fit
-from counterflow.runtime.unit_part import UnitPart
-from counterflow.server.estimation import Estimated
-from counterflow.server.identifiability import Doubt
-from counterflow.server.likelihood import SharedRecord
-from counterflow.server.online import Memory
-from counterflow.server.parameters import Parameters
-from counterflow.server.uncertainty import Uncertainty
 
 UNITS = [
     cf.Unit("boiler", 2, [cf.Channel("fuel valve", "%", (0, 100)), "feed"], [cf.Channel("p", "bar", (0, np.inf)), "T"]),

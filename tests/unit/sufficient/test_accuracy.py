@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.client import sufficient_message
+from counterflow.estimation.influence import _benjamini_hochberg
+from counterflow.estimation.online import Predictor, remember, update
+from counterflow.estimation.optimiser import least_squares_start
+from counterflow.methods.sufficient.server import share
+from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import excitation
-from counterflow.server.estimation import least_squares_start
-from counterflow.server.influence import _benjamini_hochberg
-from counterflow.server.online import Predictor, remember, update
-from counterflow.server.sufficient import share
 
 
 def error_of_B(found, plant):
@@ -241,7 +241,7 @@ def test_an_update_costs_passes_over_the_new_rows_only(monkeypatch):
     plant = cf.random_plant(units=2, rng=3)
     first = cf.fit(plant.simulate(4000, rng=4), plant.locals())
     rows = []
-    from counterflow.server import likelihood
+    from counterflow.estimation import likelihood
 
     filter_ = likelihood.kalman_filter
     monkeypatch.setattr(likelihood, "kalman_filter", lambda y, *a, **k: rows.append(len(y)) or filter_(y, *a, **k))

@@ -7,16 +7,16 @@ import pytest
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.client import sufficient_message
+from counterflow.estimation.information import differenced_information, settled_information
+from counterflow.estimation.likelihood import evaluate
+from counterflow.estimation.optimiser import maximum_likelihood
+from counterflow.estimation.parameters import Parameters
 from counterflow.filtering import kalman_filter
+from counterflow.methods.sufficient.fitting import pool
+from counterflow.methods.sufficient.server import share
+from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import excitation
 from counterflow.protocol import decode, encode, encoded_size
-from counterflow.runtime.likelihood import pool
-from counterflow.server.estimation import maximum_likelihood
-from counterflow.server.information import differenced_information, settled_information
-from counterflow.server.likelihood import evaluate
-from counterflow.server.parameters import Parameters
-from counterflow.server.sufficient import share
 
 EQUAL = 1e-6  # estimates of two fits to convergence, relative
 

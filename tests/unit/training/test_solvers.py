@@ -10,8 +10,8 @@ from scipy.linalg import block_diag
 from tolerances import ITERATES, ITERATIVE
 
 import counterflow as cf
-from counterflow.client import AugmentedModel, KalmanEstimator
-from counterflow.client.augmented import ClientData
+from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.published.augmented import AugmentedModel, ClientData
 from counterflow.plant import excitation
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.client import KalmanEstimator
+from counterflow.methods.estimators import KalmanEstimator
 from counterflow.plant import excitation
 
 

@@ -1,0 +1,1 @@
+"""The server's mathematics on arrays: likelihood, parameters, optimiser, information, uncertainty, influence."""

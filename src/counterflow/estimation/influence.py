@@ -1,0 +1,188 @@
+"""The influence graph: which unit acts on which, how strongly, and how sure the data make us.
+
+An edge n -> m is direct if A_mn or B_mn is not zero; both blocks are tested together and apart (Wald, chi-square) and
+the edges pass a false-discovery control over all pairs (Benjamini-Hochberg). Total influence is what a change at n
+does to m in the end, through whichever units it passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import UnknownNameError
+from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.filtering.initial import lyapunov
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Influence of ``cause`` on ``effect``.
+
+    ``p_value``, ``p_value_A``, ``p_value_B``: of no direct influence at all, through states, through inputs; NaN where
+    the data do not determine it. ``q_value``: the smallest false-discovery rate at which the edge is kept.
+    ``direct`` says whether it is kept, ``reaches`` whether kept edges lead from cause to effect at all.
+    ``direct_strength`` and ``total_strength``: root mean square of what white inputs of unit variance at the cause do
+    to the effect's whitened measurements, directly (no third unit in between) and in total.
+    """
+
+    cause: str
+    effect: str
+    p_value: float
+    p_value_A: float
+    p_value_B: float
+    q_value: float
+    direct: bool
+    reaches: bool
+    direct_strength: float
+    total_strength: float
+
+
+@dataclass(frozen=True)
+class InfluenceGraph:
+    """All ordered pairs of units; ``rate`` is the false-discovery rate that was asked for."""
+
+    names: tuple[str, ...]
+    edges: tuple[Edge, ...]
+    rate: float
+
+    def __iter__(self) -> Iterator[Edge]:
+        return iter(self.edges)
+
+    def edge(self, cause: str, effect: str) -> Edge:
+        for edge in self.edges:
+            if (edge.cause, edge.effect) == (cause, effect):
+                return edge
+        raise UnknownNameError(f"no edge {cause!r} -> {effect!r}; the units are {', '.join(self.names)}")
+
+    def direct(self) -> tuple[tuple[str, str], ...]:
+        """(cause, effect) of the edges that are kept."""
+        return tuple((edge.cause, edge.effect) for edge in self.edges if edge.direct)
+
+    def __str__(self) -> str:
+        lines = [f"influence graph, false-discovery rate {self.rate:g}"]
+        for edge in sorted(self.edges, key=lambda e: e.q_value if np.isfinite(e.q_value) else 2.0):
+            kind = "direct" if edge.direct else ("through others" if edge.reaches else "none found")
+            if not np.isfinite(edge.p_value):
+                kind = "not determined"
+            lines.append(
+                f"  {edge.cause} -> {edge.effect}: {kind}, q {edge.q_value:.2g}, "
+                f"direct {edge.direct_strength:.3g}, total {edge.total_strength:.3g}"
+            )
+        return "\n".join(lines)
+
+
+def influence_graph(
+    A: FloatArray, B: FloatArray, observation: FloatArray, spread: Uncertainty, rate: float = 0.05
+) -> InfluenceGraph:
+    """Test and measure every ordered pair of units."""
+    record = spread.parameters.record
+    names = record.names
+    pairs = [(m, n) for m in range(len(names)) for n in range(len(names)) if m != n]
+    values = spread.parameters.pack(np.hstack([A, B]))
+    P = A.shape[0]
+    owner = np.zeros((P, P + B.shape[1]))
+    kind = np.zeros_like(owner)
+    kind[:, P:] = 1
+    for m, n in pairs:
+        owner[record.state_slices[m], record.state_slices[n]] = 1 + m * len(names) + n
+        inputs = record.input_slices[n]
+        owner[record.state_slices[m], P + inputs.start : P + inputs.stop] = 1 + m * len(names) + n
+    owners, kinds = spread.parameters.pack(owner).astype(int), spread.parameters.pack(kind).astype(int)
+    tests = {}
+    for m, n in pairs:
+        mine = owners == 1 + m * len(names) + n
+        tests[m, n] = tuple(
+            _wald(values, spread.covariance, mask) for mask in (mine, mine & (kinds == 0), mine & (kinds == 1))
+        )
+    q_values = _benjamini_hochberg(np.array([tests[pair][0] for pair in pairs]))
+    kept = {pair: bool(q <= rate) for pair, q in zip(pairs, q_values, strict=True)}
+    reach = _reach(len(names), kept)
+    total, direct = _strengths(A, B, observation, record.state_slices, record.input_slices)
+    edges = tuple(
+        Edge(
+            cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
+            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reach[m, n]),
+            direct_strength=float(direct[m, n]), total_strength=float(total[m, n]),
+        )
+        for (m, n), q in zip(pairs, q_values, strict=True)
+    )  # fmt: skip
+    return InfluenceGraph(names, edges, rate)
+
+
+def _wald(values: FloatArray, covariance: FloatArray, mask: NDArray[np.bool_]) -> float:
+    from scipy.special import chdtrc
+
+    block = covariance[np.ix_(mask, mask)]
+    known = np.isfinite(np.diag(block))
+    if not known.any():
+        return float("nan")
+    x, block = values[mask][known], block[np.ix_(known, known)]
+    size = np.sqrt(np.diag(block))
+    eigenvalues, vectors = np.linalg.eigh(block / np.outer(size, size))
+    keep = eigenvalues > 1e-10 * eigenvalues[-1]
+    z = ((x / size) @ vectors[:, keep]) / np.sqrt(eigenvalues[keep])
+    return float(chdtrc(keep.sum(), z @ z))
+
+
+def _benjamini_hochberg(p_values: FloatArray) -> FloatArray:
+    """Adjusted p-values; NaN stays NaN and does not count as a test."""
+    out = np.full(len(p_values), np.nan)
+    known = np.flatnonzero(np.isfinite(p_values))
+    order = known[np.argsort(p_values[known])]
+    adjusted = p_values[order] * len(order) / np.arange(1, len(order) + 1)
+    out[order] = np.minimum(np.minimum.accumulate(adjusted[::-1])[::-1], 1.0)
+    return out
+
+
+def _reach(count: int, kept: dict[tuple[int, int], bool]) -> NDArray[np.bool_]:
+    """reach[m, n]: kept edges lead from n to m."""
+    reach = np.zeros((count, count), bool)
+    for (m, n), keep in kept.items():
+        reach[m, n] = keep
+    for middle in range(count):
+        reach |= np.outer(reach[:, middle], reach[middle])
+    return reach
+
+
+def _strengths(
+    A: FloatArray,
+    B: FloatArray,
+    observation: FloatArray,
+    state_slices: tuple[slice, ...],
+    input_slices: tuple[slice, ...],
+) -> tuple[FloatArray, FloatArray]:
+    """Root mean square of m's whitened measurements for white inputs at n: in total, and with only n and m alive."""
+    count = len(state_slices)
+    total, direct = np.full((count, count), np.nan), np.full((count, count), np.nan)
+    for n in range(count):
+        drive = B[:, input_slices[n]]
+        total[:, n] = _responses(A, drive @ drive.T, observation, state_slices)
+        for m in range(count):
+            if m == n:
+                continue
+            alive = np.zeros(A.shape[0], bool)
+            alive[state_slices[n]] = alive[state_slices[m]] = True
+            inside = np.ix_(alive, alive)
+            part = (drive @ drive.T)[inside]
+            X = _gramian(A[inside], part)
+            whole = np.zeros_like(A)
+            whole[inside] = X
+            seen = observation[:, state_slices[m]]
+            direct[m, n] = np.sqrt(max(np.trace(seen @ whole[state_slices[m], state_slices[m]] @ seen.T), 0.0))
+    return total, direct
+
+
+def _responses(A: FloatArray, noise: FloatArray, observation: FloatArray, slices: tuple[slice, ...]) -> FloatArray:
+    X = _gramian(A, noise)
+    return np.array([np.sqrt(max(np.trace(observation[:, s] @ X[s, s] @ observation[:, s].T), 0.0)) for s in slices])
+
+
+def _gramian(A: FloatArray, noise: FloatArray) -> FloatArray:
+    if float(np.abs(np.linalg.eigvals(A)).max()) >= 1.0 - 1e-10:
+        return np.full_like(A, np.nan)
+    return lyapunov(A, noise)

@@ -1,0 +1,212 @@
+"""What is estimated, and how it is laid out in one vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.estimation.likelihood import Evaluation, SharedRecord
+
+Estimate = Literal["couplings", "blocks", "all", "system"]
+ESTIMATES = ("couplings", "blocks", "all")  # what a user may ask for; "system" is for logs without models
+LEAST, MOST = 1e-3, 1e3  # of a standard deviation of noise, in units of its start
+
+
+@dataclass(frozen=True)
+class Triangles:
+    """A block-diagonal covariance L G Gᵀ Lᵀ (+ floor): L fixed, G lower triangular; parameters: the entries of G - I.
+
+    Noises of real plants are often nearly singular. The diagonal of G may go down to ``LEAST`` and rests there: in its
+    logarithm that edge would be infinitely far, and the way to it endless.
+    """
+
+    slices: tuple[slice, ...]
+    root: FloatArray  # L, block-diagonal
+    floor: FloatArray | None = None  # added to it: what is there at the least
+
+    @cached_property
+    def size(self) -> int:
+        return sum(n * (n + 1) // 2 for n in self._widths)
+
+    @property
+    def _widths(self) -> list[int]:
+        return [own.stop - own.start for own in self.slices]
+
+    @cached_property
+    def diagonal(self) -> NDArray[np.bool_]:
+        """Which parameters stand on the diagonal of G (k,)."""
+        pieces = [np.equal(*np.tril_indices(n)) for n in self._widths]
+        return np.concatenate(pieces) if pieces else np.zeros(0, bool)
+
+    def covariance(self, values: FloatArray) -> FloatArray:
+        factor = self.root @ self._factor(values)
+        return np.asarray(factor @ factor.T if self.floor is None else factor @ factor.T + self.floor)
+
+    def off(self, values: FloatArray) -> bool:
+        """Whether a variance has left a million times its start: an edge, not a maximum."""
+        return not bool(np.abs(values).max(initial=0.0) < MOST)
+
+    def clipped(self, values: FloatArray) -> FloatArray:
+        """The nearest values that are allowed."""
+        return np.where(self.diagonal, np.maximum(values, LEAST - 1), values)
+
+    def gradient(self, values: FloatArray, covariance: FloatArray, gap: FloatArray) -> FloatArray:
+        """Of ℓ, where dℓ = ½ tr(covariance⁻¹ gap covariance⁻¹ d covariance); zero where it points over the edge."""
+        G = self._factor(values)
+        inner = np.linalg.solve(covariance, self.root)
+        whole = inner.T @ gap @ inner @ G
+        pieces = []
+        for own in self.slices:
+            block = whole[own, own]
+            pieces.append(block[np.tril_indices_from(block)])
+        out = np.concatenate(pieces) if pieces else np.zeros(0)
+        resting = self.diagonal & (values <= LEAST - 1 + 1e-12) & (out < 0)
+        return np.where(resting, 0.0, out)
+
+    def directions(self, values: FloatArray) -> FloatArray:
+        """d covariance / d(each parameter) (k, n, n)."""
+        G = self._factor(values)
+        out = []
+        for own, n in zip(self.slices, self._widths, strict=True):
+            for i, j in zip(*np.tril_indices(n), strict=True):
+                change = np.zeros_like(G)
+                change[own.start + i, own.start + j] = 1.0
+                half = self.root @ change @ G.T @ self.root.T
+                out.append(half + half.T)
+        return np.array(out).reshape(-1, *G.shape)
+
+    def expected_step(self, values: FloatArray, counts: NDArray[np.intp]) -> FloatArray:
+        """What one step of EM multiplies the gradient with, about; ``counts``: rows that speak about each block."""
+        size = np.diag(self._factor(values))
+        pieces = [
+            np.where(np.equal(*np.tril_indices(n)), 0.5, 1.0)
+            * size[own][np.tril_indices(n)[0]] ** 2
+            / max(int(count), 1)
+            for own, n, count in zip(self.slices, self._widths, counts, strict=True)
+        ]
+        return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def _factor(self, values: FloatArray) -> FloatArray:
+        out, at = np.eye(len(self.root)), 0
+        for own, n in zip(self.slices, self._widths, strict=True):
+            count = n * (n + 1) // 2
+            block = np.eye(n)
+            block[np.tril_indices(n)] += values[at : at + count]
+            out[own, own] = block
+            at += count
+        return out
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Which entries of [A B], Q and R move, and how they are laid out in one vector: couplings, then Q, then R."""
+
+    record: SharedRecord
+    estimate: Estimate
+    noise_root: FloatArray  # Cholesky factor of the process noise at the start, block-diagonal
+    floors: tuple[FloatArray, FloatArray] | None = None  # of Q and R, while a whole system is climbed
+
+    @cached_property
+    def free(self) -> tuple[NDArray[np.intp], ...]:
+        """For every unit, the columns of [A B] that move in its rows."""
+        record = self.record
+        P, U = sum(record.states), sum(record.inputs)
+        out = []
+        for own, inputs in zip(record.state_slices, record.input_slices, strict=True):
+            keep = np.ones(P + U, bool)
+            if self.estimate == "couplings":
+                keep[own] = False
+                keep[P + inputs.start : P + inputs.stop] = False
+            out.append(np.flatnonzero(keep))
+        return tuple(out)
+
+    def coupling_size(self) -> int:
+        return sum(n * len(f) for n, f in zip(self.record.states, self.free, strict=True))
+
+    def pack(self, matrix: FloatArray) -> FloatArray:
+        """Entries of a (P, P+U) matrix that move, unit by unit."""
+        pieces = [matrix[own][:, f].ravel() for own, f in zip(self.record.state_slices, self.free, strict=True)]
+        return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def unpack(self, vector: FloatArray) -> FloatArray:
+        """A (P, P+U) matrix that is zero where nothing moves."""
+        P, U = sum(self.record.states), sum(self.record.inputs)
+        out, at = np.zeros((P, P + U)), 0
+        for own, f, n in zip(self.record.state_slices, self.free, self.record.states, strict=True):
+            out[own.start : own.stop, f] = vector[at : at + n * len(f)].reshape(n, len(f))
+            at += n * len(f)
+        return out
+
+    @cached_property
+    def process(self) -> Triangles:
+        """Process noise, block-diagonal by unit; it has no block if it does not move."""
+        moves = self.estimate in ("all", "system")
+        floor = None if self.floors is None else self.floors[0]
+        return Triangles(self.record.state_slices if moves else (), self.noise_root, floor)
+
+    @cached_property
+    def measurement(self) -> Triangles:
+        """Measurement noise of the messages, block-diagonal by unit; only a whole system has it among its unknowns."""
+        if self.estimate != "system":
+            return Triangles((), self.record.noise)
+        floor = np.zeros_like(self.record.noise) if self.floors is None else self.floors[1]
+        root = np.asarray(np.linalg.cholesky(self.record.noise - floor))
+        return Triangles(self.record.observation_slices, root, floor)
+
+    def noise_size(self) -> int:
+        """Parameters of Q and R."""
+        return self.process.size + self.measurement.size
+
+    def noises(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Q and R."""
+        of_process, of_measurement = self._noise_values(vector)
+        Q = self.process.covariance(of_process) if self.process.size else self.record.Q_local
+        R = self.measurement.covariance(of_measurement) if self.measurement.size else self.record.noise
+        return Q, R
+
+    def noise_is_off(self, vector: FloatArray) -> bool:
+        """Whether a noise has left what its start allows."""
+        of_process, of_measurement = self._noise_values(vector)
+        return (self.process.size > 0 and self.process.off(of_process)) or (
+            self.measurement.size > 0 and self.measurement.off(of_measurement)
+        )
+
+    def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
+        """dℓ/d(parameters of Q and R)."""
+        of_process, of_measurement = self._noise_values(vector)
+        pieces = []
+        if self.process.size:
+            pieces.append(self.process.gradient(of_process, at.Q, at.noise_moment - at.steps * at.Q))
+        if self.measurement.size:
+            pieces.append(self.measurement.gradient(of_measurement, at.R, at.measurement_gap))
+        return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def noise_step(self, vector: FloatArray, at: Evaluation) -> FloatArray:
+        """What one step of EM multiplies the gradient in the noises with."""
+        of_process, of_measurement = self._noise_values(vector)
+        pieces = [self.process.expected_step(of_process, np.full(len(self.process.slices), at.steps))]
+        if self.measurement.size:
+            pieces.append(self.measurement.expected_step(of_measurement, self.record.measured_rows))
+        return np.concatenate(pieces)
+
+    def clipped(self, vector: FloatArray) -> FloatArray:
+        """The nearest vector whose noises are allowed."""
+        if not self.noise_size():
+            return vector
+        of_process, of_measurement = self._noise_values(vector)
+        start = vector[: self.coupling_size()]
+        return np.concatenate([start, self.process.clipped(of_process), self.measurement.clipped(of_measurement)])
+
+    def noise_directions(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """dQ/d(each parameter of Q) (k, P, P) and dR/d(each of R) (l, r, r) at ``vector``."""
+        of_process, of_measurement = self._noise_values(vector)
+        return self.process.directions(of_process), self.measurement.directions(of_measurement)
+
+    def _noise_values(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
+        start = self.coupling_size()
+        return vector[start : start + self.process.size], vector[start + self.process.size :]

@@ -1,0 +1,142 @@
+"""All checks of a fit, one after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from counterflow.fits.checks.free_runs import HORIZON, free_run_checks
+from counterflow.fits.checks.innovations import drift_checks, size_checks, white_checks
+from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
+from counterflow.fits.checks.material import Material
+from counterflow.fits.checks.verdicts import KINDS, Check, Checks, Verdict
+
+if TYPE_CHECKING:
+    from counterflow.fits.fit import Fit
+    from counterflow.methods.part import UnitPart
+    from counterflow.plant import LocalModel, Recording
+
+TIME_CONSTANTS = 10  # of the slowest mode that a record should hold
+INTEGRATOR = 1e-6  # distance to the unit circle below which a mode counts as one that never decays
+
+
+FAR = 1.0  # standard errors that the gradient may still be worth where a fit calls itself converged
+
+
+def check(
+    fit: Fit,
+    recording: Recording | None = None,
+    horizon: int = HORIZON,
+    local: Mapping[str, LocalModel | UnitPart] | None = None,
+) -> Checks:
+    """Look at what speaks against a fit's answers.
+
+    Parameters
+    ----------
+    recording : rows to look at, best such as the fit has not seen; None: those that it rests on, as the server knows
+        them. Published methods keep none, so that without a recording most verdicts are "unknown". Of a private fit
+        the server's own rows are looked at in any case: verdicts travel with answers, and may not tell of measurements.
+    horizon : rows of the free runs.
+    local : models of units alone for the free runs, as in `free_run`.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> from counterflow.fits.checks import check
+    >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    >>> found = check(cf.fit(plant.simulate(1000, rng=2), plant.locals()))
+    >>> print(str(found).splitlines()[0])
+    verdict: pass (18 pass; 1001 rows, those of the fit)
+    >>> for each in found["free run"]:
+    ...     print(f"{each.verdict}: {each.about} {each.number:.2f} ({each.unit_of_number})")
+    pass: boiler 0.27 (error / persistence)
+    pass: turbine 0.14 (error / persistence)
+    """
+    if fit.privacy is not None and recording is not None:
+        fit.about(recording)  # refuses any but the fitted rows
+        recording = None
+    material = Material.of(fit, recording)
+    found = [_convergence(fit), _stability(fit, material)]
+    if material is None:
+        found += [
+            Check(
+                name, "", "unknown", math.nan, "", f"method {fit.method!r} keeps no rows to look at", "give a recording"
+            )
+            for name in KINDS
+            if name not in ("convergence", "stability")
+        ]
+        return Checks(_sorted(found))
+    doubts = () if fit.couplings is None else fit.couplings.doubts
+    found += excitation_checks(material, doubts)
+    found += feedback_checks(material)
+    found += white_checks(material)
+    found += size_checks(material)
+    found += drift_checks(material)
+    found += free_run_checks(fit, material, recording, horizon, local)
+    fitted = recording is None or fit.provenance.data_digest == recording.digest
+    return Checks(_sorted(found), material.rows, fitted)
+
+
+def _sorted(found: list[Check]) -> tuple[Check, ...]:
+    order = list(KINDS)
+    return tuple(sorted(found, key=lambda each: order.index(each.name)))
+
+
+def _convergence(fit: Fit) -> Check:
+    trace = () if fit.couplings is None else fit.couplings.found.trace
+    verdict: Verdict = "pass"
+    if not fit.status.converged:
+        from counterflow.methods.sufficient.fitting import NEARLY
+
+        nearly = fit.couplings is not None and fit.status.gradient <= NEARLY
+        verdict = "caution" if nearly else "fail"
+    elif fit.couplings is not None and fit.status.gradient > FAR:  # flat, by the rule of fits from logs, but not there
+        verdict = "caution"
+    short = {"pass": "", "caution": "the fit has nearly converged", "fail": "the fit has not converged"}[verdict]
+    remedy = "" if verdict == "pass" else "give more passes or rounds; look for units that hardly differ"
+    return Check(
+        "convergence", "", verdict, float(fit.status.gradient), "gradient left", fit.status.message, remedy, short,
+        {"trace": np.array(trace, np.float64)},
+    )  # fmt: skip
+
+
+def _stability(fit: Fit, material: Material | None) -> Check:
+    """Spectral radius, and the slowest mode's time constant against the length of the record."""
+    poles = np.linalg.eigvals(fit.plant.A)
+    radius = float(np.abs(poles).max())
+    given = max((float(np.abs(np.linalg.eigvals(part.model.A)).max()) for part in fit.parts.values()), default=0.0)
+    bound = fit.couplings is not None and fit.couplings.found.at_bound
+    constant = -1 / math.log(radius) if 0 < radius < 1 else (math.inf if radius >= 1 else 0.0)
+    rows = 0 if material is None else material.rows
+    verdict: Verdict = "pass"
+    finding = f"spectral radius {radius:.4g}; the slowest mode decays in {constant:.3g} rows"
+    remedy = short = ""
+    if bound:
+        verdict = "fail"
+        finding = f"the estimate rests on the stability bound (spectral radius {radius:.6g}): the data ask for more"
+        short = "the estimate rests on the stability bound: the data ask for a system that is not stable"
+        remedy = "look for a drift or an integrator that the units' models miss, and check these models"
+    elif radius > 1 + INTEGRATOR and radius > given + INTEGRATOR:
+        verdict = "fail"
+        finding = f"the estimated system is unstable (spectral radius {radius:.6g}): effects grow without end"
+        short = "the estimated system is unstable"
+        remedy = "fit more rows; check the units' models; ask about short horizons only"
+    elif radius >= 1 - INTEGRATOR:
+        verdict = "caution"
+        finding = (
+            f"a mode never decays (spectral radius {radius:.6g}), as a tank without outflow: effects do not settle"
+        )
+        short = "a mode never decays, so that effects do not settle"
+        remedy = "ask about a horizon that matters, not about where it ends"
+    elif rows and constant * TIME_CONSTANTS > rows:
+        verdict = "caution"
+        finding += f", and the record holds {rows / constant:.1f} times that: its slow end is hardly seen"
+        short = f"the slowest mode decays in {constant:.3g} rows, of which the record holds few"
+        remedy = f"record at least {math.ceil(TIME_CONSTANTS * constant)} rows, or ask about shorter horizons"
+    return Check(
+        "stability", "", verdict, radius, "spectral radius", finding, remedy, short,
+        {"real": np.array(poles.real, np.float64), "imaginary": np.array(poles.imag, np.float64)},
+    )  # fmt: skip

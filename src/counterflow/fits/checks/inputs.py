@@ -1,0 +1,420 @@
+"""Were inputs moved enough, each by itself? And do they react to what was measured?
+
+Feedback is looked for by regression: what an input does beyond what its own past, and the last rows of the other
+inputs, would tell is its *move*; if measurements of earlier rows foretell moves, something reacts to them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.estimation.identifiability import STILL, Doubt
+from counterflow.fits.checks.material import Material
+from counterflow.fits.checks.verdicts import Check, Verdict, beyond
+from counterflow.recurrence import linear_recurrence
+
+# Windows of lags whose means stand for the past: fine near by, coarse far away.
+OWN_PAST = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8), (9, 12), (13, 16), (17, 32), (33, 64))
+NEAR = 3  # of these windows, for the other inputs
+MEASURED_PAST = ((1, 1), (2, 2), (3, 6))
+SEEN = (*MEASURED_PAST, (0, 0))
+LIKELY = 1e-3
+FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
+FEWEST_MOVES = 8  # about which anything can be said
+ORDERS = 20  # lags over which the ways in which an input moves are counted
+FLAT = 1e-6  # of the largest variance: a way in which an input does not move
+ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
+ALONE_AT_ALL = 1e-6
+MOST_ROWS, STRETCHES = 131_072, 4  # rows of a long record that feedback is looked for in
+WARM_UP = 4096  # rows before such a stretch in which an input's response builds up
+
+
+# ---- excitation -----------------------------------------------------------------------------------------------------
+
+
+def excitation_checks(material: Material, doubts: tuple[Doubt, ...]) -> list[Check]:
+    """One for each input, and one for each pair of units between which too few rows leave couplings open."""
+    u = material.u[:-1]
+    out = []
+    covariance = np.atleast_2d(np.cov(u.T, bias=True)) if len(u) > 1 and u.shape[1] else np.zeros((u.shape[1],) * 2)
+    alone = _alone(covariance)
+    for j, name in enumerate(material.input_names):
+        series = u[:, j]
+        still = series.std() <= STILL * max(float(np.abs(series).max(initial=0.0)), 1e-300)
+        moves = int((np.diff(series) != 0).sum())
+        stepwise = moves < len(series) / 3
+        order = 0 if still else _order(series)
+        share = 0.0 if still else float(alone[j])
+        counted = f"{moves} moves in {len(series)} rows" if stepwise else "it moves in most rows"
+        finding = f"{counted}; {_percent(share)} of its variance is its own, not shared with other inputs"
+        verdict: Verdict = "pass"
+        remedy = short = ""
+        if still:
+            verdict, finding = "fail", f"{name} never moves in these rows"
+            short, remedy = "it was never moved, so its effects cannot be told", "move it, by itself, while recording"
+        elif share < ALONE_AT_ALL:
+            partners = [material.input_names[k] for k in _partners(covariance, j)]
+            verdict, finding = "fail", f"{name} moves only together with {', '.join(partners)}"
+            short = "it moved only together with others, so its own effect cannot be told"
+            remedy = "move each of them by itself while recording"
+        elif stepwise and moves < FEWEST_MOVES:
+            verdict, finding = "caution", f"{name} moves only {moves} times in {len(series)} rows"
+            short, remedy = (
+                f"it moved only {moves} times",
+                "move it more often: set points drawn at random, held a while",
+            )
+        elif share < ALONE:
+            verdict = "caution"
+            finding = f"{_percent(1 - share)} of {name}'s movement is shared with other inputs"
+            short = "it moved almost only together with others"
+            remedy = "move it more by itself while recording; the intervals of its effects say how little is known"
+        elif order < min(ORDERS, 2 + len(material.A) // max(len(material.names), 1), len(series) // 4):
+            verdict = "caution"
+            finding = f"{name} moves in {order} independent ways only (a few sinusoids, or nothing but a ramp)"
+            short = f"it moved in {order} independent ways only, so other courses of it are extrapolated"
+            remedy = "move it in steps or at random, so that slow and fast answers of the plant show"
+        data = {"share": np.array([share]), "moves": np.array([float(moves)]), "order": np.array([float(order)])}
+        out.append(Check("excitation", name, verdict, share, "own share of movement", finding, remedy, short, data))
+    return out + _doubted(material, doubts)
+
+
+def _doubted(material: Material, doubts: tuple[Doubt, ...]) -> list[Check]:
+    """Doubts that no single input is the reason of: units with too few rows."""
+    pairs: dict[str, Doubt] = {}
+    for doubt in doubts:
+        if not doubt.channels:
+            pairs.setdefault(f"{doubt.cause} -> {doubt.effect}", doubt)
+    out = []
+    for pair, doubt in pairs.items():
+        places = [material.names.index(name) for name in (doubt.cause, doubt.effect)]
+        rows = float(material.measured[:, places].sum(axis=0).min())
+        out.append(Check("excitation", pair, "fail", rows, "rows measured", doubt.reason, doubt.remedy, doubt.reason))
+    return out
+
+
+def _alone(covariance: FloatArray) -> FloatArray:
+    """Share of each input's variance that the other inputs of the same row do not tell."""
+    size = np.sqrt(np.diag(covariance))
+    moving = size > 0
+    out = np.zeros(len(size))
+    if moving.any():
+        part = covariance[np.ix_(moving, moving)] / np.outer(size[moving], size[moving])
+        values, vectors = np.linalg.eigh(part)
+        inverse = np.square(vectors) @ (1 / np.maximum(values, 1e-14))
+        out[moving] = np.minimum(1.0, 1 / inverse)
+    return out
+
+
+def _partners(covariance: FloatArray, j: int) -> list[int]:
+    """Inputs that input ``j`` moves together with."""
+    size = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    moving = np.flatnonzero(size > 0)
+    part = covariance[np.ix_(moving, moving)] / np.outer(size[moving], size[moving])
+    values, vectors = np.linalg.eigh(part)
+    null = vectors[:, values < 1e-6 * values[-1]] if len(values) else vectors
+    mine = int(np.flatnonzero(moving == j)[0])
+    weight = np.abs(null @ null[mine])
+    return [int(moving[k]) for k in np.flatnonzero(weight > 1e-3) if k != mine]
+
+
+def _order(series: FloatArray) -> int:
+    """In how many independent ways an input moves within ``ORDERS`` rows: the rank of its lagged Gram matrix."""
+    lags = min(ORDERS, len(series) // 4)
+    if lags < 1:
+        return 0
+    n = len(series) - lags
+    columns = np.stack([series[lag : lag + n] for lag in range(lags)])
+    columns -= columns.mean(axis=1, keepdims=True)  # each by itself, or the mean would count as one more way
+    values = np.linalg.eigvalsh(columns @ columns.T)
+    return int((values > FLAT * values[-1]).sum())
+
+
+# ---- feedback -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Feedback:
+    """Whether one input's moves are foretold by measurements of each unit."""
+
+    moves: float  # rows in which the input moves, about: their effective number
+    free: float  # share of its variance that is moves
+    p_values: FloatArray  # (M,) earlier rows of each unit's messages; NaN if the unit was not measured
+    shares: FloatArray  # (M,) share of the moves that they foretell, less what chance gives
+    same_row_p: FloatArray  # (M,) what the same row tells beyond that
+    same_row_shares: FloatArray
+
+
+class Feedbacks:
+    """Feedback tests of all inputs of a record (of ``MOST_ROWS`` of its rows, in a few stretches, if it is longer)."""
+
+    def __init__(self, material: Material) -> None:
+        self.material = material
+        self.U, self.r = material.u.shape[1], len(material.C)
+        self.lead = OWN_PAST[-1][1] if material.rows > 8 * OWN_PAST[-1][1] else MEASURED_PAST[-1][1]
+        self.own = tuple(window for window in OWN_PAST if window[1] <= self.lead)
+        count = 1 if material.rows - self.lead <= MOST_ROWS else STRETCHES
+        length = min(material.rows - self.lead, MOST_ROWS // count)
+        starts = np.linspace(0, material.rows - self.lead - length, count).astype(int)
+        self.stretches = [slice(int(a), int(a) + self.lead + length) for a in starts]
+        self.n = count * length
+
+    def windows(self, series: FloatArray, windows: tuple[tuple[int, int], ...]) -> FloatArray:
+        """Means over windows of lags (n, columns x windows) of a series (T+1, columns), column after column."""
+        out = np.empty((self.n, series.shape[1], len(windows)))
+        at = 0
+        for stretch in self.stretches:
+            part = series[stretch]
+            n = len(part) - self.lead
+            sums = np.concatenate([np.zeros((1, part.shape[1])), np.cumsum(part, axis=0)])
+            for k, (near, far) in enumerate(windows):
+                if near == far:
+                    out[at : at + n, :, k] = part[self.lead - near : self.lead - near + n]
+                else:
+                    end, begin = self.lead - near + 1, self.lead - far
+                    out[at : at + n, :, k] = (sums[end : end + n] - sums[begin : begin + n]) / (far - near + 1)
+            at += n
+        return out.reshape(self.n, -1)
+
+    @cached_property
+    def inputs(self) -> FloatArray:
+        """u about its mean (T+1, U)."""
+        return np.asarray(self.material.u - self.material.u.mean(axis=0))
+
+    @cached_property
+    def messages(self) -> FloatArray:
+        """s about its mean, with what the model expected where it is missing: a function of the past, no feedback."""
+        s, missing = self.material.s, ~np.isfinite(self.material.s)
+        if missing.any():
+            s = np.where(missing, self.material.filtered.predicted @ self.material.C.T, s)
+        return np.asarray(s - s.mean(axis=0))
+
+    @cached_property
+    def seen(self) -> FloatArray:
+        """Windows of the messages (n, r x windows), the row itself last."""
+        return self.windows(self.messages, SEEN)
+
+    @cached_property
+    def seen_grams(self) -> list[FloatArray]:
+        """Of each unit's columns of ``seen``."""
+        return [self.seen[:, own].T @ self.seen[:, own] for own in self.blocks]
+
+    @cached_property
+    def blocks(self) -> list[slice]:
+        """Each unit's columns of ``seen``."""
+        return [slice(own.start * len(SEEN), own.stop * len(SEEN)) for own in self.material.columns]
+
+    @cached_property
+    def regressors(self) -> FloatArray:
+        """1 and the windows of all inputs (n, 1 + U x windows)."""
+        return np.hstack([np.ones((self.n, 1)), self.windows(self.inputs, self.own)])
+
+    @cached_property
+    def gram(self) -> FloatArray:
+        return self.regressors.T @ self.regressors
+
+    @cached_property
+    def seen_cross(self) -> FloatArray:
+        return self.regressors.T @ self.seen
+
+    @cached_property
+    def stable(self) -> bool:
+        return bool(np.abs(np.linalg.eigvals(self.material.A)).max() < 1 + 1e-9)
+
+    def base(self, j: int) -> NDArray[np.intp]:
+        """Columns that input ``j`` may depend on: its own past, and the last rows of the others."""
+        places = 1 + np.arange(len(self.own) * self.U).reshape(self.U, len(self.own))
+        near = np.delete(places[:, :NEAR], j, axis=0)
+        return np.concatenate([[0], places[j], near.ravel()]).astype(np.intp)
+
+    def response(self, j: int) -> FloatArray:
+        """What input ``j`` alone does to the messages (T+1, r), by the fitted model.
+
+        An input may depend on it, as on its own past: else one that repeats itself (a set point held for a fixed time)
+        would seem to be foretold by measurements that remember it for longer than ``OWN_PAST``.
+        """
+        A, B, C = self.material.A, self.material.B, self.material.C
+        out = np.zeros((self.material.rows, self.r))
+        for stretch in self.stretches:
+            first = max(0, stretch.start - WARM_UP)
+            drive = np.outer(self.inputs[first : stretch.stop - 1, j], B[:, j])
+            out[first + 1 : stretch.stop] = linear_recurrence(A, drive, np.zeros(len(A))) @ C.T
+        return out
+
+    def of(self, j: int) -> Feedback:
+        """Tests of input ``j``."""
+        M = len(self.material.names)
+        out = np.full((4, M), np.nan)
+        base = self.base(j)
+        target = self.windows(self.inputs[:, [j]], ((0, 0),))[:, 0]
+        x = self.regressors[:, base]
+        gram = self.gram[np.ix_(base, base)]
+        moves = target - x @ _solved(gram, x.T @ target)
+        square = np.square(moves)
+        second, fourth, whole = float(square.sum()), float(np.square(square).sum()), float(target @ target)
+        if second <= 1e-10 * whole or fourth <= 0:
+            return Feedback(0.0, 0.0, *out)
+        count = min(float(self.n), 3 * second**2 / fourth)
+        kurtosis = max(0.0, self.n * fourth / second**2 - 3)
+        response = self.windows(self.response(j), SEEN) if self.stable else np.zeros((self.n, 0))
+        root = _root(gram)
+        seen_half, own_half = root.T @ self.seen_cross[base], root.T @ (x.T @ response)
+        towards_seen, towards_own = moves @ self.seen, moves @ response
+        for m, block in enumerate(self.blocks):
+            if block.stop == block.start or self.material.measured[:, m].mean() < 0.05:
+                continue
+            mine = block if self.stable else slice(0, 0)
+            half = np.hstack([seen_half[:, block], own_half[:, mine]])
+            towards = np.concatenate([towards_seen[block], towards_own[mine]])
+            cross = self.seen[:, block].T @ response[:, mine]
+            inner = np.block([[self.seen_grams[m], cross], [cross.T, response[:, mine].T @ response[:, mine]]])
+            whole_block = np.block([[np.array([[second]]), towards[None]], [towards[:, None], inner - half.T @ half]])
+            width = block.stop - block.start
+            columns = 1 + np.arange(width).reshape(-1, len(SEEN))
+            earlier, now = columns[:, :-1].ravel(), columns[:, -1]
+            given = 1 + np.arange(width, len(towards))
+            gained, rank = _explained(whole_block, given, earlier)
+            out[:2, m] = self._judged(gained / second, rank, count, kurtosis)
+            gained, rank = _explained(whole_block, np.concatenate([given, earlier]), now)
+            out[2:, m] = self._judged(gained / second, rank, count, kurtosis)
+        return Feedback(count, second / whole, *out)
+
+    def _judged(self, share: float, rank: int, moves: float, kurtosis: float) -> tuple[float, float]:
+        """(p-value, share of the moves) of an explained sum of squares.
+
+        With moves that are rare and large the statistic varies more than a chi-square: its variance is that of a
+        quadratic form in numbers with this kurtosis, and the chi-square is scaled to have it.
+        """
+        if not rank:
+            return 1.0, 0.0
+        statistic = self.n * share
+        scale = 1 + kurtosis * (rank + 2) / (2 * self.n)
+        return beyond(statistic / scale, rank / scale), min(1.0, max(0.0, (statistic - rank) / moves))
+
+
+def feedback_checks(material: Material) -> list[Check]:
+    """One for each input: do earlier measurements, or those of the same row, foretell its moves?"""
+    counted = "share of moves foretold"
+    if not material.u.shape[1]:
+        return []
+    out = []
+    enough = material.rows > 4 * (MEASURED_PAST[-1][1] + len(material.input_names))
+    tests = Feedbacks(material) if enough else None
+    for j, name in enumerate(material.input_names):
+        found = None if tests is None else tests.of(j)
+        if found is not None and found.free == 0:
+            finding = f"{name} never moves, or its own past tells all its moves; there is nothing to react with"
+            out.append(Check("feedback", name, "pass", 0.0, counted, finding))
+            continue
+        if found is None or found.moves < FEWEST_MOVES or not np.isfinite(found.p_values).any():
+            out.append(
+                Check(
+                    "feedback",
+                    name,
+                    "unknown",
+                    float("nan"),
+                    counted,
+                    f"{name} moves too few times to tell",
+                    "ask whoever sets it what they look at",
+                    "too few moves to tell",
+                )
+            )
+            continue
+        out.append(_feedback(material, name, found, counted))
+    return out
+
+
+def _feedback(material: Material, name: str, found: Feedback, counted: str) -> Check:
+    tests = 2 * int(np.isfinite(found.p_values).sum())
+    earlier = _strongest(found.p_values, found.shares, tests)
+    same = _strongest(found.same_row_p, found.same_row_shares, tests)
+    number = max(earlier[1], same[1])
+    data = {"shares": np.fmax(found.shares, found.same_row_shares)}
+    if number < FAINT:
+        chance = float(np.nanmax(np.where(np.isfinite(found.shares), found.shares, 0.0)))
+        finding = (
+            f"no measurement of an earlier row, or of the same one, foretells {name}'s moves (about "
+            f"{found.moves:.0f}). That it reacts to something nobody records cannot be seen here"
+        )
+        return Check(
+            "feedback", name, "pass", min(chance, FAINT) if earlier[0] < 0 else number, counted, finding, data=data
+        )
+    verdict: Verdict = "fail" if number >= MATERIAL else "caution"
+    late = earlier[1] >= FAINT
+    unit = material.names[earlier[0] if late else same[0]]
+    when = "earlier measurements" if late else "measurements of the same row"
+    both = " (and the same row tells more)" if late and same[1] >= FAINT else ""
+    finding = (
+        f"{when}, most clearly those of {unit}, foretell {_percent(number)} of {name}'s moves{both}: it reacts to them "
+        "(or to what moves with them), as a controller "
+        "does (or both follow one programme that the input's own past does not show). With a right model the "
+        "couplings are not biased by that; but an effect is then the one with this input "
+        "held or overridden, not the one in the running plant, whose controller would answer the change. This "
+        "feedback makes the answer unsafe for the question what will happen in the running plant. If the "
+        "controller sees something that nobody records, effects are biased, and no check can show it"
+    )
+    remedy = (
+        "open the loop or add a test signal of its own (dither, set-point changes) while recording; take the set point "
+        "as the input in its place; or ask with the controller's law included"
+    )
+    if not late:
+        remedy += (
+            ". If the log writes an input beside what it has already done, this is no feedback: move its column up by "
+            "one row (in fits from logs: same_row=True)"
+        )
+    short = (
+        f"its moves follow measurements of {unit}, and such feedback makes answers unsafe for what the running plant "
+        "will do; effects hold with that input held or overridden"
+    )
+    return Check("feedback", name, verdict, number, counted, finding, remedy, short, data)
+
+
+def _strongest(p_values: FloatArray, shares: FloatArray, tests: int) -> tuple[int, float]:
+    """(unit, share) of the strongest that is no accident; (-1, 0.0) if there is none."""
+    sure = np.where(np.isfinite(p_values), p_values, 1.0) * tests < LIKELY
+    if not sure.any():
+        return -1, 0.0
+    at = int(np.argmax(np.where(sure, shares, -1.0)))
+    return at, float(shares[at])
+
+
+def _explained(gram: FloatArray, given: NDArray[np.intp], added: NDArray[np.intp]) -> tuple[float, int]:
+    """Sum of squares of column 0 that ``added`` columns explain beyond the ``given`` ones, and their rank."""
+    columns = np.concatenate([[0], added]).astype(np.intp)
+    block = gram[np.ix_(columns, columns)]
+    if len(given):
+        cross = gram[np.ix_(given, columns)]
+        block = block - cross.T @ _solved(gram[np.ix_(given, given)], cross)
+    size = np.sqrt(np.maximum(np.diag(block)[1:], 0.0))
+    floor = 1e-7 * np.sqrt(np.maximum(np.diag(gram)[added], 0.0))
+    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > floor)
+    values, vectors = np.linalg.eigh(block[1:, 1:] * np.outer(scale, scale))
+    keep = values > 1e-9 * max(float(values[-1]), 1e-300)
+    if not scale.any():
+        return 0.0, 0
+    projected = vectors[:, keep].T @ (scale * block[0, 1:])
+    return float(np.square(projected) @ (1 / values[keep])), int(keep.sum())
+
+
+def _solved(gram: FloatArray, right: FloatArray) -> FloatArray:
+    """gram⁺ right."""
+    root = _root(gram)
+    return np.asarray(root @ (root.T @ right))
+
+
+def _root(gram: FloatArray) -> FloatArray:
+    """W with W Wᵀ = gram⁺, columns on a common scale first."""
+    size = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+    values, vectors = np.linalg.eigh(gram * np.outer(scale, scale))
+    keep = values > 1e-11 * max(float(values[-1]), 1e-300)
+    return np.asarray(scale[:, None] * vectors[:, keep] / np.sqrt(values[keep]))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{math.floor(100 * share):.0f} %"

@@ -1,0 +1,201 @@
+"""What the checks look at: messages, inputs and model of all units, and the surprises that follow from them.
+
+A surprise is what a row brought that the model, with all units, did not foresee: e[t] = s[t] - C̃ E[h[t] | rows before],
+of covariance S[t] = C̃ X[t] C̃ᵀ + R. If the model is right it is independent of all that came before, inputs included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.filtering import FilterResult, compress, kalman_filter
+
+if TYPE_CHECKING:
+    from counterflow.fits.fit import Fit
+    from counterflow.plant import Recording
+
+BoolArray = NDArray[np.bool_]
+_CHUNK = 2048  # rows with covariances of their own that are whitened at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Messages s (T+1, r) of all units side by side (NaN: missing), inputs u (T+1, U), and the fitted model."""
+
+    names: tuple[str, ...]
+    input_names: tuple[str, ...]  # (U,) "unit channel"
+    columns: tuple[slice, ...]  # of s, for each unit
+    inputs: tuple[slice, ...]  # columns of u, for each unit
+    s: FloatArray
+    u: FloatArray
+    A: FloatArray
+    B: FloatArray
+    Q: FloatArray
+    C: FloatArray  # C̃ (r, P)
+    R: FloatArray  # (r, r)
+    initial_mean: FloatArray | None
+    initial_covariance: FloatArray
+    shared: SharedRecord
+
+    @classmethod
+    def of(cls, fit: Fit, recording: Recording | None) -> Material | None:
+        """Of the rows that the fit rests on, or of a recording; None if there is neither."""
+        shared = fit.server.shared if recording is None else fit.about(recording).shared
+        if shared is None:
+            return None
+        s, C, R, columns = _squeezed(shared)
+        labels = tuple(f"{unit.name} {name}" for unit in fit.plant.units for name in unit.input_names)
+        return cls(
+            shared.names, labels, columns, shared.input_slices, s, shared.u, fit.plant.A, fit.plant.B, fit.plant.Q,
+            C, R, shared.initial_mean, shared.prior, shared,
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        return len(self.s)
+
+    @cached_property
+    def filtered(self) -> FilterResult:
+        """One pass of the fitted model over the rows."""
+        return kalman_filter(
+            self.s, self.u, self.A, self.B, self.C, self.Q, self.R,
+            initial_mean=self.initial_mean, initial_covariance=self.initial_covariance,
+        )  # fmt: skip
+
+    @cached_property
+    def measured(self) -> BoolArray:
+        """(T+1, M): whether a unit was measured in a row."""
+        out = np.zeros((self.rows, len(self.names)), bool)
+        for m, own in enumerate(self.columns):
+            out[:, m] = np.isfinite(self.s[:, own]).all(axis=1) if own.stop > own.start else False
+        return out
+
+    @cached_property
+    def settled(self) -> int:
+        """First row whose surprise no longer hangs on the guess of the first state."""
+        return min(1 + len(self.A), max(1, self.rows // 4))
+
+    @cached_property
+    def surprises(self) -> Surprises:
+        """Of every row from ``settled`` on."""
+        e = self.s - self.filtered.predicted @ self.C.T
+        own, joint = np.zeros_like(e), np.zeros_like(e)
+        long = [run for run in self.filtered.runs if run.stop - run.start > 1]
+        short = [run for run in self.filtered.runs if run.stop - run.start == 1]
+        for run in long:
+            part = slice(run.start, run.stop)
+            S = (self.C @ run.predicted @ self.C.T + self.R)[None]
+            there = np.isfinite(e[run.start : run.start + 1])
+            own[part], joint[part] = self._whitened(e[part], S, there)
+        for first in range(0, len(short), _CHUNK):
+            some = short[first : first + _CHUNK]
+            at = np.array([run.start for run in some])
+            S = self.C @ np.array([run.predicted for run in some]) @ self.C.T + self.R
+            own[at], joint[at] = self._whitened(e[at], S, np.isfinite(e[at]))
+        begin = self.settled
+        return Surprises(self.columns, own[begin:], joint[begin:], self.measured[begin:])
+
+    def _whitened(self, e: FloatArray, S: FloatArray, there: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Rows of e with S of all of them (1, r, r) or of each (n, r, r): each unit's by itself, and all together."""
+        if not there.all():
+            both = there[:, :, None] & there[:, None, :]
+            S = np.where(both, S, 0.0) + np.eye(S.shape[-1]) * ~there[:, :, None]
+            e = np.where(there, np.nan_to_num(e), 0.0)
+        own = np.zeros_like(e)
+        for block in self.columns:
+            if block.stop > block.start:
+                own[:, block] = _solved(S[:, block, block], e[:, block])
+        return own, _solved(S, e)
+
+
+@dataclass(frozen=True, eq=False)
+class Surprises:
+    """Standard normal numbers if the model is right; zero where a unit was not measured.
+
+    ``own``: each unit's surprise whitened by itself, so that its columns belong to it. ``joint``: all of them whitened
+    together, so that columns of different units are independent as well.
+    """
+
+    columns: tuple[slice, ...]
+    own: FloatArray  # (n, r)
+    joint: FloatArray  # (n, r)
+    measured: BoolArray  # (n, M)
+
+    @cached_property
+    def widths(self) -> list[int]:
+        return [own.stop - own.start for own in self.columns]
+
+    def correlations(self, lags: int) -> Correlations:
+        """Of every row with the ``lags`` rows before it, over the rows that there are."""
+        if lags not in self._correlations:
+            there = self.measured.astype(np.float64)
+            counts = np.repeat(there.sum(axis=0), self.widths)
+            means = self.own.sum(axis=0) / np.maximum(counts, 1)
+            sizes = np.sqrt(np.maximum(np.square(self.own).sum(axis=0) / np.maximum(counts, 1) - np.square(means), 0.0))
+            scale = np.sqrt(np.square(self.joint).sum(axis=0) / np.maximum(counts, 1))
+            sizes, scale = np.where(sizes > 0, sizes, 1.0), np.where(scale > 0, scale, 1.0)
+            pairs, own, joint, n = [], [], [], len(there)
+            for lag in range(lags + 1):
+                now, before = slice(lag, None), slice(None, n - lag)
+                pairs.append(there[now].T @ there[before])
+                seen = np.maximum(np.repeat(np.repeat(pairs[-1], self.widths, 0), self.widths, 1), 1.0)
+                # the mean is taken out of one side, in the rows in which both are there
+                drift = means[:, None] * np.repeat(there[now].T @ self.joint[before], self.widths, 0)
+                own.append((self.own[now].T @ self.joint[before] - drift) / np.outer(sizes, scale) / seen)
+                joint.append(self.joint[now].T @ self.joint[before] / np.outer(scale, scale) / seen)
+            self._correlations[lags] = Correlations(np.array(pairs), np.array(own), np.array(joint))
+        return self._correlations[lags]
+
+    @cached_property
+    def _correlations(self) -> dict[int, Correlations]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Correlations:
+    """Of surprises, at lags 0..l: row i of a matrix is the later of the two."""
+
+    pairs: FloatArray  # (l+1, M, M) rows in which both units were measured
+    own: FloatArray  # (l+1, r, r) of each unit's own surprise with the joint ones before
+    joint: FloatArray  # (l+1, r, r) of the joint ones with themselves
+
+
+def _solved(S: FloatArray, e: FloatArray) -> FloatArray:
+    """L⁻¹ e for S = L Lᵀ, of all rows or of each."""
+    L = np.linalg.cholesky(S)
+    if len(L) == 1:
+        from scipy.linalg import solve_triangular
+
+        inverse = solve_triangular(L[0], np.eye(L.shape[-1]), lower=True)
+        return np.asarray(e @ inverse.T)
+    return np.asarray(np.linalg.solve(L, e[:, :, None])[:, :, 0])
+
+
+def _squeezed(shared: SharedRecord) -> tuple[FloatArray, FloatArray, FloatArray, tuple[slice, ...]]:
+    """Messages with unit noise: as they are, or each unit's measurements compressed to what tells of the states."""
+    rows, noise = shared.observation_slices, shared.noise
+    if np.array_equal(noise, np.eye(len(noise))):
+        return shared.values, shared.observation, noise, rows
+    values: list[FloatArray] = []
+    observation: list[FloatArray] = []
+    for own in rows:
+        squeezed = compress(shared.observation[own], noise[own, own])
+        values.append(shared.values[:, own] @ squeezed.reach.T)
+        observation.append(squeezed.observation)
+    C = np.vstack(observation)
+    return np.hstack(values), C, np.eye(len(C)), slices([len(each) for each in observation])
+
+
+def slices(widths: Sequence[int]) -> tuple[slice, ...]:
+    """Where blocks of these widths stand, side by side."""
+    ends = np.cumsum([0, *widths])
+    return tuple(slice(int(a), int(b)) for a, b in pairwise(ends))

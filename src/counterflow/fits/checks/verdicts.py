@@ -1,0 +1,219 @@
+"""What a check says: a verdict, a number, a finding, a remedy and the data of its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import OptionError
+
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
+Verdict = Literal["pass", "caution", "fail", "unknown"]
+
+ORDER: tuple[Verdict, ...] = ("pass", "unknown", "caution", "fail")  # from good to bad
+KINDS = {
+    "convergence": "the fit arrived",
+    "excitation": "inputs were moved enough",
+    "feedback": "inputs do not react to measurements",
+    "stability": "the estimated system is stable",
+    "whiteness": "surprises are white",
+    "surprise size": "surprises are of their size",
+    "drift": "both halves of the record agree",
+    "free run": "predictions beat simpler ones",
+}
+MOST_NAMES = 4  # in a sentence that sums several findings up
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    name : its kind, a key of ``KINDS``.
+    about : the unit, or the input as "unit channel", that it is about; empty: the whole fit.
+    verdict : "pass", "caution" (usable, with the finding in mind), "fail" or "unknown" (the data cannot tell).
+    number : what the verdict rests on; NaN if unknown. ``unit_of_number`` says what it counts.
+    finding, remedy : sentences without their full stop; no remedy is needed where all is well.
+    short : the finding in one clause, for answers to carry.
+    data : arrays that the picture is drawn from.
+    """
+
+    name: str
+    about: str
+    verdict: Verdict
+    number: float
+    unit_of_number: str
+    finding: str
+    remedy: str = ""
+    short: str = ""
+    data: Mapping[str, FloatArray] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def passed(self) -> bool | None:
+        """True: it passes; None: the data cannot tell; False: there is something to look at."""
+        return None if self.verdict == "unknown" else self.verdict == "pass"
+
+    @property
+    def title(self) -> str:
+        """What is asked, and of what."""
+        return f"{self.name} of {self.about}" if self.about else self.name
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.title}: {self.finding}" + (f"; {self.remedy}" if self.remedy else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, without the data of the picture; a number that is not finite is None."""
+        return {
+            "name": self.name,
+            "about": self.about,
+            "verdict": self.verdict,
+            "number": float(self.number) if np.isfinite(self.number) else None,
+            "unit_of_number": self.unit_of_number,
+            "finding": self.finding,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(frozen=True)
+class Checks:
+    """All that was looked at before answers are given.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> from counterflow.fits.checks import check
+    >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    >>> found = check(cf.fit(plant.simulate(1000, rng=2), plant.locals()))
+    >>> found.verdict
+    'pass'
+    >>> found["stability"][0].unit_of_number
+    'spectral radius'
+    """
+
+    checks: tuple[Check, ...]
+    rows: int = 0  # that were looked at
+    fitted: bool = True  # whether they are those that the fit rests on
+
+    def __iter__(self) -> Iterator[Check]:
+        return iter(self.checks)
+
+    def __len__(self) -> int:
+        return len(self.checks)
+
+    def __getitem__(self, name: str) -> tuple[Check, ...]:
+        """All checks of one kind."""
+        if name not in KINDS:
+            raise OptionError(f"checks: there is no kind {name!r}; they are {', '.join(KINDS)}")
+        return tuple(check for check in self.checks if check.name == name)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all, where "unknown" is better than "caution"; "unknown" if nothing was looked at."""
+        return max((check.verdict for check in self.checks), key=ORDER.index, default="unknown")
+
+    def of(self, *verdicts: Verdict) -> tuple[Check, ...]:
+        """The checks with one of these verdicts."""
+        return tuple(check for check in self.checks if check.verdict in verdicts)
+
+    def sentences(self, *verdicts: Verdict) -> tuple[str, ...]:
+        """Short sentences that an answer should carry, one for each kind of check and verdict (default: "fail").
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> from counterflow.fits.checks import check
+        >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
+        >>> wrong = {n: cf.LocalModel(A=0.5 * m.A, B=m.B, C=m.C, Q=m.Q, R=m.R) for n, m in plant.locals().items()}
+        >>> for text in check(cf.fit(plant.simulate(1000, rng=2), wrong)).sentences():
+        ...     print(text[:38])
+        check 'whiteness' fails for boiler and
+        check 'surprise size' fails for boiler
+        """
+        out = []
+        for verdict in verdicts or ("fail",):
+            for name in KINDS:
+                found = [check for check in self.checks if check.name == name and check.verdict == verdict]
+                if found:
+                    out.append(_sentence(name, verdict, found))
+        return tuple(out)
+
+    def __str__(self) -> str:
+        """A readable table; what does not pass is explained below it."""
+        lines = [f"verdict: {self.verdict} ({self._counted()})", ""]
+        width = max((len(check.title) for check in self.checks), default=0)
+        for check in self.checks:
+            number = f"{check.number:.3g} {check.unit_of_number}" if np.isfinite(check.number) else "–"
+            lines.append(f"{check.verdict:8} {check.title:{width}}  {number}")
+        for check in self.of("fail", "caution", "unknown"):
+            lines += ["", f"{check.verdict}: {check.title}", f"  {_capital(check.finding)}."]
+            if check.remedy:
+                lines.append(f"  Remedy: {check.remedy}.")
+        return "\n".join(lines)
+
+    def _counted(self) -> str:
+        words = [f"{len(self.of(verdict))} {verdict}" for verdict in ORDER[::-1] if self.of(verdict)]
+        rows = f"{self.rows} rows, {'those of the fit' if self.fitted else 'not those of the fit'}"
+        return ", ".join(words) + (f"; {rows}" if self.rows else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "verdict": self.verdict,
+            "rows": self.rows,
+            "fitted": self.fitted,
+            "checks": [check.to_dict() for check in self.checks],
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row for each check."""
+        import polars
+
+        text = ("name", "about", "verdict", "unit_of_number", "finding", "remedy")
+        schema = {name: polars.String for name in text[:3]} | {"number": polars.Float64}
+        rows = [check.to_dict() for check in self.checks]
+        return polars.DataFrame(rows, schema={**schema, **{name: polars.String for name in text[3:]}})
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure with a panel for each kind of check."""
+        from counterflow.fits.checks.figures import figure
+
+        return figure(self)
+
+
+def listed(words: list[str]) -> str:
+    """ "a, b and c"; beyond a few, how many more there are."""
+    if len(words) > MOST_NAMES + 1:
+        words = [*words[:MOST_NAMES], f"{len(words) - MOST_NAMES} more"]
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+
+
+def beyond(statistic: float, freedom: float) -> float:
+    """Probability that a chi-square variable exceeds ``statistic``."""
+    from scipy.special import gammaincc  # scipy.stats takes ten times as long to import
+
+    return float(gammaincc(freedom / 2, max(statistic, 0.0) / 2))
+
+
+def worst(*verdicts: Verdict) -> Verdict:
+    """The worst of some verdicts."""
+    return max(verdicts, key=ORDER.index)
+
+
+def _sentence(name: str, verdict: Verdict, found: list[Check]) -> str:
+    says = {"fail": "fails", "caution": "asks for caution", "unknown": "cannot be told", "pass": "passes"}[verdict]
+    whom = f" for {listed([check.about for check in found])}" if found[0].about else ""
+    first = found[0]
+    text = f"check {name!r} {says}{whom}: {first.short or first.finding}"
+    return text + (f"; {first.remedy}" if first.remedy else "")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,449 @@
+"""What a fit holds, split as trust is split, and the answers it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import DataError, OptionError, PrivacyError
+from counterflow.estimation.influence import InfluenceGraph, influence_graph
+from counterflow.estimation.online import Predictor
+from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.fits.history import History
+from counterflow.fits.in_process import Traffic
+from counterflow.fits.outcome import Couplings, Provenance, StandardErrors, Status
+from counterflow.fits.privacy import (
+    PrivacyReport,
+    unit_digest,
+)
+from counterflow.methods.part import UnitPart, sufficient_messages
+from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
+from counterflow.privacy import Privacy
+from counterflow.questions import unit_side as questions
+from counterflow.questions.answering import Server
+from counterflow.questions.answers import Attribution, Effect, Paths, Restoration, Trajectory
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from counterflow.fits.checks import Checks
+    from counterflow.fits.validation import Validation
+    from counterflow.protocol import Message
+
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted federation.
+
+    ``plant`` is the estimated plant; ``parts`` holds what stays at each unit; ``history``, ``traffic``, ``status`` and
+    ``provenance`` tell how it came about.
+    """
+
+    method: str
+    plant: Plant
+    parts: Mapping[str, UnitPart]
+    history: History
+    traffic: Traffic
+    status: Status
+    provenance: Provenance
+    caveats: tuple[str, ...] = field(default=())
+    couplings: Couplings | None = field(default=None, repr=False)
+    privacy: PrivacyReport | None = field(default=None, repr=False)
+
+    @property
+    def log_likelihood(self) -> float:
+        """Of the data that the server has seen (NaN for the published methods)."""
+        return float("nan") if self.couplings is None else self.couplings.found.log_likelihood
+
+    @cached_property
+    def standard_errors(self) -> StandardErrors:
+        """Standard errors of A and B."""
+        return StandardErrors(*self.uncertainty.standard_errors)
+
+    @property
+    def uncertainty(self) -> Uncertainty:
+        """Covariance of the estimated couplings."""
+        if self.couplings is None:
+            raise OptionError(f"method {self.method!r} gives no uncertainty; fit with method='sufficient'")
+        if self.couplings.spread is None:
+            raise OptionError(
+                "standard errors were not computed for this fit (it did not converge, it has too many couplings, or "
+                "uncertainty=False was given): see its status; fit with uncertainty=True, or fewer units at once"
+            )
+        return self.couplings.spread
+
+    def graph(self, rate: float = 0.05) -> InfluenceGraph:
+        """Which unit acts on which: block tests of A_mn and B_mn with false-discovery rate ``rate``.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine", "condenser"], topology="chain", rng=1)
+        >>> found = cf.fit(plant.simulate(3000, rng=2), plant.locals())
+        >>> found.graph().direct()
+        (('boiler', 'turbine'), ('turbine', 'condenser'))
+        >>> found.graph().edge("boiler", "condenser").reaches
+        True
+        """
+        if not 0 < rate < 1:
+            raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
+        spread = self.uncertainty
+        assert self.couplings is not None
+        self._refuse_free("graph")
+        return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
+
+    def update(self, recording: Recording, privacy: Privacy | None = None) -> Fit:
+        """A new fit that takes in new rows without going over the past ones again.
+
+        ``recording`` continues the fitted one without a gap: its row 0 follows the last row. What the past said is kept
+        as a quadratic around the estimate, so the result is that of a fit of all rows up to terms of order 1/T; the
+        cost grows with the new rows. Process noise stays as it is.
+
+        ``privacy``: make the messages of the new rows private, whether the fitted ones were or not. A private fit takes
+        in new rows only so. With a ledger, give ``start``: rows that do not overlap do not add up.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=2, rng=1)
+        >>> recording = plant.simulate(2000, rng=2)
+        >>> found = cf.fit(recording.slice(0, 1500), plant.locals()).update(recording.slice(1500, 2001))
+        >>> found.status.converged
+        True
+        """
+        from counterflow.fits.updating import updated
+
+        self._refuse_free("update")
+        return updated(self, recording, privacy)
+
+    def _refuse_free(self, what: str) -> None:
+        if self.couplings is not None and self.couplings.form == "free":
+            raise OptionError(
+                f"{what}: states of the free form belong to no unit, so it has no couplings between units; ask for "
+                "effects, or fit with form='partitioned'"
+            )
+
+    def predictor(self) -> Predictor:
+        """One-step predictor at the server, standing after the last row of the fitted recording.
+
+        ``predictor, states = predictor.step(values, inputs)`` takes each unit's newest message and input and returns
+        each unit's own predicted state.
+        """
+        if self.couplings is None:
+            raise OptionError(f"method {self.method!r} has no predictor; fit with method='sufficient'")
+        if self.privacy is not None:
+            raise PrivacyError(
+                "predictor: this fit is private, and a predictor lives on messages row by row, as they are"
+            )
+        if self.points:
+            raise OptionError(
+                "predictor: a fit from logs has levels and alignments that a predictor does not know yet; use forecast"
+            )
+        return Predictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.parts)
+
+    def summary(self) -> str:
+        """A readable account of the fit."""
+        lines = [f"Counterflow fit, method {self.method!r}: {self.status}", f"traffic: {self.traffic}"]
+        if self.privacy is not None:
+            lines.append(self.privacy.summary())
+        lines += [f"note: {text}" for text in self.caveats]
+        if len(self.history):
+            lines.append(
+                f"server loss {self.history.server_loss[-1]:.4g}, "
+                f"disentanglement {self.history.disentanglement[-1]:.3g}"
+            )
+            for name in self.names:
+                own, base = self.history.client_loss[name][-1], self.history.proprietary_loss[name][-1]
+                lines.append(
+                    f"  {name}: augmented loss {own:.4g}, proprietary {base:.4g} (ratio {own / base:.3f}), "
+                    f"delta_d {self.history.delta_d[name][-1]:.3g}"
+                )
+        return "\n".join(lines)
+
+    __str__ = summary
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure: the training record of a published method, or else the estimated couplings."""
+        from counterflow.fits.plots import couplings_figure, history_figure
+
+        return history_figure(self.history) if len(self.history) else couplings_figure(self)
+
+    def save(self, directory: str | Path) -> None:
+        """Write the fit to a directory, split as trust is split; ``counterflow.load`` reads it back."""
+        from counterflow.fits import storage
+
+        storage.save(self, directory)
+
+    def check(
+        self, recording: Recording | None = None, horizon: int = 30, local: Mapping[str, LocalModel] | None = None
+    ) -> Checks:
+        """What speaks against the answers: excitation, whiteness, stability, feedback, drift, free run.
+
+        Parameters
+        ----------
+        recording : check on these rows instead of those that the fit rests on (held-out rows are the better judge).
+        horizon : rows of the free run.
+        local : {unit: LocalModel} of models that know only their own unit, to compare free runs with; default: the
+            unit's own blocks without couplings.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> recording = plant.simulate(3000, rng=2)
+        >>> found = cf.fit(recording.slice(0, 2000), plant.locals())
+        >>> found.check(recording.slice(2000, 3001)).verdict
+        'pass'
+        """
+        from counterflow.fits.checks import check
+
+        return check(self, recording, horizon, local)
+
+    def checked(self, recording: Recording | None = None) -> Fit:
+        """The same fit, whose answers carry the verdict of ``check`` among their caveats.
+
+        Fits from sufficient messages and from logs are so from the beginning, unless they are so large that checks take
+        more than a second or two.
+        """
+        found = self.check(recording)
+        told = self.couplings is not None and bool(self.couplings.doubts)  # doubts are caveats already
+        kept = [c for c in found.checks if c.name != "excitation" or not told]
+        faint = [c for c in found.checks if c.name == "feedback"]  # of feedback a hint is enough to be told
+        said = (
+            *replace(found, checks=tuple(kept)).sentences(),
+            *replace(found, checks=tuple(faint)).sentences("caution"),
+        )
+        return replace(self, caveats=tuple(dict.fromkeys((*self.caveats, *said))))
+
+    def effect(
+        self,
+        cause: str | Sequence[str],
+        effect: str,
+        change: Any,
+        horizon: int = 1,
+        duration: int | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Effect:
+        """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
+
+        Parameters
+        ----------
+        cause : a unit's name, or several.
+        change : one number per input channel of ``cause``, {channel: number or series} (others unchanged), or an array
+            (horizon, inputs) for any schedule; with several causes {cause: change}.
+        horizon : steps to follow.
+        duration : steps for which the change is held; None: throughout.
+        level : of the intervals (delta method on the Fisher information).
+        watch : called with (message, goes_up) for every message that crosses.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> found = cf.fit(plant.simulate(1000, rng=2), plant.locals())
+        >>> answer = found.effect(cause="boiler", effect="turbine", change={"u1": 1.0}, horizon=5)
+        >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
+        ((5, 8), True)
+        """
+        return self._part(effect).effect(self.server, cause, change, horizon, duration, level, watch)
+
+    def paths(
+        self,
+        cause: str,
+        effect: str,
+        change: Any,
+        horizon: int = 50,
+        duration: int | None = None,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Paths:
+        """The effect of a change split by the way it takes: directly, and through each third unit.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["a", "b", "c"], topology="chain", rng=1)
+        >>> oracle = cf.fit(plant.simulate(50, rng=2), plant, method="oracle")
+        >>> found = oracle.paths("a", "c", [1.0, 0.0], horizon=20)
+        >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
+        (True, True)
+        """
+        return questions.paths(self.server, self._part(effect), cause, change, horizon, duration, watch)
+
+    def counterfactual(
+        self,
+        recording: Recording,
+        do: Mapping[str, Any] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+        add: Mapping[str, Any] | None = None,
+    ) -> dict[str, Trajectory]:
+        """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
+
+        The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
+        change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
+        ``add``, of the same form, is added to what inputs were, instead of replacing them.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> recording = plant.simulate(1000, rng=2)
+        >>> found = cf.fit(recording, plant.locals())
+        >>> worlds = found.counterfactual(recording, do={"boiler": {"u1": 0.0}}, start=900, stop=950)
+        >>> worlds["turbine"].mean.shape
+        (50, 8)
+        """
+        server = self.about(recording)
+        return {
+            n: part.counterfactual(server, recording[n].y, do, start, stop, level, watch, add)
+            for n, part in self.parts.items()
+        }
+
+    def forecast(
+        self,
+        recording: Recording,
+        horizon: int,
+        plan: Mapping[str, Any] | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> dict[str, Trajectory]:
+        """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
+
+        Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
+        """
+        server = self.about(recording)
+        return {n: questions.forecast(server, part, horizon, plan, level, watch) for n, part in self.parts.items()}
+
+    def attribute(
+        self,
+        recording: Recording,
+        unit: str,
+        start: int = 0,
+        stop: int | None = None,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Attribution:
+        """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
+
+        The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
+        state at the start of the window, and the rest.
+        """
+        part = self._part(unit)
+        return part.attribute(self.about(recording), recording[unit].y, start, stop, watch)
+
+    def restore(
+        self,
+        unit: str,
+        target: Mapping[str, float],
+        using: Sequence[str] | Mapping[str, Sequence[str]],
+        horizon: int = 50,
+        tolerance: float = 1e-3,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Restoration:
+        """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
+
+        ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
+        the channels' limits; a target that cannot be reached is said so, with the nearest that can.
+        """
+        return self._part(unit).restore(self.server, target, using, horizon, tolerance, watch)
+
+    @cached_property
+    def server(self) -> Server:
+        """The server's part of the fit: all that a unit needs to ask, besides its own part."""
+        shared = None if self.couplings is None else self.couplings.shared
+        return Server(
+            self.method,
+            self.plant.units,
+            self.plant.A,
+            self.plant.B,
+            self.plant.Q if self.couplings is None else self.couplings.found.Q,
+            self.couplings,
+            shared,
+            self.caveats,
+            self.points,
+        )
+
+    @property
+    def points(self) -> dict[str, OperatingPoint]:
+        """Operating points of the units that have one: those that were fitted from logs."""
+        return {name: part.point for name, part in self.parts.items() if part.point is not None}
+
+    def _part(self, name: str) -> UnitPart:
+        return self.parts[self.plant.unit(name).name]
+
+    def about(self, recording: Recording) -> Server:
+        """The server, with what the units send it of a recording."""
+        self.check_recording(recording)
+        if self.privacy is None:
+            return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))
+        same = all(part.rows_digest == unit_digest(recording, name) for name, part in self.parts.items())
+        if self.couplings is not None and self.couplings.memory is not None:
+            raise PrivacyError(
+                "this fit is private and has been updated: the server keeps no rows of it to ask about, and new "
+                "messages would leave without noise. Ask for effects; questions about a period need a private fit of it"
+            )
+        if not same or self.couplings is None:
+            raise PrivacyError(
+                "this fit is private, and a question about these rows would send messages of them without noise. Ask "
+                "about the rows that a private fit by method 'sufficient' rests on, which the server has already, or "
+                "fit these with privacy=..."
+            )
+        return self.server
+
+    def check_recording(self, recording: object) -> None:
+        """A recording of the same units, with the same channels in the same order, and the same time step."""
+        if not isinstance(recording, Recording):
+            raise DataError(f"a counterflow.Recording is needed, got {type(recording).__name__}")
+        if set(recording.names) != set(self.names):
+            raise DataError(f"the recording has units {list(recording.names)}, the fit {list(self.names)}")
+        for name, part in self.parts.items():
+            other = recording[name].unit
+            for kind in ("input_names", "output_names"):
+                mine, theirs = getattr(part.unit, kind), getattr(other, kind)
+                if mine != theirs:
+                    raise DataError(
+                        f"unit {name!r}: the fit knows its channels as {', '.join(mine)}, the recording as "
+                        f"{', '.join(theirs)}: name and order them alike"
+                    )
+        if not np.isclose(recording.dt, self.plant.dt):
+            raise DataError(f"the recording has dt {recording.dt:g}, the fit {self.plant.dt:g}: resample it")
+
+    def aggregate_effect(self, unit: str, phi_1: FloatArray, phi_0: FloatArray | None = None) -> FloatArray:
+        """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
+
+        phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (18)).
+        """
+        part = self.parts[self.plant.unit(unit).name]
+        base = part.phi if phi_0 is None else np.asarray(phi_0, np.float64)
+        other = np.asarray(phi_1, np.float64)
+        shape = (part.model.states,)
+        if base is None:
+            raise OptionError(f"aggregate_effect: method {self.method!r} learns no phi; give phi_0")
+        if base.shape != shape or other.shape != shape:
+            raise DataError(
+                f"aggregate_effect: phi of unit {unit!r} has shape {shape}, got {other.shape} and {base.shape}"
+            )
+        return np.asarray(part.model.C @ (other - base))
+
+    def validate(self, recording: Recording, oracle: Plant | None = None) -> Validation:
+        """One-step prediction errors on new data, of each unit's models, the server and (if given) the oracle.
+
+        The units send the server their refined states and inputs (or sufficient messages, if the fit rests on them),
+        and get back their own predicted states.
+        """
+        from counterflow.fits.validation import validate
+
+        return validate(self, recording, oracle)

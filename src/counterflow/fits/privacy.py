@@ -1,0 +1,348 @@
+"""Privacy of a fit in one process: each unit's budget is asked before anything leaves it, and the report of it all."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from counterflow.errors import OptionError, PrivacyError
+from counterflow.methods.sufficient.private import PrivateRelease, most_numbers
+from counterflow.plant import LocalModel, Recording
+from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, ledger_path, total_epsilon
+from counterflow.protocol import Message, Sufficient
+
+SUFFICIENT = "analytic Gaussian mechanism on clipped sufficient messages"
+MODELS = "local models"  # and a digest of them, by which they are counted once
+SIMULATED = "the privacy noise came from a {source}: a simulation, which protects nothing"
+CLIPPED = 0.05  # share of rows beyond which what clipping may have done is worth a word
+UNPROTECTED = (
+    "inputs and which rows are missing: they are sent as they are",
+    "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
+    "rows (by holding, filling or resampling) is protected as one only if the window is that wide",
+)
+MODELS_EXCLUDED = (
+    "local models (A, B, Q and the shape of the messages) and preprocessing statistics: taken to come from other data; "
+    "if they were fitted on these rows, what they reveal is not covered"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitPrivacy:
+    """What the fit has cost one unit, and what it was made with.
+
+    ``epsilon``: of this fit, at the fit's delta. ``clip``, ``sigma``: radius and standard deviation of the noise, in
+    the coordinates in which rows are clipped. ``clipped``: share of rows that were shortened; it tells of measurements,
+    and is for the unit's eyes only.
+    ``spent``, ``budget``: of the unit's ledger, after this fit; ``entries``: what this fit wrote there.
+    """
+
+    epsilon: float
+    clip: float
+    sigma: float
+    clipped: float | None
+    entries: tuple[Entry, ...] = ()
+    spent: float | None = None
+    budget: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PrivacyReport:
+    """What was promised, how it was kept, and what it does not cover."""
+
+    epsilon: float
+    delta: float
+    window: int
+    accounting: str
+    mechanism: str
+    source: str
+    durable: bool  # whether the spend was written to ledgers that outlast the fit
+    units: Mapping[str, UnitPrivacy]
+    excluded: tuple[str, ...]
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def ledger(self) -> dict[str, tuple[Entry, ...]]:
+        """What this fit wrote into each unit's ledger."""
+        return {name: unit.entries for name, unit in self.units.items()}
+
+    @property
+    def secure(self) -> bool:
+        """Whether the noise came from the operating system."""
+        return self.source == "operating system"
+
+    def after(self, earlier: PrivacyReport) -> PrivacyReport:
+        """Of this release and those before it together."""
+        delta, window = max(self.delta, earlier.delta), min(self.window, earlier.window)
+        units = {}
+        for name, unit in self.units.items():
+            entries = (*earlier.units[name].entries, *unit.entries)
+            units[name] = replace(
+                unit, entries=entries, epsilon=total_epsilon([e.cost for e in entries], delta, window)
+            )
+        return replace(
+            self,
+            epsilon=max(unit.epsilon for unit in units.values()),
+            delta=delta,
+            window=window,
+            source=self.source if self.source == earlier.source else f"{earlier.source}, then {self.source}",
+            durable=self.durable and earlier.durable,
+            units=MappingProxyType(units),
+            excluded=tuple(dict.fromkeys((*earlier.excluded, *self.excluded))),
+        )
+
+    def sentences(self) -> tuple[str, ...]:
+        """What a reader of any answer should know."""
+        rows = "one measurement" if self.window == 1 else f"any {self.window} consecutive measurements"
+        adjective = "differentially private" if self.accounting == "rigorous" else "differentially private as published"
+        out = [
+            f"{adjective} with epsilon {self.epsilon:.4g} and delta {self.delta:.3g} for {rows} of one unit: "
+            f"{self.mechanism}"
+        ]
+        if not self.secure:
+            out.append(f"the noise came from a {self.source}: a simulation, which protects nothing")
+        if not self.durable:
+            out.append("the spend was not written to a ledger: nobody will add it to what is released next")
+        out += [f"not covered: {text}" for text in self.excluded]
+        out += [f"gap of the published analysis: {text}" for text in self.gaps]
+        return tuple(out)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, in plain types."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "window": self.window,
+            "accounting": self.accounting,
+            "mechanism": self.mechanism,
+            "source": self.source,
+            "durable": self.durable,
+            "units": {
+                name: {
+                    "epsilon": unit.epsilon,
+                    "clip": unit.clip,
+                    "noise": unit.sigma,
+                    "spent": unit.spent,
+                    "budget": None if unit.budget is None else list(unit.budget),
+                    "releases": [asdict(entry) for entry in unit.entries],
+                }
+                for name, unit in self.units.items()
+            },
+            "excluded": list(self.excluded),
+            "gaps": list(self.gaps),
+        }
+
+    def summary(self) -> str:
+        """A readable account, unit by unit."""
+        lines = ["privacy: " + "\n  ".join(self.sentences())]
+        for name, unit in self.units.items():
+            text = f"  {name}: epsilon {unit.epsilon:.4g}, clip {unit.clip:.4g}, noise {unit.sigma:.4g}"
+            if unit.budget is not None and unit.spent is not None:
+                text += (
+                    f"; budget: {unit.spent:.4g} of epsilon {unit.budget[0]:.4g} at delta {unit.budget[1]:.3g} spent"
+                )
+            lines.append(text)
+        return "\n".join(lines)
+
+    __str__ = summary
+
+
+@dataclass
+class Spending:
+    """The units' ledgers while a fit runs.
+
+    ``start`` refuses before any work if a unit cannot afford the fit; ``record`` is called at the unit for each release
+    before it leaves.
+    """
+
+    privacy: Privacy
+    fit: str
+    mechanism: str
+    ledgers: Mapping[str, Ledger]
+    models: Mapping[str, str] = field(default_factory=dict)  # digests of the units' local models
+    written: dict[str, list[Entry]] = field(default_factory=dict)
+
+    @classmethod
+    def start(
+        cls,
+        privacy: Privacy,
+        units: Sequence[str],
+        fit: str,
+        mechanism: str,
+        costs: Mapping[str, Sequence[Cost]],
+        models: Mapping[str, str] | None = None,
+    ) -> Spending:
+        """Open every unit's ledger and see that it can pay for ``costs``, all that the fit will release."""
+        ledgers: dict[str, Ledger] = {}
+        try:
+            for name in units:
+                ledgers[name] = _ledger(privacy, name, costs[name])
+            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers), models or {})
+            declared = {name: spending._models_cost(name, costs[name]) for name in units}
+            for name in units:
+                ledgers[name].require([*declared[name], *costs[name]], fit)
+            for name in units:
+                for cost in declared[name]:
+                    spending.record(name, cost, spending._models_name(name))
+        except BaseException:
+            for ledger in ledgers.values():
+                ledger.close()
+            raise
+        return spending
+
+    def _models_cost(self, unit: str, costs: Sequence[Cost]) -> list[Cost]:
+        """What the models have cost, unless the ledger knows it."""
+        epsilon, delta = self.privacy.model_cost
+        if not (epsilon or delta):
+            return []
+        known = [e.cost for e in self.ledgers[unit].entries() if e.what == self._models_name(unit)]
+        if any(c.epsilon == epsilon and c.delta == delta for c in known):
+            return []
+        return [Cost(min(c.start for c in costs), max(c.stop for c in costs), epsilon=epsilon, delta=delta)]
+
+    def _models_name(self, unit: str) -> str:
+        return f"{MODELS} {self.models[unit][:12]}, as declared"
+
+    def record(self, unit: str, cost: Cost, what: str) -> None:
+        """Write a release down; PrivacyError, and nothing may leave, if the budget refuses."""
+        entry = self.ledgers[unit].spend(
+            cost, what, fit=self.fit, mechanism=self.mechanism, source=str(self.privacy.source)
+        )
+        self.written.setdefault(unit, []).append(entry)
+
+    def spent(self, unit: str) -> UnitPrivacy:
+        """What the fit has cost a unit; clip and noise are for the method to fill in."""
+        ledger, entries = self.ledgers[unit], tuple(self.written.get(unit, ()))
+        costs = [e.cost for e in entries]
+        claimed = self.privacy.model_cost
+        if any(claimed) and not any(c.epsilon or c.delta for c in costs):  # the ledger knew of the models already
+            costs.append(Cost(*ANY_ROWS, epsilon=claimed[0], delta=claimed[1]))
+        epsilon = total_epsilon(costs, self.privacy.delta, self.privacy.window)
+        budget = None if ledger.path is None else (ledger.epsilon, ledger.delta)
+        return UnitPrivacy(epsilon, math.nan, math.nan, None, entries, ledger.spent, budget)
+
+    def close(self) -> None:
+        for ledger in self.ledgers.values():
+            ledger.close()
+
+    def __enter__(self) -> Spending:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def spend_sufficient(privacy: Privacy, models: Mapping[str, LocalModel], rows: int, fit: str) -> Spending:
+    """Ledgers for one sufficient message of each unit."""
+    costs = {name: [_message_cost(privacy, rows, model.states)] for name, model in models.items()}
+    digests = {name: _model_digest(model) for name, model in models.items()}
+    return Spending.start(privacy, tuple(models), fit, SUFFICIENT, costs, digests)
+
+
+def _model_digest(model: LocalModel) -> str:
+    arrays = (np.ascontiguousarray(getattr(model, letter)) for letter in "ABCQR")
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def _message_cost(privacy: Privacy, rows: int, states: int) -> Cost:
+    return privacy.cost(rows, most_numbers(rows, states))
+
+
+def record_sufficient(spending: Spending, message: Message) -> None:
+    """At the unit, before its sufficient message leaves."""
+    assert isinstance(message, Sufficient)
+    rows, states = message.inputs.shape[0], message.observation.shape[1]
+    spending.record(message.unit, _message_cost(spending.privacy, rows, states), f"sufficient message of {rows} rows")
+
+
+def report_sufficient(spending: Spending, releases: Mapping[str, PrivateRelease]) -> PrivacyReport:
+    """What the units' messages have cost, and what they were made with."""
+    privacy = spending.privacy
+    units = {
+        name: replace(spending.spent(name), clip=made.clip, sigma=made.sigma, clipped=made.clipped)
+        for name, made in releases.items()
+    }
+    cost = privacy.model_cost
+    models = f"local models are counted with epsilon {cost[0]:g} and delta {cost[1]:g}, as declared"
+    mechanism = SUFFICIENT if privacy.models == "excluded" else f"{SUFFICIENT}; {models}"
+    return PrivacyReport(
+        epsilon=max(unit.epsilon for unit in units.values()),
+        delta=privacy.delta,
+        window=privacy.window,
+        accounting="rigorous",
+        mechanism=mechanism,
+        source=str(privacy.source),
+        durable=privacy.ledger is not None,
+        units=MappingProxyType(units),
+        excluded=(*((MODELS_EXCLUDED,) if privacy.models == "excluded" else ()), *UNPROTECTED),
+    )
+
+
+def private_caveats(report: PrivacyReport, releases: Mapping[str, PrivateRelease]) -> tuple[str, ...]:
+    """What answers of a private fit should carry along; nothing of it tells of a measurement."""
+    out = [] if report.secure else [SIMULATED.format(source=report.source)]
+    for name, made in releases.items():
+        out += clipping_caveats(name, made)
+    return tuple(out)
+
+
+def clipping_caveats(name: str, made: PrivateRelease) -> list[str]:
+    """Of one unit's message: whether many of its rows may have been clipped."""
+    if made.may_clip is None or made.may_clip <= CLIPPED:
+        return []
+    return [
+        f"unit {name!r}: the budget is so small for so few rows that up to {100 * made.may_clip:.0f} % of them "
+        "may have been clipped, which biases estimates; more rows, a larger epsilon or a clip of your own help"
+    ]
+
+
+def unit_digest(recording: Recording, unit: str) -> str:
+    """Of one unit's rows; it stays at the unit, because whoever guesses the rows can check the guess by it."""
+    record = recording[unit]
+    return hashlib.sha256(record.y.tobytes() + record.u.tobytes()).hexdigest()
+
+
+def public_digest(recording: Recording) -> str:
+    """Of what is no secret: the units' names and inputs."""
+    told = hashlib.sha256()
+    for name in sorted(recording.names):
+        told.update(name.encode() + b"\0" + recording[name].u.tobytes())
+    return told.hexdigest()
+
+
+def _ledger(privacy: Privacy, unit: str, costs: Sequence[Cost]) -> Ledger:
+    if privacy.ledger is None:
+        # a budget of just this fit: room for rounding, as every round of the published methods rounds a little
+        return Ledger.temporary(unit, privacy.epsilon * (1 + 1e-9), privacy.delta * (1 + 1e-9), privacy.window)
+    path = ledger_path(privacy.ledger, unit)
+    if not path.exists():
+        raise PrivacyError(
+            f"unit {unit!r} has no budget: there is no ledger {str(path)!r}. Its owner opens one: counterflow privacy "
+            f"open {privacy.ledger} --unit {unit} --epsilon E --delta D"
+        )
+    ledger = Ledger.open(path, unit=unit)
+    if ledger.window > privacy.window:
+        ledger.close()
+        raise PrivacyError(
+            f"unit {unit!r}: its budget protects any {ledger.window} consecutive measurements, the fit only "
+            f"{privacy.window}: pass window={ledger.window} or more"
+        )
+    return ledger
+
+
+def refuse_method(method: str, privacy: Privacy) -> None:
+    """Which accounting goes with which method."""
+    if method in ("centralized", "oracle"):
+        raise OptionError(f"fit: method {method!r} pools raw data; privacy goes with 'sufficient', the default")
+    if method == "sufficient" and privacy.accounting != "rigorous":
+        raise OptionError("fit: method 'sufficient' has rigorous accounting; leave accounting out")
+    if method != "sufficient" and privacy.accounting != "published":
+        raise OptionError(
+            f"fit: there is no rigorous accounting of method {method!r}, whose messages all depend on all "
+            "measurements; pass accounting='published' for the paper's formulas, or use method='sufficient'"
+        )

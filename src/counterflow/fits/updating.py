@@ -1,0 +1,95 @@
+"""New rows for a fit, without going over the past ones again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from counterflow.errors import OptionError, PrivacyError
+from counterflow.estimation.online import Memory, remember, update
+from counterflow.estimation.prior import DROWNS
+from counterflow.fits.in_process import Traffic
+from counterflow.fits.outcome import Status
+from counterflow.fits.privacy import (
+    PrivacyReport,
+    public_digest,
+    record_sufficient,
+    report_sufficient,
+    spend_sufficient,
+)
+from counterflow.methods.part import sufficient_messages
+from counterflow.methods.sufficient.server import share
+from counterflow.plant import Recording
+from counterflow.privacy import Privacy
+from counterflow.protocol import Sufficient, encoded_size
+
+if TYPE_CHECKING:
+    from counterflow.fits.fit import Fit
+
+EARLIER_ROWS = "the rows of the fit before this update: they were sent without noise"
+
+
+def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
+    """``Fit.update``."""
+    memory = _memory(fit)
+    fit.check_recording(recording)
+    last_input = memory.last_input.copy()
+    for name, point in fit.points.items():
+        if point.same_row:  # what acts on the first new row stands in it
+            last_input[fit.plant.input_slice(name)] = recording[name].u[0] - point.input_level
+    messages, report = _messages(fit, recording, privacy)
+    size = sum(encoded_size(message) for message in messages)
+    found, spread, later = update(replace(memory, last_input=last_input), share(messages))
+    assert fit.couplings is not None
+    traffic = Traffic(fit.traffic.rounds + 1, fit.traffic.bytes_up + size, fit.traffic.bytes_down)
+    status = Status(
+        found.converged, found.evaluations, float(np.sqrt(found.decrement)),
+        f"updated with {recording.rows} rows in {found.evaluations} passes over them; {later.rows} rows in all",
+    )  # fmt: skip
+    digest = recording.digest if privacy is None else public_digest(recording)
+    joined = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
+    caveats = tuple(text for text in fit.caveats if DROWNS not in text)  # they were of the rows before
+    return replace(
+        fit,
+        caveats=caveats,
+        plant=fit.plant.replace(A=found.A, B=found.B),
+        traffic=traffic,
+        status=status,
+        couplings=replace(fit.couplings, found=found, spread=spread, memory=later),
+        provenance=replace(fit.provenance, data_digest=joined),
+        privacy=report,
+    )
+
+
+def _memory(fit: Fit) -> Memory:
+    couplings = fit.couplings
+    if couplings is None:
+        raise OptionError(f"method {fit.method!r} keeps no likelihood to update; fit with method='sufficient'")
+    return couplings.memory or remember(couplings.shared, couplings.found, fit.uncertainty)
+
+
+def _messages(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[list[Sufficient], PrivacyReport | None]:
+    """What the units send of new rows, and what it has cost."""
+    names = fit.plant.names
+    if privacy is None:
+        if fit.privacy is not None:
+            raise PrivacyError(
+                "update: this fit is private; new rows would leave the units without noise. Pass privacy=..., too"
+            )
+        return sufficient_messages(fit.parts, names, recording), None
+    if not isinstance(privacy, Privacy) or privacy.accounting != "rigorous":
+        raise OptionError(f"update: privacy must be a counterflow.Privacy with rigorous accounting, got {privacy!r}")
+    models = {name: fit.parts[name].model for name in names}
+    with spend_sufficient(privacy, models, recording.rows, f"update {public_digest(recording)[:12]}") as spending:
+        made = {name: fit.parts[name].private(recording[name].y, recording[name].u, privacy) for name in names}
+        for message, _ in made.values():
+            record_sufficient(spending, message)
+        report = report_sufficient(spending, {name: release for name, (_, release) in made.items()})
+    if fit.privacy is None:
+        report = replace(report, excluded=(EARLIER_ROWS, *report.excluded))
+    else:
+        report = report.after(fit.privacy)
+    return [message for message, _ in made.values()], report

@@ -1,0 +1,58 @@
+"""The server's side where units have logs and no models: collect one message from each, identify, tell each its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from counterflow.estimation.joint import JointOptions, System, identify
+from counterflow.methods.sufficient.server import collected
+from counterflow.protocol import Finished, Identified, Message, Reduced, Request
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What the server is asked to identify, and how far."""
+
+    units: tuple[str, ...]
+    options: JointOptions = field(default_factory=JointOptions)
+
+
+@dataclass(frozen=True)
+class LogServer:
+    """All that the server holds."""
+
+    config: LogConfig
+    messages: MappingProxyType[str, Reduced] = field(default_factory=lambda: MappingProxyType({}))
+    system: System | None = None
+    round: int = 0
+    finished: bool = False
+    record: None = None  # there are no losses by the round
+    progress: Callable[[int, float], None] | None = None
+
+
+def begin(state: LogServer) -> tuple[LogServer, tuple[Message, ...]]:
+    return state, tuple(Request(name) for name in state.config.units)
+
+
+def step(state: LogServer, message: Message) -> tuple[LogServer, tuple[Message, ...]]:
+    """React to one message of a unit."""
+    state = replace(state, messages=collected(state.messages, message, Reduced))
+    if len(state.messages) < len(state.config.units):
+        return state, ()
+    system = identify([state.messages[name] for name in state.config.units], state.config.options, state.progress)
+    state = replace(state, system=system, round=1, finished=True)
+    answers = [_own_blocks(system, m) for m in range(len(system.record.names))]
+    closing = [Finished(name, 1, system.found.converged) for name in state.config.units]
+    return state, (*answers, *closing)
+
+
+def _own_blocks(system: System, m: int) -> Identified:
+    record, found = system.record, system.found
+    states, inputs, numbers = record.state_slices[m], record.input_slices[m], system.number_slices[m]
+    return Identified(
+        record.names[m], system.same_row[m], found.A[states, states].copy(), found.B[states, inputs].copy(),
+        found.Q[states, states].copy(), system.observation[numbers, states].copy(),
+        system.noise[numbers, numbers].copy(), system.input_level[inputs].copy(),
+    )  # fmt: skip

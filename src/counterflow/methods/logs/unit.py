@@ -1,0 +1,202 @@
+"""The unit's side where it has a log and no model: a few numbers a row, in a basis that it keeps to itself.
+
+The unit standardises its measurements, finds the space in which they carry more than noise, and sends their coordinates
+there: y = level + scale (W s + noise) is solved for s with the least noise. Level, scale and W stay here, so that the
+server never learns what was measured; what it finds for s, the unit lifts back to its channels and engineering units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import DataError, ProtocolError
+from counterflow.identification import SignalSpace, lagged_gram, signal_space
+from counterflow.methods.sufficient.unit import rows_and_channels, spans_of
+from counterflow.plant import LocalModel, OperatingPoint, Unit
+from counterflow.protocol import Finished, Identified, Message, Reduced, Request
+
+LEAST = 1e-6  # of a channel's variance: the least noise it is taken to have
+SHORT = 3  # rows of a gap in one channel that are filled in
+NEIGHBOURS = 2  # rows before and after one that are asked what its numbers are without their noise
+
+
+@dataclass(frozen=True)
+class LogUnit:
+    """All that a unit holds while its log is identified."""
+
+    description: Unit
+    y: FloatArray  # (T+1, D_m); NaN where missing
+    u: FloatArray  # (T+1, U_m)
+    rank: int | None = None  # numbers a row; None: as many as stand out of the noise,
+    most: int | None = None  # but no more than this
+    reading: Reading | None = None
+    model: LocalModel | None = None
+    doubt: tuple[FloatArray, FloatArray] | None = None  # how uncertain the rows of the model's C are
+    point: OperatingPoint | None = None
+    finished: bool = False
+    loss: float | None = None
+
+    @property
+    def unit(self) -> str:
+        return self.description.name
+
+
+def step(state: LogUnit, message: Message) -> tuple[LogUnit, tuple[Message, ...]]:
+    """React to one message of the server."""
+    match message:
+        case Request() if state.reading is None:
+            state = replace(state, y=filled(state.y))
+            reading = Reading.of(state.description, state.y, state.u, state.rank)
+            if state.most is not None and reading.space.rank > state.most:
+                reading = Reading.of(state.description, state.y, state.u, state.most)
+            return replace(state, reading=reading), (reading.message(state.unit, state.y, state.u),)
+        case Identified() if state.reading is not None and state.model is None:
+            if message.input_level.shape != (state.u.shape[1],):
+                raise ProtocolError(f"unit {state.unit!r}: the identified blocks are of other inputs")
+            model, doubt = state.reading.model(state.unit, message), state.reading.doubt(message)
+            point = OperatingPoint(message.input_level, message.same_row)
+            return replace(state, model=model, doubt=doubt, point=point), ()
+        case Finished() if state.model is not None:
+            return replace(state, finished=True), ()
+    raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__}")
+
+
+def filled(y: FloatArray) -> FloatArray:
+    """Measurements with their shortest gaps closed, channel by channel: up to ``SHORT`` rows, by straight lines.
+
+    Sensors that drop a reading now and then would otherwise cost the whole row of their unit.
+
+    Examples
+    --------
+    >>> nan = float("nan")
+    >>> filled(np.array([[1.0], [nan], [3.0], [nan], [nan], [nan], [nan], [8.0]])).ravel().tolist()
+    [1.0, 2.0, 3.0, nan, nan, nan, nan, 8.0]
+    """
+    if np.isfinite(y).all():
+        return y
+    out = np.array(y, np.float64)
+    for column in range(y.shape[1]):
+        missing = np.isnan(y[:, column])
+        edges = np.flatnonzero(np.diff(missing.astype(np.int8)))
+        starts, stops = edges[~missing[edges]] + 1, edges[missing[edges]] + 1  # of gaps with something on both sides
+        stops = stops[np.searchsorted(stops, starts[0], "right") :] if len(starts) else stops
+        starts = starts[: len(stops)]
+        short = stops - starts <= SHORT
+        starts, lengths = starts[short], (stops - starts)[short]
+        before, after = y[starts - 1, column], y[starts + lengths, column]
+        for k in range(SHORT):
+            rows = lengths > k
+            share = (k + 1) / (lengths[rows] + 1)
+            out[starts[rows] + k, column] = before[rows] + (after[rows] - before[rows]) * share
+    return out
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a unit reads its numbers s off its channels, and how s moves them: y = level + scale (L s + rest).
+
+    ``weights`` (D_m, r): s = weightsᵀ (y - level) / scale. ``lift`` (D_m, r): L, with weightsᵀ L = I. ``rest`` (D_m,
+    D_m): covariance of what the numbers leave of the standardised channels. ``scatter`` (r, r): rows of L are uncertain
+    with covariance scatter times their own diagonal entry of ``rest``.
+    """
+
+    space: SignalSpace
+    weights: FloatArray
+    lift: FloatArray
+    rest: FloatArray
+    scatter: FloatArray
+
+    @classmethod
+    def of(cls, unit: Unit, y: FloatArray, u: FloatArray, rank: int | None) -> Reading:
+        """Find the space in which a log carries more than noise; channels mostly missing have no part in it."""
+        rows, chosen = rows_and_channels(y)
+        if rows.sum() < 20:
+            raise DataError(
+                f"unit {unit.name!r}: {int(rows.sum())} rows with all its channels measured are too few to identify "
+                "it; record more, or leave out the channels that are mostly missing"
+            )
+        if (np.ptp(y[np.ix_(rows, chosen)], axis=0) == 0).all():
+            raise DataError(f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify")
+        known = np.where(rows[:, None], y[:, chosen], np.nan)
+        try:
+            space = signal_space(known, rank=None if rank is None else min(rank, int(chosen.sum())), u=u)
+        except DataError as error:
+            raise DataError(f"unit {unit.name!r}: {error}") from error
+        weights = space.weights
+        z = (known - space.mean) / space.scale
+        lift, scatter = _lifted(z, z @ weights, u, space.W)
+        left = z[rows] - (z[rows] @ weights) @ lift.T
+        reach = np.eye(len(lift)) - lift @ weights.T
+        rest = left.T @ left / len(left) + LEAST * reach @ reach.T
+        if chosen.all():
+            return cls(space, weights, lift, rest, scatter)
+        D = len(chosen)
+        wide = np.eye(D)
+        wide[np.ix_(chosen, chosen)] = rest
+        out = [np.zeros((D, space.rank)), np.zeros((D, space.rank))]
+        for array, narrow in zip(out, (weights, lift), strict=True):
+            array[chosen] = narrow
+        return cls(space.spread(chosen), out[0], out[1], wide, scatter)
+
+    def message(self, unit: str, y: FloatArray, u: FloatArray) -> Reduced:
+        """What is sent of measurements (T+1, D_m)."""
+        measured, chosen = rows_and_channels(y)
+        z = (y[np.ix_(measured, chosen)] - self.space.mean[chosen]) / self.space.scale[chosen]
+        values = np.ascontiguousarray(z @ self.weights[chosen])
+        return Reduced(unit, values, spans_of(measured), np.ascontiguousarray(u))
+
+    def model(self, unit: str, found: Identified) -> LocalModel:
+        """The unit's own model in engineering units: C = scale L C̃, R = scale (L R̃ Lᵀ + rest) scale.
+
+        With this R the best reading of the states off a row goes by the numbers s and nothing else, as it was found.
+        """
+        lift, scale = self.lift, self.space.scale
+        if found.observation.shape[0] != lift.shape[1]:
+            raise ProtocolError(
+                f"unit {unit!r} sent {lift.shape[1]} numbers a row, got back {found.observation.shape[0]}"
+            )
+        R = lift @ found.noise @ lift.T + self.rest
+        R = scale[:, None] * (R + R.T) / 2 * scale
+        return LocalModel(A=found.A, B=found.B, C=scale[:, None] * (lift @ found.observation), Q=found.Q, R=R)
+
+    def doubt(self, found: Identified) -> tuple[FloatArray, FloatArray]:
+        """Variances (D_m,) and matrix (P_m, P_m): a row of C is uncertain with covariance variance times matrix."""
+        variances = np.diag(self.rest) * self.space.scale**2
+        variances[~self.lift.any(axis=1)] = 0.0
+        matrix = found.observation.T @ self.scatter @ found.observation
+        return np.asarray(variances), np.asarray((matrix + matrix.T) / 2)
+
+
+def _lifted(z: FloatArray, s: FloatArray, u: FloatArray, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """L of z = L s + rest, and the covariance of its rows up to the variance of the rest.
+
+    s carries the noise of its own row, so it is replaced by what the neighbouring rows and the inputs say of it
+    (two-stage least squares); white noise of other rows does no harm.
+    """
+    r, D = s.shape[1], z.shape[1]
+    both = np.hstack([s, z])
+    window, m = 2 * NEIGHBOURS + 1, r + D + u.shape[1]
+    centred = u - u.mean(axis=0)
+    gram = lagged_gram(both, centred, window)
+    if gram.windows < 3 * window * (r + u.shape[1]):
+        return np.array(start), np.zeros((r, r))
+    G, now = gram.matrix, NEIGHBOURS * m
+    at = np.arange(window * m).reshape(window, m)
+    beside = np.concatenate([np.delete(at, NEIGHBOURS, axis=0)[:, :r].ravel(), at[:, r + D :].ravel()])
+    size = np.sqrt(np.maximum(np.diag(G)[beside], 1e-300))
+    inner = G[np.ix_(beside, beside)] / np.outer(size, size)
+    values, vectors = np.linalg.eigh(inner)
+    keep = values > 1e-10 * values[-1]
+    half = vectors[:, keep] / np.sqrt(values[keep])
+    of_s, of_z = (
+        half.T @ (G[beside][:, now + columns] / size[:, None]) for columns in (np.arange(r), r + np.arange(D))
+    )
+    foreseen = of_s.T @ of_s  # Σ ŝ ŝᵀ
+    values, vectors = np.linalg.eigh(foreseen)
+    if values[0] <= 1e-6 * values[-1]:  # a direction that nothing foresees has no instrument
+        return np.array(start), np.zeros((r, r))
+    scatter = np.asarray((vectors / values) @ vectors.T)
+    return np.asarray(of_z.T @ of_s @ scatter), scatter

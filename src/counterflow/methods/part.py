@@ -1,0 +1,174 @@
+"""What stays at a unit: its model, its estimator, what it has learned, and the questions it can ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import DataError, OptionError
+from counterflow.filtering import compress
+from counterflow.methods.estimators import Estimator, KalmanEstimator, checked_estimates
+from counterflow.methods.logs.unit import filled
+from counterflow.methods.published.augmented import ClientData
+from counterflow.methods.sufficient.private import PrivateRelease, privatised
+from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.plant import LocalModel, OperatingPoint, Recording, Unit
+from counterflow.privacy import Privacy
+from counterflow.protocol import Sufficient
+from counterflow.questions import unit_side as questions
+from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
+from counterflow.questions.unit_side import Asked
+
+if TYPE_CHECKING:
+    from counterflow.protocol import Message
+
+
+
+@dataclass(frozen=True, eq=False)
+class UnitPart:
+    """What stays at a unit: its model, its estimator, and the parameters theta, phi that it has learned."""
+
+    unit: Unit
+    model: LocalModel
+    estimator: Estimator
+    uses_inputs: bool = True
+    theta: FloatArray | None = None  # (P_m, D_m)
+    phi: FloatArray | None = None  # (P_m,)
+    output_level: FloatArray | None = None  # (D_m,) where the outputs rest, if the model is of departures from it
+    point: OperatingPoint | None = None  # the same for its inputs
+    link: str | None = None  # of a stored part: which server's file it belongs to
+    rows_digest: str | None = None  # of a private fit: of the rows that it rests on
+    C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
+    caveats: tuple[str, ...] = ()  # what its answers must be read with and the server does not know
+
+    def departures(self, y: FloatArray) -> FloatArray:
+        """Measurements as the model takes them; a unit fitted from logs fills the shortest gaps of its channels."""
+        known = filled(y) if self.C_doubt is not None and y.ndim == 2 else y
+        return known if self.output_level is None else known - self.output_level
+
+    def at_level(self, departures: FloatArray) -> FloatArray:
+        """Measurements of which the model says ``departures``."""
+        return departures if self.output_level is None else departures + self.output_level
+
+    def model_inputs(self, u: FloatArray) -> FloatArray:
+        """Inputs as the model takes them."""
+        return u if self.point is None else self.point.departures(u)
+
+    def sufficient(self, y: FloatArray, u: FloatArray) -> Sufficient:
+        """What the unit sends of a recording."""
+        return sufficient_message(self.unit.name, self.model, self.departures(y), self.model_inputs(u))
+
+    def private(self, y: FloatArray, u: FloatArray, privacy: Privacy) -> tuple[Sufficient, PrivateRelease]:
+        """The same under differential privacy; gaps stay open, so that a row depends on one measurement."""
+        level = 0.0 if self.output_level is None else self.output_level
+        message = sufficient_message(self.unit.name, self.model, y - level, self.model_inputs(u))
+        return privatised(message, self.model, privacy)
+
+    @property
+    def working_model(self) -> LocalModel:
+        """The model as the method sees it: FedGC knows no inputs."""
+        return self.model if self.uses_inputs else replace(self.model, B=self.model.B[:, :0])
+
+    def client_data(self, y: FloatArray, u: FloatArray) -> ClientData:
+        y, u = self.departures(y), self.model_inputs(u)
+        seen = u if self.uses_inputs else u[:, :0]
+        estimates = checked_estimates(self.unit.name, self.estimator, y, seen, self.model.states)
+        return ClientData.from_rows(y, seen, estimates)
+
+    def message(self, y: FloatArray) -> FloatArray:
+        """The sufficient numbers s (r,) of one row of measurements y (D_m,), as ``Fit.predictor`` takes them."""
+        row = np.asarray(y, np.float64)
+        if row.shape != (self.model.n_outputs,):
+            raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
+        return np.asarray(compress(self.model.C, self.model.R).reach @ self.departures(row))
+
+    def effect(
+        self,
+        server: Asked,
+        cause: str | Sequence[str],
+        change: Any,
+        horizon: int = 1,
+        duration: int | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Effect:
+        """``Fit.effect`` on this unit, asked with nothing but its own part and a server."""
+        return questions.effect(server, self, cause, change, horizon, duration, level, watch)
+
+    def counterfactual(
+        self,
+        server: Asked,
+        y: FloatArray,
+        do: Mapping[str, Any] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        level: float = 0.95,
+        watch: Callable[[Message, bool], None] | None = None,
+        add: Mapping[str, Any] | None = None,
+    ) -> Trajectory:
+        """``Fit.counterfactual`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
+        return questions.what_would_have_happened(server, self, y, do, start, stop, level, watch, add)
+
+    def attribute(
+        self,
+        server: Asked,
+        y: FloatArray,
+        start: int = 0,
+        stop: int | None = None,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Attribution:
+        """``Fit.attribute`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
+        return questions.attribute(server, self, y, start, stop, watch)
+
+    def restore(
+        self,
+        server: Asked,
+        target: Mapping[str, float],
+        using: Sequence[str] | Mapping[str, Sequence[str]],
+        horizon: int = 50,
+        tolerance: float = 1e-3,
+        watch: Callable[[Message, bool], None] | None = None,
+    ) -> Restoration:
+        """``Fit.restore`` for this unit."""
+        return questions.restore(server, self, target, using, horizon, tolerance, watch)
+
+    def trained(self, theta: FloatArray, phi: FloatArray) -> UnitPart:
+        return replace(self, theta=_frozen(theta), phi=_frozen(phi))
+
+
+def sufficient_messages(parts: Mapping[str, UnitPart], names: Sequence[str], recording: Recording) -> list[Sufficient]:
+    """What units send of a recording, without noise."""
+    return [parts[name].sufficient(recording[name].y, recording[name].u) for name in names]
+
+
+def unit_parts(
+    recording: Recording,
+    local: Mapping[str, LocalModel],
+    estimators: Mapping[str, Estimator] | None,
+    uses_inputs: bool,
+) -> dict[str, UnitPart]:
+    chosen = dict(estimators or {})
+    for name, estimator in chosen.items():
+        if name not in recording.names:
+            raise OptionError(f"fit: an estimator is given for {name!r}, but the units are {list(recording.names)}")
+        if not isinstance(estimator, Estimator):
+            raise OptionError(f"fit: the estimator of unit {name!r} must have a method estimate(y, u)")
+    out = {}
+    for unit in recording.units:
+        model = local[unit.name]
+        used = model if uses_inputs else replace(model, B=model.B[:, :0])
+        estimator = chosen.get(unit.name, KalmanEstimator(used))
+        if unit.states != model.states:
+            unit = replace(unit, states=model.states)
+        out[unit.name] = UnitPart(unit, model, estimator, uses_inputs)
+    return out
+
+
+def _frozen(array: FloatArray) -> FloatArray:
+    out = np.array(array, np.float64)
+    out.flags.writeable = False
+    return out

@@ -1,0 +1,1 @@
+"""The paper's training: penalty, augmented Lagrangian, hybrid schedule, and FedGC."""

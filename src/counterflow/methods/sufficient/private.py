@@ -1,0 +1,180 @@
+"""A sufficient message under differential privacy: clipped, noised, and still a sufficient message.
+
+s[t] depends on y[t] alone, so one measurement moves one row of the message. Each row is brought into an ellipsoid
+|W (s[t] - centre[t])| <= c; replacing one row then moves the release by at most 2c, and w rows by 2c√w, in coordinates
+W s. Gaussian noise of standard deviation σ is added there. For the server that is more measurement noise, of a
+covariance that is known: s̃ = C̃ h + N(0, I + σ² W⁻¹W⁻ᵀ). The unit whitens by the root of it, so what leaves is a message
+s' = C' h + N(0, I) like any other, only with a smaller C', and all that the server computes of it, intervals included,
+knows of the noise.
+
+Centre and W come from the unit's own model and inputs, or are 0 and the identity if ``clip`` is given. How far rows
+then reach is not known beforehand; the unit counts the rows beyond a few radii, with noise of its own, at a small share
+of the budget.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.plant import LocalModel
+from counterflow.privacy import Privacy, gaussian_release, grid_of
+from counterflow.protocol import Sufficient
+from counterflow.recurrence import linear_recurrence
+
+SHARE = 0.05  # of μ²: what finding the clip costs
+STEPS, RATIO, FIRST = 6, 1.2, 0.25  # of the bisection among 64 radii, from 0.25 √r to 24,000 √r
+OUTSIDE = 1e-3  # share of rows that may be clipped, if noise lets it be seen
+FURTHER = 3.0  # the ellipsoid is drawn as if others moved a unit so many times as far as its own inputs do
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """In which rows are clipped: W (s - centre). They depend on nothing private."""
+
+    centre: FloatArray  # (T+1, r)
+    W: FloatArray  # (r, r)
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateRelease:
+    """What a private message was made with."""
+
+    sigma: float  # standard deviation of the noise in coordinates W s
+    clip: float  # radius in those coordinates
+    found_clip: bool  # whether the radius was found from the record, at a share of the budget
+    clipped: float  # share of rows that were outside; nobody else may know
+    may_clip: float | None  # share that the search for the radius may have left outside, as anybody can compute
+
+
+def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Coordinates:
+    """Around the response of the unit's own model to its own inputs, scaled by how they and its noise move it.
+
+    A model that does not settle foresees nothing: coordinates are then s itself.
+
+    Examples
+    --------
+    >>> model = LocalModel(A=[[0.5]], B=[[1.0]], C=[[1.0]], Q=[[0.75]], R=[[1.0]])
+    >>> found = foreseen(model, np.array([[1.0]]), np.zeros((3, 1)))
+    >>> found.centre.ravel().tolist(), (1 / found.W**2).round(6).tolist()
+    ([0.0, 0.0, 0.0], [[2.0]])
+    """
+    from scipy.linalg import solve_discrete_lyapunov
+
+    A, B, numbers = model.A, model.B, len(observation)
+    if np.abs(np.linalg.eigvals(A)).max(initial=0.0) > 1 - 1e-9 or not numbers:
+        return plain(len(u), numbers)
+    with np.errstate(all="ignore"):  # inputs beyond all measure foresee nothing either
+        rest = np.linalg.solve(np.eye(len(A)) - A, B @ u.mean(axis=0))
+        moved = np.vstack([rest, linear_recurrence(A, u[:-1] @ B.T, rest)])
+        away = moved - rest
+        spread = solve_discrete_lyapunov(A, model.Q) + FURTHER**2 * away.T @ away / len(away)
+        covariance = observation @ spread @ observation.T + np.eye(numbers)
+    if not (np.isfinite(covariance).all() and np.isfinite(moved).all()):
+        return plain(len(u), numbers)
+    W = np.linalg.inv(np.linalg.cholesky((covariance + covariance.T) / 2))
+    return Coordinates(moved @ observation.T, W)
+
+
+def plain(rows: int, numbers: int) -> Coordinates:
+    """s itself."""
+    return Coordinates(np.zeros((rows, numbers)), np.eye(numbers))
+
+
+def private_radius(rows: FloatArray, mu: float, privacy: Privacy, *names: str) -> float:
+    """A radius that few of ``rows`` (n, r) exceed: bisection by counts with Gaussian noise of total ``mu``.
+
+    Replacing w rows moves a count by at most w. A count is taken for zero up to three standard deviations of its noise:
+    mistaking zero for more would cost a radius that is many times too large.
+    """
+    edges = FIRST * math.sqrt(max(rows.shape[1], 1)) * RATIO ** np.arange(2**STEPS)
+    with np.errstate(all="ignore"):
+        length = np.nan_to_num(_lengths(rows), nan=np.inf)
+    sigma = math.sqrt(STEPS) * privacy.window / mu
+    low, high = -1, len(edges) - 1  # too small, large enough
+    for step in range(STEPS):
+        middle = (low + high) // 2
+        beyond = np.array([float((length > edges[middle]).sum())])
+        count = gaussian_release(beyond, sigma, privacy.source, *names, "rows beyond", str(step))
+        if count[0] <= OUTSIDE * len(rows) + 3 * sigma:
+            high = middle
+        else:
+            low = middle
+    return float(edges[high])
+
+
+def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tuple[Sufficient, PrivateRelease]:
+    """The message with every row clipped and noised, once and for all: send it again, but do not make it again.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=1, rng=0)
+    >>> record, model = plant.simulate(100, rng=1)["unit1"], plant.local("unit1")
+    >>> from counterflow.methods.sufficient.unit import sufficient_message
+    >>> message = sufficient_message("unit1", model, record.y, record.u)
+    >>> private, release = privatised(message, model, cf.Privacy(epsilon=1.0, delta=1e-6, seed=1))
+    >>> private.values.shape == message.values.shape, release.sigma > release.clip
+    (True, True)
+    """
+    unit, observation = message.unit, message.observation
+    rows, numbers = message.values.shape
+    mu = 1 / privacy.multiplier(most_numbers(len(message.inputs), observation.shape[1]))
+    given = privacy.clip is not None
+    at = plain(len(message.inputs), numbers) if given else foreseen(model, observation, message.inputs)
+    centre = at.centre[message.rows]
+    with np.errstate(all="ignore"):
+        moved = (message.values - centre) @ at.W.T
+    # a seeded source gives each release its own noise: by whose it is, of which rows and with which inputs
+    names = unit, str(privacy.start), hashlib.sha256(message.inputs.tobytes()).hexdigest()
+    may_clip = None
+    if privacy.clip is not None:
+        radius = privacy.clip
+    else:
+        radius = private_radius(moved, math.sqrt(SHARE) * mu, privacy, *names)
+        may_clip = min(1.0, OUTSIDE + 3 * math.sqrt(STEPS / SHARE) * privacy.window / mu / max(rows, 1))
+        mu *= math.sqrt(1 - SHARE)
+    inside, share = clipped_rows(moved, radius)
+    sigma = 2 * radius * math.sqrt(privacy.window) / mu
+    noised = gaussian_release(inside, sigma, privacy.source, *names, "sufficient message")
+    back = np.linalg.inv(at.W)
+    variance = sigma**2 + grid_of(sigma) ** 2 / 12
+    root = np.linalg.cholesky(np.eye(numbers) + variance * back @ back.T)
+    values = np.linalg.solve(root, (noised @ back.T + centre).T).T
+    sent = replace(
+        message,
+        values=np.ascontiguousarray(values).reshape(rows, numbers),
+        observation=np.ascontiguousarray(np.linalg.solve(root, observation)),
+    )
+    return sent, PrivateRelease(sigma, radius, not given, share, may_clip)
+
+
+def most_numbers(rows: int, states: int) -> int:
+    """How many numbers a release of so many rows and states could hold, counts included."""
+    return rows * states + STEPS
+
+
+def clipped_rows(rows: FloatArray, radius: float) -> tuple[FloatArray, float]:
+    """Rows (n, r) shortened to ``radius``, and the share of them that were; a row beyond all numbers becomes zero.
+
+    >>> inside, share = clipped_rows(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), 1.0)
+    >>> inside.round(6).tolist(), round(share, 3)
+    ([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], 0.667)
+    """
+    with np.errstate(all="ignore"):
+        length = _lengths(rows)
+        factor = np.minimum(1.0, radius * (1 - 1e-12) / np.where(length > 0, length, 1.0))
+        inside = rows * factor[:, None]
+    lost = ~np.isfinite(length) | ~np.isfinite(inside).all(axis=1)
+    outside = lost | (length > radius)
+    return np.where(lost[:, None], 0.0, inside), float(outside.mean()) if len(rows) else 0.0
+
+
+def _lengths(rows: FloatArray) -> FloatArray:
+    """Of each row, without overflow."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    return np.asarray(largest * np.sqrt(np.square(rows / np.where(largest > 0, largest, 1.0)[:, None]).sum(axis=1)))

@@ -1,0 +1,111 @@
+"""The server's side of the default method: collect one message from each unit, estimate, done.
+
+The estimate is computed when every unit has spoken, never from a part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import ProtocolError
+from counterflow.estimation.layout import refuse_other_rows
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.optimiser import Estimated, maximum_likelihood
+from counterflow.estimation.parameters import Estimate
+from counterflow.estimation.prior import weak_prior
+from counterflow.protocol import Finished, Message, Reduced, Request, Sufficient
+
+
+@dataclass(frozen=True)
+class SufficientConfig:
+    """What the server is asked to estimate, and how far."""
+
+    units: tuple[str, ...]
+    estimate: Estimate = "couplings"
+    tolerance: float = 1e-5
+    evaluations: int = 200
+    prior: bool = False  # whether to lean on the weak prior, as records drowned in noise need
+
+
+@dataclass(frozen=True)
+class SufficientServer:
+    """All that the server holds."""
+
+    config: SufficientConfig
+    messages: MappingProxyType[str, Sufficient] = field(default_factory=lambda: MappingProxyType({}))
+    shared: SharedRecord | None = None
+    found: Estimated | None = None
+    round: int = 0
+    finished: bool = False
+    record: None = None  # there are no losses by the round
+    progress: Callable[[int, float], None] | None = None
+
+
+def begin(state: SufficientServer) -> tuple[SufficientServer, tuple[Message, ...]]:
+    return state, tuple(Request(name) for name in state.config.units)
+
+
+def step(state: SufficientServer, message: Message) -> tuple[SufficientServer, tuple[Message, ...]]:
+    """React to one message of a unit."""
+    state = replace(state, messages=collected(state.messages, message, Sufficient))
+    if len(state.messages) < len(state.config.units):
+        return state, ()
+    shared = share([state.messages[name] for name in state.config.units])
+    found = maximum_likelihood(
+        shared, state.config.estimate, tolerance=state.config.tolerance, evaluations=state.config.evaluations,
+        penalty=weak_prior(shared, state.config.estimate) if state.config.prior else None, progress=state.progress,
+    )  # fmt: skip
+    state = replace(state, shared=shared, found=found, round=1, finished=True)
+    return state, tuple(Finished(name, 1, found.converged) for name in state.config.units)
+
+
+Sent = TypeVar("Sent", Sufficient, Reduced)
+
+
+def collected(messages: Mapping[str, Sent], message: Message, kind: type[Sent]) -> MappingProxyType[str, Sent]:
+    """What has arrived, with one more: one message of this kind from each unit, all of the same period."""
+    if not isinstance(message, kind):
+        raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
+    if message.unit in messages:
+        raise ProtocolError(f"server: unit {message.unit!r} has sent its message already")
+    refuse_other_rows(message.unit, message.inputs.shape[0], {n: m.inputs.shape[0] for n, m in messages.items()})
+    return MappingProxyType({**messages, message.unit: message})
+
+
+def share(messages: list[Sufficient]) -> SharedRecord:
+    """All messages side by side; NaN in the rows in which a unit is missing."""
+    rows = messages[0].inputs.shape[0]
+    values = []
+    for message in messages:
+        block = np.full((rows, message.observation.shape[0]), np.nan)
+        block[message.rows] = message.values
+        values.append(block)
+    observation = block_diagonal([m.observation for m in messages])
+    return SharedRecord(
+        names=tuple(m.unit for m in messages),
+        states=tuple(m.A.shape[0] for m in messages),
+        inputs=tuple(m.B.shape[1] for m in messages),
+        values=np.hstack(values),
+        u=np.hstack([m.inputs for m in messages]),
+        observation=observation,
+        noise=np.eye(observation.shape[0]),
+        A_local=block_diagonal([m.A for m in messages]),
+        B_local=block_diagonal([m.B for m in messages]),
+        Q_local=block_diagonal([m.Q for m in messages]),
+    )
+
+
+def block_diagonal(blocks: list[FloatArray]) -> FloatArray:
+    """Blocks along the diagonal; a block may have no rows or no columns."""
+    out = np.zeros((sum(b.shape[0] for b in blocks), sum(b.shape[1] for b in blocks)))
+    row = column = 0
+    for block in blocks:
+        out[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return out

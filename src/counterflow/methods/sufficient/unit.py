@@ -1,0 +1,92 @@
+"""The unit's side of the default method: one message that says all its measurements know about the states.
+
+Write R^{-1/2} C = U S Vᵀ (rank r). Then s[t] = Uᵀ R^{-1/2} y[t] = C̃ h[t] + N(0, I), C̃ = S Vᵀ, is a sufficient
+statistic: the likelihood of (A, B, Q) given all y differs from that given all s by a constant. y, C, R stay here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import ProtocolError
+from counterflow.filtering import compress
+from counterflow.methods.sufficient.private import PrivateRelease, privatised
+from counterflow.plant import LocalModel
+from counterflow.privacy import Privacy
+from counterflow.protocol import Finished, Message, Request, Sufficient
+
+
+@dataclass(frozen=True)
+class SufficientUnit:
+    """All that a unit holds while a sufficient message is asked of it."""
+
+    unit: str
+    model: LocalModel
+    y: FloatArray  # (T+1, D_m); NaN where missing
+    u: FloatArray  # (T+1, U_m)
+    privacy: Privacy | None = None
+    release: PrivateRelease | None = None  # how the message was made private
+    sent: bool = False
+    finished: bool = False
+    loss: float | None = None
+
+
+def step(state: SufficientUnit, message: Message) -> tuple[SufficientUnit, tuple[Message, ...]]:
+    """React to one message of the server."""
+    match message:
+        case Request() if not state.sent:
+            message = sufficient_message(state.unit, state.model, state.y, state.u)
+            if state.privacy is None:
+                return replace(state, sent=True), (message,)
+            message, release = privatised(message, state.model, state.privacy)
+            return replace(state, sent=True, release=release), (message,)
+        case Finished() if state.sent:
+            return replace(state, finished=True), ()
+    raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__}")
+
+
+def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArray) -> Sufficient:
+    """Compress measurements (T+1, D_m).
+
+    A row counts as measured if all channels are that are measured most of the time; others are left out altogether.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> from counterflow.methods.sufficient.unit import sufficient_message
+    >>> plant = cf.random_plant(units=1, states=2, outputs=8, rng=0)
+    >>> record = plant.simulate(100, rng=1)[plant.names[0]]
+    >>> sufficient_message("boiler", plant.local(plant.names[0]), record.y, record.u).values.shape
+    (101, 2)
+    """
+    measured, chosen = rows_and_channels(y)
+    squeezed = compress(model.C[chosen], model.R[np.ix_(chosen, chosen)])
+    values = y[np.ix_(measured, chosen)] @ squeezed.reach.T
+    return Sufficient(
+        unit, model.A, model.B, model.Q, squeezed.observation, np.ascontiguousarray(values), spans_of(measured),
+        np.ascontiguousarray(u),
+    )  # fmt: skip
+
+
+def spans_of(measured: NDArray[np.bool_]) -> FloatArray:
+    """Rows that were measured, as half-open intervals (k, 2)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], measured, [False]]).astype(np.int8)))
+    return edges.reshape(-1, 2).astype(np.float64)
+
+
+def rows_and_channels(y: FloatArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which rows and channels of y (T+1, D_m) go into the message.
+
+    A channel that is missing in more than half of the rows in which anything was measured (a dead sensor) would cost
+    those rows: it is left out. Of the others, all must be there.
+    """
+    known = np.isfinite(y)
+    alive = known.any(axis=1)
+    chosen = known[alive].mean(axis=0) > 0.5 if alive.any() else np.ones(y.shape[1], bool)
+    if not chosen.any():
+        chosen = np.ones(y.shape[1], bool)
+    return np.asarray(known[:, chosen].all(axis=1)), np.asarray(chosen)
