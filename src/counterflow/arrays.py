@@ -1,8 +1,10 @@
-"""Checks that turn what a caller hands in into read-only float64 arrays, or say clearly why not."""
+"""Arrays: their type, blocks side by side, and checks that turn what a caller hands in into read-only float64."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +45,22 @@ def _nobody_writes(array: object) -> bool:
             return False
         array = array.base
     return array is None
+
+
+def block_diagonal(blocks: Sequence[FloatArray]) -> FloatArray:
+    """Blocks along the diagonal, zeros elsewhere; a block may have no rows or no columns."""
+    out = np.zeros((sum(b.shape[0] for b in blocks), sum(b.shape[1] for b in blocks)))
+    row = column = 0
+    for block in blocks:
+        out[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return out
+
+
+def slices(widths: Iterable[int]) -> tuple[slice, ...]:
+    """Where blocks of these widths stand, side by side."""
+    ends = np.cumsum([0, *widths])
+    return tuple(slice(int(first), int(last)) for first, last in pairwise(ends))
 
 
 def matrix(value: object, what: str, shape: tuple[int, int], meaning: str) -> FloatArray:

@@ -11,13 +11,14 @@ from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.plant import LocalModel, Plant
 from counterflow.plant.random_plants import random_plant
 from counterflow.plant.recording import Recording, UnitRecording
-from counterflow.plant.units import Channel, Unit
+from counterflow.plant.units import Channel, PublicUnit, Unit
 
 __all__ = [
     "Channel",
     "LocalModel",
     "OperatingPoint",
     "Plant",
+    "PublicUnit",
     "Recording",
     "Unit",
     "UnitRecording",

@@ -6,12 +6,14 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from counterflow.arrays import whole_number
 from counterflow.errors import ModelError, UnknownNameError
 
+_INFINITIES = (float("-inf"), float("inf"))
 _LONGEST_NAME = 100  # characters
 _LONGEST_NAME_BYTES = 240  # unit names become file names, which file systems limit to 255 bytes
 
@@ -61,6 +63,66 @@ class Channel:
         return low, high
 
 
+    def to_json(self) -> dict[str, Any]:
+        """In plain types; JSON has no infinity, so an open end of the limits is null."""
+        ends = None if self.limits is None else [None if end in _INFINITIES else end for end in self.limits]
+        return {"name": self.name, "unit": self.unit, "limits": ends}
+
+    @classmethod
+    def from_json(cls, found: object) -> Channel:
+        """From plain types that nobody has checked.
+
+        Examples
+        --------
+        >>> valve = Channel("valve", "%", (0, float("inf")))
+        >>> Channel.from_json(valve.to_json()) == valve
+        True
+        """
+        if not isinstance(found, dict) or set(found) != {"name", "unit", "limits"}:
+            raise ModelError(f"a channel has name, unit and limits, got {found!r:.80}.")
+        ends = found["limits"]
+        if ends is None:
+            return cls(found["name"], found["unit"])
+        numbers = isinstance(ends, list) and len(ends) == 2
+        if not numbers or not all(end is None or type(end) in (int, float) for end in ends):
+            raise ModelError(f"channel {found['name']!r:.80}: limits is {ends!r:.80}: two numbers or nulls are needed.")
+        low, high = (infinity if end is None else end for end, infinity in zip(ends, _INFINITIES, strict=True))
+        return cls(found["name"], found["unit"], (low, high))
+
+
+@dataclass(frozen=True)
+class PublicUnit:
+    """What others know of a unit: its name, its input channels and how many states it has. Nothing private.
+
+    Examples
+    --------
+    >>> Unit("boiler", states=3, inputs=["fuel"], outputs=["drum pressure"]).public
+    PublicUnit(name='boiler', inputs=(Channel(name='fuel', unit='', limits=None),), states=3)
+    """
+
+    name: str
+    inputs: tuple[Channel, ...]
+    states: int
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "unit")
+        object.__setattr__(self, "inputs", _channels(self.inputs, "u", f"unit {self.name!r}: inputs", 0))
+        object.__setattr__(self, "states", whole_number(self.states, f"unit {self.name!r}: states", 0, ModelError))
+        repeated = first_repeated(self.input_names)
+        if repeated is not None:
+            raise ModelError(f"unit {self.name!r}: channel name {repeated!r} is used twice: rename one of them.")
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self.inputs)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(channel.name for channel in self.inputs)
+
+
 @dataclass(frozen=True, init=False)
 class Unit:
     """One unit of a plant: how many states it has, and what it calls its inputs and outputs.
@@ -107,6 +169,11 @@ class Unit:
     def n_inputs(self) -> int:
         """Number of inputs."""
         return len(self.inputs)
+
+    @property
+    def public(self) -> PublicUnit:
+        """What others may know of it."""
+        return PublicUnit(self.name, self.inputs, self.states)
 
     @property
     def n_outputs(self) -> int:
@@ -196,7 +263,10 @@ def first_repeated(names: Iterable[str]) -> str | None:
     return None
 
 
-def unit_named(units: Sequence[Unit], name: str) -> Unit:
+_AnyUnit = TypeVar("_AnyUnit", Unit, PublicUnit)
+
+
+def unit_named(units: Sequence[_AnyUnit], name: str) -> _AnyUnit:
     """The unit of that name among `units`."""
     for unit in units:
         if unit.name == name:

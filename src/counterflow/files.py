@@ -1,0 +1,110 @@
+"""Files that are there as a whole or not at all, and folders whose names are on the disk."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from counterflow.errors import StorageError
+
+
+def as_path(given: object) -> Path:
+    """A usable path, or a StorageError that says why not."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise StorageError(f"a path is needed, got {given!r:.80}: pass the name of a file.")
+    path = Path(given)
+    if not path.name or "\0" in str(path):
+        raise StorageError(f"{str(path)!r} names no file: pass the name of one.")
+    return path
+
+
+@contextmanager
+def blaming(path: Path, remedy: str = "Choose another place.") -> Iterator[None]:
+    """What the operating system says becomes a StorageError that names the file and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {str(path)!r}: {error.strerror or error}. {remedy}") from error
+
+
+def write_whole(path: Path, data: bytes, *, private: bool = False, durable: bool = False) -> None:
+    """Put a file in its place when all of it is written; until then what was there stays.
+
+    Parameters
+    ----------
+    private : only the owner may read it.
+    durable : it is on the disk when this returns, its name included.
+    """
+    with blaming(path):
+        draft = draft_of(path)
+        try:
+            _write_new(draft, data, private, durable)
+            os.replace(draft, path)
+        except BaseException:  # an interrupt, too, must leave nothing behind
+            draft.unlink(missing_ok=True)
+            raise
+        if durable:
+            sync_folder(path.parent)
+
+
+def replace_folder(target: Path, files: Mapping[str, bytes], *, private: bool = False) -> None:
+    """Put a folder of files in its place when all of them are on the disk; until then what was there stays."""
+    with blaming(target, "Choose a directory that may be written to."):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft, former = draft_of(target), target.with_name(f".{target.name}.{secrets.token_hex(8)}.old")
+        try:
+            for name, content in files.items():
+                place = draft / name
+                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
+                _write_new(place, content, private, durable=True)
+            if target.exists():
+                os.rename(target, former)
+            os.rename(draft, target)
+        except BaseException:
+            if former.exists() and not target.exists():
+                os.rename(former, target)
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        shutil.rmtree(former, ignore_errors=True)
+
+
+def draft_of(path: Path) -> Path:
+    """A name beside a file that nobody can foretell, for writing it before it gets its own."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+
+
+def make_folder(folder: Path, *, private: bool = True) -> list[Path]:
+    """Make a folder and those above it, their names on the disk; returns the new ones, outermost first."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True, mode=0o700 if private else 0o777)
+        sync_folder(new.parent)
+    return missing[::-1]
+
+
+def sync_folder(folder: Path) -> None:
+    """A new name is on the disk only when its folder is. Windows cannot do this, and need not."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_new(path: Path, data: bytes, private: bool, durable: bool) -> None:
+    # a new file and no link: whoever may write the folder must not make us write elsewhere
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    with os.fdopen(os.open(path, flags, 0o600 if private else 0o666), "wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
