@@ -186,7 +186,7 @@ def test_every_question_has_the_answer_of_one_process(tmp_path: Path) -> None:
     mine, theirs, y = found.parts["turbine"], wanted.parts["turbine"], RECORDING["turbine"].y
     first = wanted.plant.unit("boiler").input_names[0]
 
-    def asked(part: cf.runtime.UnitPart, server: Any) -> list[np.ndarray]:
+    def asked(part: Any, server: Any) -> list[np.ndarray]:
         effect = part.effect(server, "boiler", {first: 1.0}, 5)
         past = part.counterfactual(server, y, {"boiler": {first: 0.0}}, 10, 20)
         shares = part.attribute(server, y, 10, 20)

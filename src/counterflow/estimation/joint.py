@@ -6,8 +6,8 @@ numbers without their noise, and as many hidden ones as its past calls for (the 
     h[t] = A h[t-1] + B u[t-1] + w[t-1],      s_m[t] = [I 0] h_m[t] + v_m[t]
 
 [I 0] is no restriction: it fixes the basis of a unit's states, in which nothing else depends on it. The start is the
-free form (``counterflow.estimation.free``) in a basis in which every state has an owner, which changes no effect; then all
-blocks are refined together by maximum likelihood, with process noises that units do not share.
+free form (``counterflow.estimation.free``) in a basis in which every state has an owner, which changes no effect; then
+all blocks are refined together by maximum likelihood, with process noises that units do not share.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def test_the_theorem_s_two_sides_are_those_of_its_definition() -> None:
     predicted, bias = convergence.augmented(found, plant, recording)
     name, other = plant.names
     model, part = plant.local(name), found.parts[name]
-    refined = {n: cf.client.KalmanEstimator(plant.local(n)).estimate(recording[n].y, recording[n].u).refined[:-1]
+    refined = {n: cf.KalmanEstimator(plant.local(n)).estimate(recording[n].y, recording[n].u).refined[:-1]
                for n in plant.names}  # fmt: skip
     y, u = recording[name].y, {n: recording[n].u[:-1] for n in plant.names}
     h_a = (refined[name] + y[:-1] @ part.theta.T) @ model.A.T + u[name] @ model.B.T + part.phi

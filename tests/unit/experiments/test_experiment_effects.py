@@ -78,7 +78,7 @@ def test_granger_sees_nothing_but_each_unit_s_own_filter() -> None:
     recording = plant.simulate(60, rng=2)
     changed = {n: cf.LocalModel(A=m.A, B=m.B, C=m.C, Q=m.Q, R=m.R) for n, m in plant.locals().items()}
     own = np.hstack(
-        [cf.client.KalmanEstimator(changed[n]).estimate(recording[n].y, recording[n].u).refined for n in plant.names]
+        [cf.KalmanEstimator(changed[n]).estimate(recording[n].y, recording[n].u).refined for n in plant.names]
     )
     np.testing.assert_array_equal(methods.refined_states(recording, plant.locals()), own)
     found = methods.estimate("granger", recording, plant, 1)

@@ -101,7 +101,7 @@ def test_an_audit_of_one_message_is_its_gaussian_epsilon() -> None:
     model, direction = plant.local("one"), auditing._direction(plant, "one")
     struck, still = np.zeros((201, 8)), np.zeros((201, 2))
     struck[100] = 2 * unit.clip * direction
-    states = cf.client.KalmanEstimator(model).estimate(struck, still).refined[:-1]
+    states = cf.KalmanEstimator(model).estimate(struck, still).refined[:-1]
     length = np.sqrt(2 * (states**2).sum() + ((states @ model.A.T) ** 2).sum())
     assert found == pytest.approx(gaussian_epsilon(float(length) / unit.sigma, 1e-6), rel=1e-6)
     assert 0 < found < 1.0

@@ -7,8 +7,8 @@ Paper, Eqs. (3)-(5), written for all rows t = 1..T at once (time first)::
     r_a[t]   = y[t] - C h_a[t],        L_a = 1/T sum |r_a[t]|²
 
 Everything here is linear in (theta, phi) and quadratic in the data, so nothing changes if the rows of ``ClientData``
-are replaced by any rows with the same inner products; ``counterflow.methods.published.compression`` uses that. For the same
-reason the constant 1 is a column of the data (``ones``) and T is a number of its own.
+are replaced by any rows with the same inner products; ``counterflow.methods.published.compression`` uses that. For the
+same reason the constant 1 is a column of the data (``ones``) and T is a number of its own.
 """
 
 from __future__ import annotations
