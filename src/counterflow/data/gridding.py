@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
@@ -37,8 +38,6 @@ def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArra
 
 
 def _discrete(values: FloatArray) -> bool:
-    import polars
-
     return len(values) > 0 and polars.Series(values).n_unique() <= FEW_LEVELS
 
 

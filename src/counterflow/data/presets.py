@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
@@ -176,8 +177,6 @@ def split(work: Work, families: Families, number: str) -> None:
 
 def discrete_reason(values: FloatArray) -> str | None:
     """Why a channel is boolean-like or quasi-discrete, or None."""
-    import polars
-
     known = values[~np.isnan(values)]
     counts = polars.Series(known).value_counts(sort=True)
     if len(counts) <= 2:

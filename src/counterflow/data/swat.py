@@ -22,6 +22,7 @@ from counterflow.data.files import SourceFile, open_file
 from counterflow.data.presets import Families, Prepared, Work
 from counterflow.data.report import Step
 from counterflow.data.table import Table, TimeOptions, join
+from counterflow.data.times import AMBIGUOUS
 from counterflow.errors import DataError
 
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")
@@ -92,7 +93,7 @@ def prepare_swat(
     try:
         _ = table.times
     except DataError as error:
-        if "day_first" not in str(error):
+        if error.code != AMBIGUOUS:
             raise
         # a piece without a day after the 12th does not tell: this data set has the day first
         table = replace(table, time_options=TimeOptions(day_first=True))

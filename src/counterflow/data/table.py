@@ -7,19 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars
 
 from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, clean_names, open_file
 from counterflow.data.times import Times, find_time, parse
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
-
-if TYPE_CHECKING:
-    import polars
-
 
 _SAMPLE_ROWS = 200
 _BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file
@@ -104,8 +100,6 @@ class Table:
     @cached_property
     def times(self) -> Times | None:
         """The time column of all files, in the order of the files; None if there is none."""
-        import polars
-
         if self.time_name is None:
             return None
         options = self.time_options
@@ -164,8 +158,6 @@ class Table:
 
     def text(self, name: str) -> polars.Series:
         """One column as stripped text."""
-        import polars
-
         parts = []
         for file in self.files:
             with file.reading():
@@ -216,8 +208,6 @@ def open_table(
     >>> table.time_name, table.channels, table.rows
     ('Time', ('flow',), 1)
     """
-    import polars
-
     for name, value in (("skip_rows", skip_rows), ("skip_after_header", skip_after_header)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
             raise OptionError(f"{name} is {value!r}: give a whole number from 0 to 1000.")
@@ -266,8 +256,6 @@ def join(files: Sequence[SourceFile], options: TimeOptions, optional: Sequence[s
 
 def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
     """The column with the date, where the time column has nothing but the time of day."""
-    import polars
-
     date = next((name for name in file.names if name.casefold() == "date" and name != time_name), None)
     if time_name is None or date is None:
         return None
@@ -285,8 +273,6 @@ def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
 
 
 def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
-    import polars
-
     if file.layout is None:
         out: dict[str, Numbers] = {}
         for name, series in zip(names, file.scan().select(names).collect().get_columns(), strict=True):
@@ -299,10 +285,8 @@ def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
     if plain:
         try:
             frame = file.scan(dict.fromkeys(plain, polars.Float64)).select(plain).collect()
-        except polars.exceptions.ComputeError as error:
-            if "more fields" in str(error):
-                raise
-            texts = names  # some cell further down is text: read them all as text
+        except polars.exceptions.ComputeError:
+            texts = names  # some cell further down is text, or the file is faulty: read them all as text
         else:
             out = {name: Numbers(_floats(frame.get_column(name))) for name in plain}
     for start in range(0, len(texts), _TEXT_COLUMNS):
@@ -313,8 +297,6 @@ def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
 
 
 def _castable(sample: polars.Series, decimal: str) -> bool:
-    import polars
-
     text = sample.str.strip_chars()
     if decimal == ",":
         text = text.str.replace(",", ".", literal=True)
@@ -322,14 +304,10 @@ def _castable(sample: polars.Series, decimal: str) -> bool:
 
 
 def _floats(series: polars.Series) -> FloatArray:
-    import polars
-
     return np.asarray(series.cast(polars.Float64).fill_null(float("nan")).to_numpy(), np.float64)  # may be read-only
 
 
 def _from_series(series: polars.Series, name: str, file: SourceFile) -> Numbers:
-    import polars
-
     dtype = series.dtype
     if dtype == polars.Null:
         return Numbers(np.full(len(series), np.nan))

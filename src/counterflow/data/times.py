@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.errors import DataError
 
-if TYPE_CHECKING:
-    import polars
-
 Nanoseconds = NDArray[np.int64]
 
+AMBIGUOUS = "ambiguous-dates"  # code of the error where day_first would settle what a column means
 SECOND = 1_000_000_000
 NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
 NAMES = ("time", "timestamp", "datetime", "date_time", "date", "date time", "time stamp", "t_stamp", "ts", "zeit")
@@ -86,8 +85,6 @@ def moment(given: object, dated: bool, name: str) -> int:
         raise DataError(f"{name} is {given!r}, but the table has dates: give one, such as '2024-05-01 06:00'")
     text = given.isoformat() if hasattr(given, "isoformat") else given
     if isinstance(text, str) and dated:
-        import polars
-
         try:
             found = parse(polars.Series([text.replace("T", " ")]), name)
         except DataError:
@@ -151,8 +148,6 @@ def parse(
     >>> parse(polars.Series([1450800000000, 1450800060000]), "t").kind
     'milliseconds since 1970'
     """
-    import polars
-
     dtype = column.dtype
     if dtype == polars.Date or isinstance(dtype, polars.Datetime):
         found = _stored_dates(column)
@@ -194,8 +189,6 @@ def _filled(series: polars.Series) -> Nanoseconds:
 
 
 def _stored_dates(column: polars.Series) -> Times:
-    import polars
-
     zoned = isinstance(column.dtype, polars.Datetime) and column.dtype.time_zone is not None
     if zoned:
         column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
@@ -204,8 +197,6 @@ def _stored_dates(column: polars.Series) -> Times:
 
 
 def _pattern(text: polars.Series, name: str, pattern: str, line: Callable[[int], str]) -> Times:
-    import polars
-
     zoned = "%z" in pattern
     try:
         found = text.str.to_datetime(pattern, time_unit="ns", strict=False)
@@ -224,8 +215,6 @@ def _pattern(text: polars.Series, name: str, pattern: str, line: Callable[[int],
 
 
 def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times:
-    import polars
-
     if time_format is not None and time_format not in FORMATS:
         raise DataError(
             f"time column {name!r} is numeric: time_format {time_format!r} does not apply; give one of "
@@ -280,8 +269,6 @@ def _numeric_kind(values: NDArray[np.float64]) -> str:
 
 def _dates(text: polars.Series, name: str, day_first: bool | None, line: Callable[[int], str]) -> Times:
     """Dates in text: cut into numbers, then the order of day, month and year from all of them together."""
-    import polars
-
     parts = text.str.extract_groups(_DATE).struct.unnest()
     known = text.is_not_null().to_numpy()
     if not known.any():
@@ -403,14 +390,13 @@ def _day_first(
     row = int(rows[np.argmax(a != b)])
     raise DataError(
         f"time column {name!r}: {text[row][:40]!r} in row {row}{line(row)} may have the day or the month first, and no "
-        "other row tells: give day_first = true or false"
+        "other row tells: give day_first = true or false",
+        code=AMBIGUOUS,
     )
 
 
 def _offsets(zone: polars.Series) -> Nanoseconds:
     """Minutes east of Greenwich."""
-    import polars
-
     digits = zone.str.replace(":", "", literal=True)
     offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
     minutes = offset // 100 * 60 + offset % 100
@@ -420,8 +406,6 @@ def _offsets(zone: polars.Series) -> Nanoseconds:
 
 def _localised(found: Times, name: str, timezone: str) -> Times:
     """Local times as UTC. Of the hour that comes twice in autumn, the first run is summer time, the second is not."""
-    import polars
-
     known = found.nanoseconds != NONE
     local = polars.Series(found.nanoseconds[known]).cast(polars.Datetime("ns"))
 
