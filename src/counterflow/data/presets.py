@@ -16,8 +16,7 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.clock import time_facts
-from counterflow.data.gridding import fill
+from counterflow.data.grid import fill, time_facts
 from counterflow.data.preparation import Rules, prepare
 from counterflow.data.report import Preparation, Step
 from counterflow.data.selection import Chosen

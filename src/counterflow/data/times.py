@@ -63,6 +63,18 @@ class Times:
         return shown_time(int(nanoseconds), self.dated) + ("Z" if self.zoned else "")
 
 
+def runs(which: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where runs of True begin, and where each has ended.
+
+    Examples
+    --------
+    >>> runs(np.array([True, True, False, True]))
+    (array([0, 3]), array([2, 4]))
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], which, [False])).astype(np.int8)))
+    return edges[::2], edges[1::2]
+
+
 def shown_time(nanoseconds: int, dated: bool = True) -> str:
     """ISO with a blank between date and time, fractions only where there are any; or seconds.
 
@@ -428,15 +440,13 @@ def _localised(found: Times, name: str, timezone: str) -> Times:
         )
     double = early != late
     nanoseconds = early.copy()
-    if double.any():
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], double, [False])).astype(np.int8)))
-        for start, stop in zip(edges[::2], edges[1::2], strict=True):
-            back = np.flatnonzero(np.diff(early[start:stop]) < 0)
-            turn = start + back[0] + 1 if len(back) else None
-            if turn is None and start > 0 and early[start] <= early[start - 1]:
-                turn = start
-            if turn is not None:
-                nanoseconds[turn:stop] = late[turn:stop]
+    for start, stop in zip(*runs(double), strict=True):
+        back = np.flatnonzero(np.diff(early[start:stop]) < 0)
+        turn = start + back[0] + 1 if len(back) else None
+        if turn is None and start > 0 and early[start] <= early[start - 1]:
+            turn = start
+        if turn is not None:
+            nanoseconds[turn:stop] = late[turn:stop]
     out = found.nanoseconds.copy()
     out[known] = nanoseconds
     return Times(out, f"{found.kind}, {timezone}", True, True)

@@ -1,4 +1,4 @@
-"""When the rows of a table were: order, repeats, gaps and jumps, and the regular grid that they are put on."""
+"""When the rows of a table were (order, repeats, gaps, jumps), the regular grid, and columns put on it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
-from counterflow.data.times import NONE, SECOND, Times
+from counterflow.arrays import FloatArray
+from counterflow.data.times import NONE, SECOND, Times, runs
 from counterflow.errors import DataError
 
 Whole = NDArray[np.int64]
 
+FEW_LEVELS = 10  # a channel with no more different values is discrete
 _GAP = 1.5  # a step longer than so many usual ones is a gap
 _DAY = 86_400 * SECOND
 _HOUR = 3600 * SECOND
@@ -257,8 +260,60 @@ def make_grid(
     return Grid(None if whole else chosen, bins, replaced, origin, width, rows, tuple(cuts), coarser)
 
 
-def row_grid(rows: int, dt: float) -> Grid:
-    """The grid of a table without a time column: row by row."""
+def row_grid(rows: int, dt: float, keep: NDArray[np.bool_] | None = None) -> Grid:
+    """The grid of a table without a time column: row by row, of those to keep."""
     if rows == 0:
         raise DataError("the table has a header but no rows: give a table with data")
-    return Grid(None, np.arange(rows), np.empty((0, 2), np.int64), 0, max(1, round(dt * SECOND)), rows, (), False)
+    order = None if keep is None else np.flatnonzero(keep)
+    count = rows if order is None else len(order)
+    width = max(1, round(dt * SECOND))
+    return Grid(order, np.arange(count), np.empty((0, 2), np.int64), 0, width, count, (), False)
+
+
+def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArray:
+    """A column of the table on the grid: NaN in rows that nothing falls into.
+
+    Parameters
+    ----------
+    values : (table rows,) array
+    grid : Grid
+    resample : {"auto", "mean", "last"}
+        Where several rows fall into one: their mean, or the last known one; "auto" takes the mean unless the column has
+        few different values.
+    """
+    ordered = values if grid.order is None else values[grid.order]
+    known = np.isfinite(ordered)
+    bins = grid.bins
+    if not known.all():
+        ordered, bins = ordered[known], bins[known]
+    out = np.full(grid.rows, np.nan)
+    if grid.coarser and (resample == "mean" or (resample == "auto" and polars.Series(ordered).n_unique() > FEW_LEVELS)):
+        counts = np.bincount(bins, minlength=grid.rows)
+        sums = np.bincount(bins, weights=ordered, minlength=grid.rows)
+        np.divide(sums, counts, out=out, where=counts > 0)
+        return out
+    out[bins] = ordered  # of several, the last stays
+    return out
+
+
+def fill(row: FloatArray, how: str) -> tuple[FloatArray, NDArray[np.int64], int]:
+    """Fill holes of an input: the values, the lengths of the holes, and how many rows at the beginning were among them.
+
+    Examples
+    --------
+    >>> values, lengths, led = fill(np.array([np.nan, 1.0, np.nan, np.nan, 4.0]), "interpolate")
+    >>> values.tolist(), lengths.tolist(), led
+    ([1.0, 1.0, 2.0, 3.0, 4.0], [1, 2], 1)
+    """
+    missing = np.isnan(row)
+    if not missing.any():
+        return row, np.empty(0, np.int64), 0
+    starts, stops = runs(missing)
+    known = np.flatnonzero(~missing)
+    led = int(known[0])
+    if how == "interpolate":
+        out = np.interp(np.arange(len(row)), known, row[known])
+    else:
+        before = np.searchsorted(known, np.arange(len(row)), side="right") - 1
+        out = row[known[np.maximum(before, 0)]]
+    return out, stops - starts, led
