@@ -262,10 +262,10 @@ def make_grid(
 
 def row_grid(rows: int, dt: float, keep: NDArray[np.bool_] | None = None) -> Grid:
     """The grid of a table without a time column: row by row, of those to keep."""
-    if rows == 0:
-        raise DataError("the table has a header but no rows: give a table with data")
     order = None if keep is None else np.flatnonzero(keep)
     count = rows if order is None else len(order)
+    if count == 0:
+        raise DataError("the table has a header but no rows: give a table with data")
     width = max(1, round(dt * SECOND))
     return Grid(order, np.arange(count), np.empty((0, 2), np.int64), 0, width, count, (), False)
 

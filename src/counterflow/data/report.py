@@ -166,13 +166,12 @@ def describe_values(
         filled = {column: count for column, (count, _) in counts.filled.items()}
         verb = "held from the value before" if how == "hold" else "interpolated"
         rows = max(filled.values())
-        yield Step(
-            "filled", f"{len(filled)} inputs were {verb} where they are missing, in at most {rows} rows.", filled
-        )
+        text = f"{len(filled)} inputs were {verb} where they are missing, in at most {rows} rows."
+        yield Step("filled", text, filled)
     if long := {column: count for column, (_, count) in counts.filled.items() if count}:
         text = (
-            f"{len(long)} inputs are unknown for more than {hold} rows at a time, in at most {max(long.values())} rows: "
-            "what they did there is assumed. See stretches."
+            f"{len(long)} inputs are unknown for more than {hold} rows at a time, in at most {max(long.values())} "
+            "rows: what they did there is assumed. See stretches."
         )
         yield Step("unknown inputs", text, long, doubt=True)
     if counts.led:
