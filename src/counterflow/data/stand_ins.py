@@ -162,9 +162,7 @@ def _simulated(
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Inputs and outputs by tag: each input as `actuator` moves it, outputs in the range of their family."""
     inputs = {
-        unit.name: np.stack([actuator(tag) for tag in unit.input_names], axis=1)
-        if unit.n_inputs
-        else np.empty((rows, 0))
+        unit.name: np.array([actuator(tag) for tag in unit.input_names]).reshape(unit.n_inputs, rows).T
         for unit in plant.units
     }
     u: dict[str, FloatArray] = {}
