@@ -60,6 +60,11 @@ class TextLayout:
     header_line: int
     skipped: int
 
+    @property
+    def first_row(self) -> int:
+        """Lines before the first row."""
+        return self.header_line + 1 + self.skipped
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -70,19 +75,16 @@ class SourceFile:
     path : Path
     names : tuple of str
         Column names without leading and trailing blanks, all different.
-    stored : tuple of str
-        The names as the file has them (Parquet), or as they are given to the reader (text).
-    layout : TextLayout or None
-        None unless it is a delimited text.
-    frame : polars.DataFrame or None
-        The contents, where the file cannot be read by column.
+    source : TextLayout or polars.LazyFrame
+        How a delimited text is laid out, or the columns of anything else.
+    kind : str
+        In words.
     """
 
     path: Path
     names: tuple[str, ...]
-    stored: tuple[str, ...]
-    layout: TextLayout | None = None
-    frame: polars.DataFrame | None = None
+    source: TextLayout | polars.LazyFrame
+    kind: str = "table in memory"
 
     @property
     def name(self) -> str:
@@ -90,38 +92,26 @@ class SourceFile:
         return self.path.name
 
     @property
-    def kind(self) -> str:
-        """In words."""
-        if self.layout is not None:
-            packed = ", gzip" if self.path.suffix.lower() == ".gz" else ""
-            decimal = ", decimal comma" if self.layout.decimal == "," else ""
-            return f"text with {_SHOWN_SEPARATOR.get(self.layout.separator, self.layout.separator)}{decimal}{packed}"
-        return "table in memory" if self.frame is not None else "Parquet"
+    def layout(self) -> TextLayout | None:
+        """Of a delimited text; None for anything else."""
+        return self.source if isinstance(self.source, TextLayout) else None
 
     def line(self, row: int) -> str:
         """Where a row stands, for messages: " (line 12)" in a text, nothing elsewhere."""
-        if self.layout is None:
-            return ""
-        return f" (line {row + self.layout.header_line + self.layout.skipped + 2})"
+        return "" if self.layout is None else f" (line {row + self.layout.first_row + 1})"
 
     def scan(self, types: Mapping[str, Any] | None = None) -> polars.LazyFrame:
         """The file as a lazy frame with clean column names; cells of a text are String unless `types` says."""
-        if self.frame is not None:
-            return self.frame.lazy()
-        if self.layout is None:
-            lazy = polars.scan_parquet(self.path, glob=False)
-            renamed = {old: new for old, new in zip(self.stored, self.names, strict=True) if old != new}
-            return lazy.rename(renamed) if renamed else lazy
-        given = types or {}
-        return polars.scan_csv(
-            self.path,
-            has_header=False,
-            skip_lines=self.layout.header_line + 1 + self.layout.skipped,
-            separator=self.layout.separator,
-            schema={name: given.get(name, polars.String) for name in self.names},
-            decimal_comma=self.layout.decimal == ",",
-            glob=False,
-        )
+        if isinstance(self.source, polars.LazyFrame):
+            return self.source
+        schema = {name: polars.String for name in self.names} | dict(types or {})
+        decimal_comma = self.source.decimal == ","
+        return self._scan_text(schema, separator=self.source.separator, decimal_comma=decimal_comma)
+
+    def _scan_text(self, schema: Mapping[str, Any], **options: Any) -> polars.LazyFrame:
+        assert self.layout is not None
+        skipped = self.layout.first_row
+        return polars.scan_csv(self.path, has_header=False, skip_lines=skipped, schema=schema, glob=False, **options)
 
     def shape(self) -> tuple[int, int]:
         """Rows of the file, and how many of them have fewer cells than the header; more cells are refused.
@@ -135,15 +125,7 @@ class SourceFile:
             rows = int(self.scan().select(polars.col(self.names[0])).select(polars.len()).collect().item())
             if len(self.names) == 1:
                 return rows, 0
-            lines = polars.scan_csv(
-                self.path,
-                has_header=False,
-                skip_lines=self.layout.header_line + 1 + self.layout.skipped,
-                separator="\x1f",
-                quote_char=None,
-                schema={"line": polars.String},
-                glob=False,
-            )
+            lines = self._scan_text({"line": polars.String}, separator="\x1f", quote_char=None)
             text = polars.col("line")
             cells = text.str.count_matches(self.layout.separator, literal=True) + 1
             # a line with quotes may hold separators that separate nothing
@@ -154,6 +136,9 @@ class SourceFile:
             ).collect(engine="streaming")
             if found["long"].item():
                 self._refuse_faulty_text()
+                raise DataError(
+                    f"{self.name} cannot be read: a row has more cells than the header: mend it, or check the separator"
+                )
             return rows, int(found["short"].item() or 0)
 
     def renamed(self, new: Mapping[str, str]) -> SourceFile:
@@ -161,8 +146,8 @@ class SourceFile:
         if not any(old in self.names for old in new):
             return self
         names = clean_names([new.get(name, name) for name in self.names], self.name)
-        frame = None if self.frame is None else self.frame.rename(dict(zip(self.names, names, strict=True)))
-        return replace(self, names=names, frame=frame)
+        columns = dict(zip(self.names, names, strict=True))
+        return replace(self, names=names, source=self.layout or self.scan().rename(columns))
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -179,7 +164,7 @@ class SourceFile:
         """Read a text that a reader refused once more, plainly, and name the fault: encoding, packing or a long row."""
         assert self.layout is not None
         with blaming(self.name), text_of(self.path) as file:
-            body = islice(file, self.layout.header_line + 1 + self.layout.skipped, None)
+            body = islice(file, self.layout.first_row, None)
             for row in csv.reader(body, delimiter=self.layout.separator):
                 if len(row) > len(self.names):
                     raise DataError(
@@ -214,18 +199,7 @@ def open_file(
     skip_after_header: int = 0,
     header_word: str | None = None,
 ) -> SourceFile:
-    """Look at a file's beginning and say how it is to be read.
-
-    Parameters
-    ----------
-    path : Path
-    separator, decimal : str, optional
-        Found if not given.
-    skip_rows, skip_after_header : int
-        Lines before, and after, the header that are no rows of the table.
-    header_word : str, optional
-        The header is the first line, after those skipped, that has a cell with this word in any case.
-    """
+    """Look at a file's beginning and say how it is to be read; the options are those of `open_table`."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     with blaming(path.name):
         if path.is_dir():
@@ -233,7 +207,8 @@ def open_file(
         if not path.is_file():
             raise DataError(f"there is no file {str(path)!r}: check the path")
         if endings and endings[-1] in (".parquet", ".pq"):
-            return _parquet(path)
+            lazy = polars.scan_parquet(path, glob=False)
+            return source_of(path, lazy, lazy.collect_schema().names(), "Parquet")
         if endings and endings[-1] in (".xlsx", ".xlsm"):
             return _spreadsheet(path, skip_rows, skip_after_header, header_word)
         if not endings or endings[-1] not in (".csv", ".txt", ".tsv", ".dat", ".gz"):
@@ -241,9 +216,11 @@ def open_file(
         return _text(path, separator, decimal, skip_rows, skip_after_header, header_word)
 
 
-def _parquet(path: Path) -> SourceFile:
-    stored = polars.scan_parquet(path, glob=False).collect_schema().names()
-    return SourceFile(path, clean_names(stored, path.name), tuple(stored))
+def source_of(path: Path, lazy: polars.LazyFrame, stored: Sequence[str], kind: str = "table in memory") -> SourceFile:
+    """Columns under clean names."""
+    names = clean_names(stored, path.name)
+    renamed = {old: new for old, new in zip(stored, names, strict=True) if old != new}
+    return SourceFile(path, names, lazy.rename(renamed) if renamed else lazy, kind)
 
 
 def clean_names(stored: Sequence[str], file: str) -> tuple[str, ...]:
@@ -320,8 +297,11 @@ def _text(
     if decimal == separator:
         raise DataError("decimal and separator are both ',': give another separator, or decimal '.'")
     if not any(line.strip() for line in lines[header_line + 1 + skipped :]):  # readers disagree about what this is
-        return SourceFile(path, names, names, None, polars.DataFrame(schema=dict.fromkeys(names, polars.String)))
-    return SourceFile(path, names, names, TextLayout(separator, decimal, header_line, skipped))
+        return SourceFile(path, names, polars.LazyFrame(schema=dict.fromkeys(names, polars.String)))
+    packed = ", gzip" if path.suffix.lower() == ".gz" else ""
+    comma = ", decimal comma" if decimal == "," else ""
+    kind = f"text with {_SHOWN_SEPARATOR.get(separator, separator)}{comma}{packed}"
+    return SourceFile(path, names, TextLayout(separator, decimal, header_line, skipped), kind)
 
 
 def _header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
@@ -386,8 +366,8 @@ def _spreadsheet(path: Path, skip_rows: int, skipped: int, header_word: str | No
         )
     frame = frame.with_columns(polars.selectors.temporal().cast(polars.String))
     columns = {name: frame.to_series(k) for k, name in enumerate(names)} if len(frame) else {}
-    body = polars.DataFrame(columns) if columns else polars.DataFrame(schema=dict.fromkeys(names, polars.String))
-    return SourceFile(path, names, names, None, body)
+    schema = None if columns else dict.fromkeys(names, polars.String)
+    return SourceFile(path, names, polars.LazyFrame(columns, schema))
 
 
 def _sheet(path: Path, **options: Any) -> polars.DataFrame:

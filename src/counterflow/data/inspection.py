@@ -74,21 +74,6 @@ class ChannelFacts:
         return self.levels == 0
 
     @property
-    def is_constant(self) -> bool:
-        """Whether it holds a single value."""
-        return self.levels == 1
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether it holds two values."""
-        return self.levels == 2
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether it holds few values for its length."""
-        return 2 <= self.levels <= FEW_LEVELS and self.rows - self.missing - self.infinite >= 5 * self.levels
-
-    @property
     def transitions(self) -> int:
         """How often the value changes from a row to the next."""
         known = self.rows - self.missing - self.infinite
@@ -101,11 +86,11 @@ class ChannelFacts:
             return "text" if self.odd_count else "empty"
         if self.odd_count:
             return "mixed"
-        if self.is_constant:
+        if self.levels == 1:
             return "constant"
-        if self.is_binary and self.is_discrete:
-            return "on/off"
-        return "discrete" if self.is_discrete else "continuous"
+        if self.levels > FEW_LEVELS or self.rows - self.missing - self.infinite < 5 * self.levels:
+            return "continuous"
+        return "on/off" if self.levels == 2 else "discrete"
 
     @property
     def verdict(self) -> str:

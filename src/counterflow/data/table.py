@@ -12,7 +12,7 @@ import numpy as np
 import polars
 
 from counterflow.arrays import FloatArray
-from counterflow.data.files import SourceFile, clean_names, open_file
+from counterflow.data.files import SourceFile, open_file, source_of
 from counterflow.data.times import Times, find_time, parse
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
@@ -222,9 +222,7 @@ def open_table(
     if isinstance(source, polars.LazyFrame):
         source = source.collect()
     if isinstance(source, polars.DataFrame):
-        names = clean_names(source.columns, "the table")
-        renamed = source.rename(dict(zip(source.columns, names, strict=True)))
-        files = [SourceFile(Path("the table"), names, names, None, renamed)]
+        files = [source_of(Path("the table"), source.lazy(), source.columns)]
     else:
         given = [source] if isinstance(source, (str, os.PathLike)) else source
         if not isinstance(given, Sequence) or not given or not all(isinstance(p, (str, os.PathLike)) for p in given):
