@@ -113,6 +113,12 @@ class SourceFile:
         skipped = self.layout.first_row
         return polars.scan_csv(self.path, has_header=False, skip_lines=skipped, schema=schema, glob=False, **options)
 
+    def column(self, name: str, rows: int | None = None) -> polars.Series:
+        """One column as the file has it, of its first rows or of all."""
+        with self.reading():
+            lazy = self.scan().select(name)
+            return (lazy if rows is None else lazy.head(rows)).collect().to_series()
+
     def shape(self) -> tuple[int, int]:
         """Rows of the file, and how many of them have fewer cells than the header; more cells are refused.
 

@@ -209,9 +209,7 @@ def make_grid(
         use &= nanoseconds >= start
     if stop is not None:
         use &= nanoseconds < stop
-    if keep is not None:
-        use &= keep
-    chosen = np.flatnonzero(use)
+    chosen = np.flatnonzero(use if keep is None else use & keep)
     if len(chosen) == 0:
         raise DataError("no row of the table is left between start and stop: check them against its period")
     moments = nanoseconds[chosen]
@@ -228,15 +226,13 @@ def make_grid(
     if width < 1:
         raise DataError(f"dt is {dt!r} seconds: give at least a nanosecond")
     coarser = width >= _GAP * facts.step
-    origin = int(moments[0])
-    if coarser and times.dated and _DAY % width == 0:
+    origin = int(moments[0]) if span is None else span[0]
+    if span is None and coarser and times.dated and _DAY % width == 0:
         origin -= origin % width  # on the full minute, hour, ...
     # on the table's own step a row belongs to the nearest grid row, so that jitter makes neither repeats nor holes
     shift = 0 if coarser else width // 2
     bins = (moments - origin + shift) // width
     if span is not None:
-        origin = span[0]
-        bins = (moments - origin + shift) // width
         inside = (bins >= 0) & (bins < span[1])
         chosen, moments, bins = chosen[inside], moments[inside], bins[inside]
         if len(bins) == 0:

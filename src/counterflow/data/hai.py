@@ -113,13 +113,8 @@ def prepare_hai(
 
 def _canonical(file: SourceFile) -> SourceFile:
     """One spelling of the columns that versions and files spell differently."""
-    new = {}
-    for name in file.names:
-        lower = name.casefold()
-        if lower in ("timestamp", "datetime"):
-            new[name] = "time"
-        elif lower in _LABELS and name != lower:
-            new[name] = lower
+    new = {name: name.casefold() for name in file.names if name.casefold() in _LABELS}
+    new |= dict.fromkeys((name for name in file.names if name.casefold() in ("timestamp", "datetime")), "time")
     return file.renamed(new)
 
 

@@ -252,13 +252,12 @@ def align(
         raise OptionError(
             "longest_gap and long_gaps = 'longest' need one table of all units: they would cut each its way."
         )
-    facts = {}
-    kinds = set()
-    for name, table in tables.items():
-        if table.times is None:
+    times = {name: table.times for name, table in tables.items() if table.times is not None}
+    for name in tables:
+        if name not in times:
             raise DataError(f"the log of unit {name!r} has no time column: name it with 'time'")
-        facts[name] = time_facts(table.times)
-        kinds.add((table.times.dated, table.times.zoned))
+    facts = {name: time_facts(column) for name, column in times.items()}
+    kinds = {(column.dated, column.zoned) for column in times.values()}
     if len(kinds) > 1:
         raise DataError("some logs tell a time zone or date and others do not: write all times in one way")
     dated = kinds.pop()[0]
@@ -276,8 +275,8 @@ def align(
     if rows < 2:
         raise DataError(
             f"the logs share no period of 2 rows: that of unit {first!r} begins at "
-            f"{tables[first].times.shown(facts[first].start)}, "  # type: ignore[union-attr]
-            f"that of unit {last!r} ends at {tables[last].times.shown(facts[last].stop)}"  # type: ignore[union-attr]
+            f"{times[first].shown(facts[first].start)}, that of unit {last!r} ends at "
+            f"{times[last].shown(facts[last].stop)}"
         )
     own = replace(rules, dt=width / SECOND, start=None, stop=None)
     parts, reports = {}, {}

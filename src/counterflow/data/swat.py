@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.data import presets
@@ -135,8 +136,7 @@ def _attacked(table: Table) -> NDArray[np.bool_]:
         if _LABEL not in file.names:
             parts.append(np.zeros(count, np.bool_))
             continue
-        label = Table((file,), file.names, None, TimeOptions()).text(_LABEL)
-        words = label.str.replace_all(r"\s", "").str.to_lowercase().fill_null("")
+        words = file.column(_LABEL).cast(polars.String).str.replace_all(r"\s", "").str.to_lowercase().fill_null("")
         odd = words.filter(~words.is_in(["normal", "attack", "", "0", "1"]))
         if len(odd):
             raise DataError(f"{file.name}: a row is labelled {odd[0][:40]!r}, neither Normal nor Attack")

@@ -105,13 +105,11 @@ class Table:
         options = self.time_options
         parts = []
         for file in self.files:
-            with file.reading():
-                part = file.scan().select(self.time_name).collect().to_series()
-                if self.date_name is not None:
-                    days = file.scan().select(self.date_name).collect().to_series()
-                    both = (series.cast(polars.String).str.strip_chars() for series in (days, part))
-                    part = polars.select(polars.concat_str(*both, separator=" ")).to_series()
-                parts.append(part)
+            part = file.column(self.time_name)
+            if self.date_name is not None:
+                both = (series.cast(polars.String).str.strip_chars() for series in (file.column(self.date_name), part))
+                part = polars.select(polars.concat_str(*both, separator=" ")).to_series()
+            parts.append(part)
         if len({part.dtype for part in parts}) > 1:
             parts = [part.cast(polars.String) for part in parts]
         whole = polars.concat(parts)
@@ -155,15 +153,6 @@ class Table:
         if len(parts) == 1:
             return parts[0]
         return {name: _joined([part[name] for part in parts]) for name in names}
-
-    def text(self, name: str) -> polars.Series:
-        """One column as stripped text."""
-        parts = []
-        for file in self.files:
-            with file.reading():
-                column = file.scan().select(name).collect().to_series()
-                parts.append(column.cast(polars.String).str.strip_chars())
-        return polars.concat(parts)
 
 
 def open_table(
@@ -257,8 +246,7 @@ def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
     date = next((name for name in file.names if name.casefold() == "date" and name != time_name), None)
     if time_name is None or date is None:
         return None
-    with file.reading():
-        some = file.scan().select(time_name).head(_SAMPLE_ROWS).collect().to_series()
+    some = file.column(time_name, _SAMPLE_ROWS)
     if some.dtype == polars.Time:
         return date
     if some.dtype != polars.String:
@@ -272,14 +260,13 @@ def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
 
 def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
     if file.layout is None:
-        out: dict[str, Numbers] = {}
-        for name, series in zip(names, file.scan().select(names).collect().get_columns(), strict=True):
-            out[name] = _from_series(series, name, file)
-        return out
+        return {
+            series.name: _from_series(series, file) for series in file.scan().select(names).collect().iter_columns()
+        }
     sample = file.scan().select(names).head(_SAMPLE_ROWS).collect()
     plain = [name for name in names if _castable(sample.get_column(name), file.layout.decimal)]
     texts = [name for name in names if name not in plain]
-    out = {}
+    out: dict[str, Numbers] = {}
     if plain:
         try:
             frame = file.scan(dict.fromkeys(plain, polars.Float64)).select(plain).collect()
@@ -290,7 +277,7 @@ def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
     for start in range(0, len(texts), _TEXT_COLUMNS):
         some = texts[start : start + _TEXT_COLUMNS]
         frame = file.scan().select(some).collect()
-        out |= {name: _from_series(frame.get_column(name), name, file) for name in some}
+        out |= {series.name: _from_series(series, file) for series in frame.iter_columns()}
     return out
 
 
@@ -305,7 +292,7 @@ def _floats(series: polars.Series) -> FloatArray:
     return np.asarray(series.cast(polars.Float64).fill_null(float("nan")).to_numpy(), np.float64)  # may be read-only
 
 
-def _from_series(series: polars.Series, name: str, file: SourceFile) -> Numbers:
+def _from_series(series: polars.Series, file: SourceFile) -> Numbers:
     dtype = series.dtype
     if dtype == polars.Null:
         return Numbers(np.full(len(series), np.nan))
@@ -317,7 +304,7 @@ def _from_series(series: polars.Series, name: str, file: SourceFile) -> Numbers:
     if dtype in (polars.Categorical, polars.Enum):
         series, dtype = series.cast(polars.String), polars.String()
     if dtype != polars.String:
-        raise DataError(f"{file.name}: column {name!r} has type {dtype}, which is not a number")
+        raise DataError(f"{file.name}: column {series.name!r} has type {dtype}, which is not a number")
     text = series.str.strip_chars()
     text = text.set(text == "", None)
     decimal = "." if file.layout is None else file.layout.decimal
