@@ -400,8 +400,8 @@ def _check_archive(path: Path) -> None:
                         if left < 0:
                             raise DataError(f"{path.name} unpacks to more than {LARGEST_BOOK} bytes: {_SAVE_AS_CSV}")
                         found = _CELL.findall(before + chunk)
-                        rows = max((rows, *(int(number) for _, number in found)))
-                        columns = max((columns, *(letters for letters, _ in found)), key=lambda text: (len(text), text))
+                        rows = max(rows, *map(int, {number for _, number in found}), 1)
+                        columns = max({columns, *(letters for letters, _ in found)}, key=lambda text: (len(text), text))
                         before = chunk[-32:]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise DataError(f"{path.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error

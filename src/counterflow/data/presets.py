@@ -80,9 +80,9 @@ class Columns:
         rows = len(next(iter(self.columns.values())))
         return np.array([self.columns[tag] for tag in tags]).reshape(len(tags), rows).T
 
-    def note(self, number: str, text: str, **numbers: Any) -> None:
+    def note(self, number: str, text: str, *, doubt: bool = False, **numbers: Any) -> None:
         """A step that drops nothing."""
-        self.steps.append(Step(number, f"({number}) {text}", numbers))
+        self.steps.append(Step(number, f"({number}) {text}", numbers, doubt))
 
 
 @dataclass(frozen=True)
@@ -221,31 +221,23 @@ def drop_discrete(work: Columns, tags: Sequence[str], where: str = "") -> None:
 
 
 def finish(
-    work: Columns,
-    preparation: Preparation,
-    *,
-    standardise: bool,
-    number: str,
-    noise: float = 0.0,
-    seed: int = 0,
+    work: Columns, preparation: Preparation, *, standardise: bool, number: str, noise: float = 0.0, seed: int = 0
 ) -> Prepared:
     """Means and scales of every column; noise on discrete inputs; and the recording."""
     units: dict[str, dict[str, list[str]]] = {}
     for tag, side in work.sides.items():
         if tag in work.columns:
             units.setdefault(work.units[tag], {"inputs": [], "outputs": []})[side].append(tag)
-    lost = {unit: sides["inputs"] for unit, sides in units.items() if not sides["outputs"]}
     gone = sorted(set(work.units.values()) - set(units))
-    for unit, tags in lost.items():
-        work.drop({tag: f"unit {unit} has no output left" for tag in tags}, number, f"unit {unit} has no output left")
-        del units[unit]
+    for unit in [unit for unit, sides in units.items() if not sides["outputs"]]:
+        reason = f"unit {unit} has no output left"
+        work.drop(dict.fromkeys(units.pop(unit)["inputs"], reason), number, reason)
     if gone:
-        work.steps.append(Step(number, f"({number}) units without a channel left: {', '.join(gone)}.", {}, doubt=True))
+        work.note(number, f"units without a channel left: {', '.join(gone)}.", doubt=True)
     if not units:
         raise DataError("no unit has an output left: give more rows, or files in which something happens")
     if len(units) < 2:
-        only = next(iter(units))
-        work.steps.append(Step(number, f"({number}) only unit {only} is left: nothing to couple.", {}, doubt=True))
+        work.note(number, f"only unit {next(iter(units))} is left: nothing to couple.", doubt=True)
     scales: dict[str, dict[str, tuple[float, float]]] = {}
     arrays: dict[str, tuple[FloatArray, FloatArray]] = {}
     filled = noisy = 0
@@ -270,7 +262,7 @@ def finish(
         work.note("vi", f"noise of {noise:g} standard deviations on {noisy} discrete inputs.", seed=seed, noise=noise)
     if filled:
         work.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
-    described = [Unit(name, inputs=units[name]["inputs"], outputs=units[name]["outputs"]) for name in sorted(units)]
+    described = [Unit(name, **sides) for name, sides in sorted(units.items())]
     recording = Recording.from_arrays(arrays, preparation.dt, described)
     rows = recording.rows
     done = replace(
@@ -279,11 +271,7 @@ def finish(
         stop=preparation.stop if rows == preparation.rows else f"row {rows - 1}",
         steps=tuple(work.steps),
         dropped={
-            unit: {
-                tag: fate
-                for tag, fate in work.fate.items()
-                if work.units.get(tag) == unit and not fate.startswith("kept")
-            }
+            unit: {tag: work.fate[tag] for tag in work.fate if work.units.get(tag) == unit and tag not in work.columns}
             for unit in sorted(set(work.units.values()))
         },
         stretches=tuple((a, min(b, rows)) for a, b in preparation.stretches if a < rows),

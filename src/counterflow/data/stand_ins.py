@@ -199,6 +199,10 @@ def _family(tag: str) -> tuple[float, float]:
     return 50.0, 5.0
 
 
+def _shown(values: FloatArray, digits: int) -> list[str]:
+    return [f"{value:.{digits}f}".rstrip("0").rstrip(".") for value in values]
+
+
 # ---- HAI
 
 
@@ -243,13 +247,8 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     attacked[rows + rows // 3 : rows + rows // 3 + max(2, rows // 20)] = 1
     hit = next(tag for tag in columns if tag.startswith("P1_LIT"))
     columns[hit] = columns[hit] + 40.0 * attacked
-    time_name = {"22.04": "timestamp", "23.05": "timestamp"}.get(version, "time")
-    labels = {
-        "20.07": ("attack", "attack_P1", "attack_P2", "attack_P3"),
-        "21.03": ("attack", "attack_P1", "attack_P2", "attack_P3"),
-        "22.04": ("Attack",),
-        "23.05": (),
-    }[version]
+    time_name = "timestamp" if version in ("22.04", "23.05") else "time"
+    labels = {"22.04": ("Attack",), "23.05": ()}.get(version, ("attack", "attack_P1", "attack_P2", "attack_P3"))
     separator = ";" if version == "20.07" else ","
     ending = ".csv.gz" if version == "21.03" else ".csv"
     prefix = "hai-" if version == "23.05" else ""
@@ -263,23 +262,18 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         if version == "22.04" and kind == "test1":  # spelled otherwise
             header = ["time", *columns, "attack"]
         lines = [separator.join(header)]
-        table = np.stack([values[part] for values in columns.values()], axis=1)
-        for j, moment in enumerate(moments):
-            cells = [
-                moment.strftime("%Y-%m-%d %H:%M:%S"),
-                *(f"{value:.5f}".rstrip("0").rstrip(".") for value in table[j]),
-            ]
-            mark = attacked[part][j]
-            cells += [str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels]
-            lines.append(separator.join(cells))
+        table = np.stack(list(columns.values()), axis=1)[part]
+        for moment, values, mark in zip(moments, table, attacked[part], strict=True):
+            marks = (str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels)
+            lines.append(separator.join((f"{moment:%Y-%m-%d %H:%M:%S}", *_shown(values, 5), *marks)))
         path = folder / f"{prefix}{kind}{ending}"
         data = ("\n".join(lines) + "\n").encode()
         path.write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
         written.append(path)
         if version == "23.05" and kind == "test1":
-            marks = [f"{moment:%Y-%m-%d %H:%M:%S},{attacked[part][j]}" for j, moment in enumerate(moments)]
+            lines = [f"{moment:%Y-%m-%d %H:%M:%S},{mark}" for moment, mark in zip(moments, attacked[part], strict=True)]
             path = folder / "label-test1.csv"
-            path.write_text("\n".join(["timestamp,label", *marks]) + "\n")
+            path.write_text("\n".join(["timestamp,label", *lines]) + "\n")
             written.append(path)
     return written
 
@@ -326,8 +320,7 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     for k in range(rows):
         moment = begin + timedelta(seconds=k)
         date = f" {moment.day}/{moment.month}/{moment.year} {moment.hour % 12 or 12}:{moment:%M:%S %p}"
-        numbers = [f"{value:.6f}".rstrip("0").rstrip(".") for value in table[k]]
-        body.append([date, *numbers, labels[k]])
+        body.append([date, *_shown(table[k], 6), labels[k]])
     names = [f" {tag}" if attack and tag in _SWAT_BLANKS else tag for tag in _SWAT]
     header = [" Timestamp", *names, "Normal/Attack"]
     if version == "xlsx":
