@@ -262,7 +262,7 @@ def finish(
         work.note("vi", f"noise of {noise:g} standard deviations on {noisy} discrete inputs.", seed=seed, noise=noise)
     if filled:
         work.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
-    described = [Unit(name, **sides) for name, sides in sorted(units.items())]
+    described = [Unit(n, inputs=sides["inputs"], outputs=sides["outputs"]) for n, sides in sorted(units.items())]
     recording = Recording.from_arrays(arrays, preparation.dt, described)
     rows = recording.rows
     done = replace(
