@@ -12,7 +12,7 @@ from check_plants import closed_loop, proportional, tank_plant
 
 import counterflow as cf
 from counterflow.fits.checks import Check, Checks, check
-from counterflow.fits.checks.verdicts import KINDS
+from counterflow.fits.checks.kinds import KINDS
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.fits.checks.kinds import CHANGE, LARGE_CHANGE, Verdict
 from counterflow.fits.checks.material import Innovations, Material
-from counterflow.fits.checks.verdicts import CHANGE, LARGE_CHANGE, Check, Verdict, beyond, worst
+from counterflow.fits.checks.verdicts import Check, beyond, worst
 
 LAGS = 10
 LIKELY = 1e-3  # a p-value below this is no accident: a handful of units is looked at, not thousands
