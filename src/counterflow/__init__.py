@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from counterflow.data import Preparation, read_logs
     from counterflow.fits.checks import Checks, FreeRun, free_run
     from counterflow.fits.fit import Fit
-    from counterflow.fits.storage import load, load_unit
-    from counterflow.fits.storage_server import load_server
+    from counterflow.fits.storage import load, load_server, load_unit
     from counterflow.fits.training import fit
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
@@ -62,7 +61,7 @@ _HOMES = {
     "fit": "fits.training",
     "free_run": "fits.checks",
     "load": "fits.storage",
-    "load_server": "fits.storage_server",
+    "load_server": "fits.storage",
     "load_unit": "fits.storage",
     "random_plant": "plant",
     "read_logs": "data",

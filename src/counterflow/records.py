@@ -102,7 +102,7 @@ def restore(
     ({'input_level': 'array', 'same_row': False}, [10.0])
     """
     reader = _Reader(kinds, finite, dict(arrays))
-    found = reader.content(kind, described, "", 0, only, onto)
+    found: T = reader.content(kind, described, "", 0, only, onto)
     if reader.arrays:
         raise StorageError(f"{min(reader.arrays)}: an array that does not belong here")
     return found
@@ -127,7 +127,7 @@ def _untagged(arms: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _number_kind(hint: Any) -> str:
-    return np.dtype(get_args(get_args(hint)[1])[0]).kind
+    return str(np.dtype(get_args(get_args(hint)[1])[0]).kind)
 
 
 def _entry_hints(hint: Any, count: int, path: str) -> Iterable[Any]:

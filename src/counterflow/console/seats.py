@@ -24,7 +24,7 @@ from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
 from counterflow.fits.outcome import Status
 from counterflow.fits.privacy import PrivacyReport
-from counterflow.fits.storage_server import Record
+from counterflow.fits.storage import Record
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.part import UnitPart
 from counterflow.plant import LocalModel, Unit

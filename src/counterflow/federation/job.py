@@ -13,10 +13,8 @@ from typing import Any
 
 from counterflow.errors import CounterflowError, OptionError
 from counterflow.fits.privacy import refuse_method
-from counterflow.fits.storage_server import described_unit
-from counterflow.fits.storage_unit import describe_channel
 from counterflow.methods.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
-from counterflow.plant import Channel, Unit
+from counterflow.plant import Channel, PublicUnit
 from counterflow.privacy import Privacy
 
 FORMAT = 1
@@ -161,7 +159,7 @@ class Job:
             "id": self.id,
             "method": self.method,
             "units": [
-                {"name": name, "inputs": [describe_channel(channel) for channel in channels]}
+                {"name": name, "inputs": [channel.to_json() for channel in channels]}
                 for name, channels in self.inputs.items()
             ],
             "options": dict(self.options),
@@ -214,10 +212,9 @@ class Job:
         return cls(inputs=inputs, privacy=privacy, **plain)
 
 
-def _unit(label: str, name: object, channels: object) -> Unit:
+def _unit(label: str, name: object, channels: object) -> PublicUnit:
     try:
-        known = Unit("unit", 1, channels, ["(none)"]).inputs  # type: ignore[arg-type]
-        return described_unit(name, 1, known)  # type: ignore[arg-type]
+        return PublicUnit(name, channels, 1)  # type: ignore[arg-type]
     except CounterflowError as error:
         raise OptionError(f"{label}: {error}") from error
     except TypeError:
@@ -247,16 +244,8 @@ def _plain(label: str, value: object) -> None:
 
 
 def _channel(found: object) -> Channel:
-    table = _table("job: a channel", found, ("name", "unit", "limits"))
-    limits = table["limits"]
-    if limits is not None:
-        numbers = isinstance(limits, list) and len(limits) == 2
-        if not numbers or not all(end is None or type(end) in (int, float) for end in limits):
-            raise OptionError(f"job: limits of channel {table['name']!r:.80} must be two numbers, got {limits!r:.80}")
-        low, high = limits
-        limits = (-math.inf if low is None else low, math.inf if high is None else high)
     try:
-        return Channel(table["name"], table["unit"], limits)
+        return Channel.from_json(found)
     except CounterflowError as error:
         raise OptionError(f"job: {error}") from error
 

@@ -27,13 +27,10 @@ from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.federation.durable import write_whole
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.machines import CoordinatorResult, UnitData, learned_part, server_part, status_part
-from counterflow.fits import storage_privacy
 from counterflow.fits.history import Recorder
 from counterflow.fits.outcome import Provenance
 from counterflow.fits.privacy import SIMULATED, clipping_caveats
-from counterflow.fits.storage import load_unit
-from counterflow.fits.storage_server import SERVER_FILE, load_server, server_bytes
-from counterflow.fits.storage_unit import unit_bytes
+from counterflow.fits.storage import SERVER_FILE, load_server, load_unit, server_bytes, unit_bytes
 from counterflow.methods.logs import fitting as logs
 from counterflow.methods.logs.unit import LogUnit
 from counterflow.methods.machines import UnitState
@@ -91,7 +88,7 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
         traffic=result.traffic,
         status=status,
         provenance=Provenance(__version__, job.seed, link_of(job), job.method),
-        privacy=None if job.privacy is None else storage_privacy.APART,
+        apart=job.privacy is not None,
     )
     return _kept(home, job, SERVER_FILE, content)
 

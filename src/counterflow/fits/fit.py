@@ -366,7 +366,7 @@ class Fit:
         shared = None if self.couplings is None else self.couplings.shared
         return Server(
             self.method,
-            self.plant.units,
+            tuple(unit.public for unit in self.plant.units),
             self.plant.A,
             self.plant.B,
             self.plant.Q if self.couplings is None else self.couplings.found.Q,
