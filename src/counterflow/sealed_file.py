@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.records import Array, Arrays, strict_json
 
 _KEY = "counterflow"
+Older = Callable[[dict[str, Any], dict[str, Array]], tuple[Any, dict[str, Array]]]
 LARGEST = 1 << 30  # bytes; a fit takes kilobytes to megabytes
 
 
@@ -27,6 +28,7 @@ class SealedFile:
     content: Any
     arrays: dict[str, Array]
     digest: str
+    version: int
 
 
 def seal(title: str, version: int, content: object, arrays: Arrays) -> bytes:
@@ -47,29 +49,36 @@ def _digest(text: str, arrays: Arrays) -> str:
     return hasher.hexdigest()
 
 
-def read(path: Path, title: str, version: int, older: Mapping[int, str] | None = None) -> SealedFile:
-    """Read a file that ``seal`` has written; ``older``: what to say of earlier versions of the format."""
-    text, arrays = open_file(path)
+def read(
+    path: Path, title: str, version: int, older: Mapping[int, str | Older] | None = None, largest: int | None = None
+) -> SealedFile:
+    """Read a file that ``seal`` has written.
+
+    ``older``: for earlier versions of the format, what to say, or how their description and arrays become a content
+    and arrays of this version; that a digest holds is then for the caller to see.
+    """
+    text, arrays = open_file(path, largest)
     if text is None:
-        raise StorageError(f"{str(path)!r} was not written by Counterflow: give a directory that a fit was saved to.")
+        raise StorageError(f"{str(path)!r} was not written by Counterflow: give a file that it has saved.")
     with blaming(path):
         found = strict_json(text)
         if not isinstance(found, dict):
             raise ValueError("its description is not an object")
         if found.get("format") != title:
             raise ValueError(f"it holds {found.get('format')!r:.80}, not {title!r}")
-        if type(found.get("version")) is not int or found["version"] != version:
-            shown = f"format version {found.get('version')!r:.20}, this Counterflow reads {version}"
-            known = found.get("version")
-            remedy = (older or {}).get(known, "") if type(known) is int else ""
-            raise StorageError(f"{str(path)!r} has {shown}: {remedy or 'update Counterflow'}.", code="version")
-        digest = found.get("digest")
+        known, digest = found.get("version"), found.get("digest")
+        if type(known) is not int or known != version:
+            way = (older or {}).get(known, "update Counterflow") if type(known) is int else "use another copy"
+            if not isinstance(way, str):
+                return SealedFile(path, *way(found, arrays), str(digest), known)
+            shown = f"format version {known!r:.20}, this Counterflow reads {version}"
+            raise StorageError(f"{str(path)!r} has {shown}: {way}.", code="version")
         ending = f'{digest}"}}'
         if not text.endswith(ending) or _digest(f'{text.removesuffix(ending)}"}}', arrays) != digest:
             raise ValueError("its contents do not match its digest")
         if set(found) != {"format", "version", "content", "digest"}:
             raise ValueError("its description holds more than a content")
-    return SealedFile(path, found["content"], arrays, str(digest))
+    return SealedFile(path, found["content"], arrays, str(digest), version)
 
 
 def open_file(path: Path, largest: int | None = None) -> tuple[str | None, dict[str, Array]]:
