@@ -340,8 +340,7 @@ def test_text():
 
 @pytest.mark.parametrize("bad", [("5", 3), (5.0, 8), (True, 8)])
 def test_slices_are_whole_numbers(bad):
-    from counterflow import sealed_file
-from counterflow.errors import OptionError
+    from counterflow.errors import OptionError
 
     with pytest.raises(OptionError, match="whole number"):
         Recording.from_arrays({"boiler": np.zeros((10, 1))}).slice(*bad)
@@ -349,8 +348,7 @@ from counterflow.errors import OptionError
 
 @pytest.mark.parametrize("bad", [None, 3, "", "a\0b", "x" * 300])
 def test_odd_paths_are_refused(bad, tmp_path, monkeypatch):
-    from counterflow import sealed_file
-from counterflow.errors import StorageError
+    from counterflow.errors import StorageError
 
     monkeypatch.chdir(tmp_path)
     recording = Recording.from_arrays({"boiler": np.zeros((10, 1))})
@@ -361,8 +359,7 @@ from counterflow.errors import StorageError
 
 
 def test_orders_and_bases_of_another_kind_are_refused():
-    from counterflow import sealed_file
-from counterflow.errors import CounterflowError
+    from counterflow.errors import CounterflowError
     from counterflow.plant import random_plant
 
     plant = random_plant(2, rng=1)

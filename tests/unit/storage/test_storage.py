@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 import counterflow as cf
-from counterflow.estimation.likelihood import SharedRecord
 from counterflow import files, sealed_file
+from counterflow.estimation.likelihood import SharedRecord
 from counterflow.fits import storage
 from counterflow.fits.history import History
 from counterflow.fits.outcome import Status
