@@ -160,7 +160,8 @@ def server_bytes(
     """The server's file. Its link is the server's, or else its own digest. ``order``: of the units, as given."""
     _check_file_names(server.names)
     if privacy is not None:  # by name what others may know: a new field of UnitPrivacy stays at the unit
-        public = {n: UnitPrivacy(unit.epsilon, unit.clip, unit.sigma, clipped=None) for n, unit in privacy.units.items()}
+        of = privacy.units.items()
+        public = {name: UnitPrivacy(unit.epsilon, unit.clip, unit.sigma, clipped=None) for name, unit in of}
         privacy = replace(privacy, units=public)
     known = replace(history, **dict.fromkeys(SERIES, _NOTHING))  # type: ignore[arg-type]
     record = Record(dt, tuple(order), known, traffic, status, provenance, privacy, apart)

@@ -244,5 +244,5 @@ def test_another_title_or_version_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "NaN", "[" * 100_000, "{"])
 def test_json_is_read_strictly(text: str) -> None:
-    with pytest.raises(ValueError, match="twice|JSON|deeply|Expecting"):
+    with pytest.raises(ValueError, match=r"twice|JSON|deeply|Expecting"):
         strict_json(text)
