@@ -31,13 +31,13 @@ from counterflow.estimation.parameters import Parameters
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.files import blaming as blaming_place
 from counterflow.files import replace_folder
+from counterflow.fits.engine import Traffic
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
-from counterflow.fits.in_process import Traffic
-from counterflow.fits.outcome import Couplings, Provenance, Status
-from counterflow.fits.privacy import PrivacyReport, UnitPrivacy
 from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
+from counterflow.methods.outcome import Couplings, Provenance, Status
 from counterflow.methods.part import UnitPart
+from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
 from counterflow.plant import Plant
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.questions.answering import Server
@@ -287,7 +287,7 @@ def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = Non
             traffic=record.traffic,
             status=record.status,
             provenance=record.provenance,
-            caveats=server.caveats,
+            server_caveats=server.caveats,
             couplings=server.couplings,
             privacy=privacy,
         )

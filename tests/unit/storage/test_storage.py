@@ -16,10 +16,11 @@ from safetensors.numpy import save as to_bytes
 
 import counterflow as cf
 from counterflow import files, sealed_file
+from counterflow.caveats import Caveat
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.fits import storage
 from counterflow.fits.history import History
-from counterflow.fits.outcome import Status
+from counterflow.methods.outcome import Status
 
 UNITS = [
     cf.Unit("boiler", 2, [cf.Channel("fuel valve", "%", (0, 100)), "feed"], [cf.Channel("p", "bar", (0, np.inf)), "T"]),
@@ -139,7 +140,9 @@ def test_an_oracle_whose_plant_is_in_another_order(tmp_path: Path) -> None:
 
 def test_a_plant_that_differs_from_the_local_models(tmp_path: Path) -> None:
     fit = fitted()
-    changed = replace(fit, plant=fit.plant.replace(Q=0.3 * np.eye(6), C=2 * PLANT.C, R=3 * PLANT.R), caveats=("é", "b"))
+    told = (Caveat("first", "", "é"), Caveat("second", "boiler", "b"))
+    plant = fit.plant.replace(Q=0.3 * np.eye(6), C=2 * PLANT.C, R=3 * PLANT.R)
+    changed = replace(fit, plant=plant, server_caveats=told)
     changed.save(tmp_path / "fit")
     assert_same(changed, cf.load(tmp_path / "fit"))
 
