@@ -67,11 +67,13 @@ def read(
         if found.get("format") != title:
             raise ValueError(f"it holds {found.get('format')!r:.80}, not {title!r}")
         known, digest = found.get("version"), found.get("digest")
-        if type(known) is not int or known != version:
-            way = (older or {}).get(known, "update Counterflow") if type(known) is int else "use another copy"
+        if type(known) is not int:
+            raise ValueError(f"its format version is {known!r:.20}")
+        if known != version:
+            way = (older or {}).get(known, "update Counterflow")
             if not isinstance(way, str):
                 return SealedFile(path, *way(found, arrays), str(digest), known)
-            shown = f"format version {known!r:.20}, this Counterflow reads {version}"
+            shown = f"format version {known}, this Counterflow reads {version}"
             raise StorageError(f"{str(path)!r} has {shown}: {way}.", code="version")
         ending = f'{digest}"}}'
         if not text.endswith(ending) or _digest(f'{text.removesuffix(ending)}"}}', arrays) != digest:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.files import blaming as blaming_place
 from counterflow.files import replace_folder
 from counterflow.fits.engine import Traffic
-from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
 from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
 from counterflow.methods.outcome import Couplings, Provenance, Status
@@ -42,6 +41,9 @@ from counterflow.plant import Plant
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.questions.answering import Server
 from counterflow.sealed_file import SealedFile, blaming, read, seal
+
+if TYPE_CHECKING:
+    from counterflow.fits.fit import Fit
 
 SERVER_FILE = "server.safetensors"
 UNITS_FOLDER = "units"
@@ -231,31 +233,8 @@ def _check_file_names(names: Sequence[str]) -> None:
 # ---- load
 
 
-def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> Fit:
-    """Read what ``save`` wrote; every file is checked before use.
-
-    Parameters
-    ----------
-    directory : the directory given to ``save``.
-    estimators : {name: Estimator}, needed for units whose proprietary estimator was not the default one.
-
-    Raises
-    ------
-    StorageError
-        If a file is missing, damaged, of another fit, or not what it claims to be.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import counterflow as cf
-    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
-    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals(), method="penalty")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found.save(f"{folder}/fit")
-    ...     loaded = cf.load(f"{folder}/fit")
-    >>> loaded.names, loaded.status == found.status
-    (('boiler', 'turbine'), True)
-    """
+def load_fields(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> dict[str, Any]:
+    """The fields of a saved ``Fit``; see ``counterflow.load``."""
     folder = Path(directory)
     if not folder.is_dir():
         raise StorageError(f"there is no directory {str(folder)!r}: give the one that the fit was saved to.")
@@ -279,18 +258,18 @@ def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = Non
         if privacy is not None:
             spent = {name: unit.privacy for name, unit in own.items() if unit.privacy is not None}
             privacy = replace(privacy, units=MappingProxyType(spent))
-        return Fit(
-            method=server.method,
-            plant=Plant(units=units, A=server.A, B=server.B, dt=record.dt, **blocks),
-            parts={name: own[name].part for name in record.order},
-            history=replace(record.history, **losses),  # type: ignore[arg-type]
-            traffic=record.traffic,
-            status=record.status,
-            provenance=record.provenance,
-            server_caveats=server.caveats,
-            couplings=server.couplings,
-            privacy=privacy,
-        )
+        return {
+            "method": server.method,
+            "plant": Plant(units=units, A=server.A, B=server.B, dt=record.dt, **blocks),
+            "parts": {name: own[name].part for name in record.order},
+            "history": replace(record.history, **losses),  # type: ignore[arg-type]
+            "traffic": record.traffic,
+            "status": record.status,
+            "provenance": record.provenance,
+            "server_caveats": server.caveats,
+            "couplings": server.couplings,
+            "privacy": privacy,
+        }
 
 
 def _after(found: UnitContent, letter: str) -> FloatArray:
