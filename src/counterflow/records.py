@@ -220,7 +220,7 @@ class _Writer:
         if self._finite and value.dtype.kind == "f" and not _sound(value, missing):
             _blame(path, "holds a value that is not finite")
         turned = value.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous
-        array = np.ascontiguousarray(value.T if turned else value, DTYPES[value.dtype.kind])
+        array = np.asarray(value.T if turned else value, DTYPES[value.dtype.kind], order="C")
         first = self._contents.setdefault((turned, array.dtype.kind, array.shape, array.tobytes()), path)
         if first != path:
             return {_SAME: first}
