@@ -95,15 +95,25 @@ def open_file(path: Path, largest: int | None = None) -> tuple[str | None, dict[
             raise StorageError(f"{str(path)!r} has {size} bytes, more than such a file can have: use another copy.")
         data = path.read_bytes()
         arrays = arrays_of(data)
-        header = data[8 : 8 + int.from_bytes(data[:8], "little")]
-        found = strict_json(header.rstrip(b" ")).get("__metadata__", {}).get(_KEY)
-        if not header.rstrip(b" ").endswith(b"}"):
-            raise ValueError("its header is padded with something else than spaces")
+        found = _text(data)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StorageError(
             f"{str(path)!r} is damaged or not a safetensors file ({error}). Use another copy, or make it again."
         ) from error
     return found, arrays
+
+
+def digest_of(file: bytes) -> str:
+    """The digest in what ``seal`` has made."""
+    return str(strict_json(_text(file) or "{}")["digest"])
+
+
+def _text(file: bytes) -> str | None:
+    header = file[8 : 8 + int.from_bytes(file[:8], "little")].rstrip(b" ")
+    if not header.endswith(b"}"):
+        raise ValueError("its header is padded with something else than spaces")
+    text = strict_json(header).get("__metadata__", {}).get(_KEY)
+    return None if text is None else str(text)
 
 
 @contextmanager

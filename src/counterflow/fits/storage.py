@@ -40,7 +40,7 @@ from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
 from counterflow.plant import Plant
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.questions.answering import Server
-from counterflow.sealed_file import SealedFile, blaming, read, seal
+from counterflow.sealed_file import SealedFile, blaming, digest_of, read, seal
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
@@ -141,7 +141,7 @@ def save(fit: Fit, directory: str | Path) -> None:
         fit.server, order=fit.names, dt=fit.plant.dt, history=fit.history, traffic=fit.traffic, status=fit.status,
         provenance=fit.provenance, privacy=fit.privacy,
     )  # fmt: skip
-    link = server_digest(server)
+    link = digest_of(server)
     files = {SERVER_FILE: server}
     for name, part in fit.parts.items():
         files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = unit_bytes(
@@ -187,11 +187,6 @@ def _sealed(title: str, content: Any, what: str) -> bytes:
         return seal(_TITLES[title], VERSION, *records.describe(content, _KINDS))
     except StorageError as error:
         raise StorageError(f"{what}: {error}: such a fit cannot be used or saved.") from error
-
-
-def server_digest(file: bytes) -> str:
-    """The digest in a server's file, by which units refer to it."""
-    return file[: 8 + int.from_bytes(file[:8], "little")].rstrip(b" ").rsplit(b'\\"digest\\": \\"', 1)[1][:64].decode()
 
 
 def _refuse_foreign(target: Path) -> None:

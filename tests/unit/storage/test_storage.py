@@ -459,7 +459,7 @@ def forge(path: Path, change: Change, relink: bool = True) -> None:
     change(described["content"], arrays)
     path.write_bytes(sealed_file.seal(described["format"], described["version"], described["content"], arrays))
     if relink and path.name == "server.safetensors":
-        link = storage.server_digest(path.read_bytes())
+        link = sealed_file.digest_of(path.read_bytes())
         for unit in (path.parent / "units").iterdir():
             forge(unit, lambda about, _: about["part"].update(link=link), relink=False)
 
