@@ -16,7 +16,7 @@ from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
-from counterflow.fits.storage_server import SERVER_FILE
+from counterflow.fits.storage import SERVER_FILE
 
 
 def fit(

@@ -387,7 +387,7 @@ def _units(report: Report) -> str:
     rows = "".join(
         f'<tr><td>{escape(plain(unit.name))}</td><td data-label="states">{unit.states}</td>'
         f'<td class="text" data-label="inputs, shared">{channels(unit.inputs)}</td>'
-        f'<td class="text" data-label="outputs, private">{channels(unit.outputs)}</td></tr>'
+        f'<td class="text" data-label="outputs, private">{channels(getattr(unit, "outputs", ()))}</td></tr>'
         for unit in report.units
     )
     return f"""<section><h2>The units</h2>
