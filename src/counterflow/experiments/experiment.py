@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 
 if TYPE_CHECKING:
-    from counterflow.experiments.drawing import Drawing
+    from counterflow.experiments.figures import Drawing
 
 Value = float | str | FloatArray
 Verdict = Literal[
@@ -24,16 +25,7 @@ Verdict = Literal[
     "claim without number",
     "beyond the paper",
 ]
-VERDICTS: tuple[Verdict, ...] = (
-    "agrees",
-    "agrees in order of magnitude",
-    "does not hold",
-    "undecided",
-    "not comparable",
-    "claim without number",
-    "beyond the paper",
-)
-
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 # facts that several experiments come across: one quantity, or one sentence of the paper, each
 B_WHITE, B_PERSISTENT = "error of B_mn, white inputs", "error of B_mn, inputs that persist"
@@ -131,19 +123,41 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def no_tables(_: Outcomes) -> tuple[Table, ...]:
-    """Of an experiment whose figures say everything."""
-    return ()
+def grid(experiment: str, axes: Mapping[str, Sequence[Any]], **fixed: Any) -> tuple[Task, ...]:
+    """Tasks with every combination of values of some settings, the last of them varying fastest.
+
+    Examples
+    --------
+    >>> [dict(task.settings) for task in grid("privacy", {"epsilon": (1.0, 3.0)}, run=0)]
+    [{'run': 0, 'epsilon': 1.0}, {'run': 0, 'epsilon': 3.0}]
+    """
+    return tuple(
+        Task(experiment, {**fixed, **dict(zip(axes, values, strict=True))}) for values in product(*axes.values())
+    )
 
 
-def no_text(_: Outcomes, __: Sequence[Claim]) -> str:
-    """Of an experiment whose verdicts say everything."""
-    return ""
+def where(outcomes: Outcomes, **settings: Any) -> list[Outcome]:
+    """Those outcomes whose tasks have all these settings; ``...`` stands for any value."""
+    return [
+        outcome
+        for outcome in outcomes
+        if all(
+            key in outcome.task.settings and (value is ... or outcome.task[key] == value)
+            for key, value in settings.items()
+        )
+    ]
 
 
-def no_options(_: Outcomes) -> tuple[str, ...]:
-    """Of an experiment that reads no files of the user."""
-    return ()
+def stacked(outcomes: Outcomes, key: str) -> FloatArray:
+    """A number or an array of every outcome, one row for each."""
+    return np.stack([outcome.array(key) for outcome in outcomes])
+
+
+def by_setting(outcomes: Outcomes, setting: str, of: str | Callable[[Outcome], float]) -> FloatArray:
+    """A number of every run: one row for each run, one column for each value of a setting, least first."""
+    columns = sorted({outcome.task[setting] for outcome in outcomes})
+    number = (lambda outcome: outcome.number(of)) if isinstance(of, str) else of
+    return np.array([[number(o) for o in where(outcomes, **{setting: column})] for column in columns]).T
 
 
 @dataclass(frozen=True)
@@ -159,7 +173,7 @@ class Experiment:
     compute : does one task; a function of a module, so that worker processes can find it. The same task gives the
         same values, in whatever process.
     figures : from the outcomes of all tasks to drawings by name (letters, digits, hyphens).
-    claims : from the outcomes of all tasks to claims with verdicts.
+    judge : from the outcomes of all tasks to claims with verdicts.
     choices : what we chose where the paper is silent, one sentence each.
     text : what is seen, from outcomes and claims; a sentence or two for the report.
     tables : from the outcomes of all tasks to tables.
@@ -174,9 +188,13 @@ class Experiment:
     tasks: Callable[[Request], tuple[Task, ...]]
     compute: Callable[[Task], Mapping[str, Value]]
     figures: Callable[[Outcomes], Mapping[str, Drawing]]
-    claims: Callable[[Outcomes], tuple[Claim, ...]]
-    choices: tuple[str, ...] = field(default=())
-    text: Callable[[Outcomes, Sequence[Claim]], str] = no_text
-    tables: Callable[[Outcomes], tuple[Table, ...]] = no_tables
-    options: Callable[[Outcomes], tuple[str, ...]] = no_options
+    judge: Callable[[Outcomes], Iterable[Claim]]
+    choices: tuple[str, ...] = ()
+    text: Callable[[Outcomes, Sequence[Claim]], str] = lambda *_: ""
+    tables: Callable[[Outcomes], tuple[Table, ...]] = lambda _: ()
+    options: Callable[[Outcomes], tuple[str, ...]] = lambda _: ()
     revision: int = 1
+
+    def claims(self, outcomes: Outcomes) -> tuple[Claim, ...]:
+        """All claims, with verdicts."""
+        return tuple(self.judge(outcomes))

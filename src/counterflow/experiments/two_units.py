@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.experiment import Outcome, Outcomes, Request, Task, Value
+from counterflow.experiments.experiment import Outcome, Request, Task, Value, grid
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, Recording, excitation, random_plant
@@ -58,17 +58,13 @@ def plant_of(seed: int) -> Plant:
 def runs(request: Request, method: str = "penalty") -> tuple[Task, ...]:
     """The Monte-Carlo runs of one method."""
     settings, count = (QUICK, QUICK_REPETITIONS) if request.quick else (SETTINGS, REPETITIONS)
-    return tuple(Task("synthetic", {**settings, "method": method, "run": k}) for k in range(count))
+    return grid("synthetic", {"run": range(count)}, **settings, method=method)
 
 
-def of_method(outcomes: Outcomes, method: str) -> list[Outcome]:
-    """Those outcomes that are Monte-Carlo runs of one method."""
-    return [outcome for outcome in outcomes if outcome.task.settings.get("method") == method]
-
-
-def series(trained: Outcomes, key: str) -> FloatArray:
-    """An array of every run, one row for each."""
-    return np.stack([run.array(key) for run in trained])
+def found_plant(run: Outcome, method: str = "published") -> Plant:
+    """The plant that the published or the default method has found in one run."""
+    prefix = {"published": "", "default": "default/"}[method]
+    return plant_of(run.task["plant"]).replace(A=run.array(f"{prefix}A"), B=run.array(f"{prefix}B"))
 
 
 def kept_rounds(rounds: int) -> NDArray[np.intp]:
@@ -166,17 +162,3 @@ def _on_new_data(found: Fit, plant: Plant, run: int, steps: int) -> dict[str, Va
     fresh = shifted(plant, run, steps)
     errors = found.validate(fresh, oracle=plant).errors
     return {f"error/{model}/{name}": errors[model][name] for model in errors for name in UNITS}
-
-
-def coupling_error(found: FloatArray, true: FloatArray) -> float:
-    """Relative error |X̂ - X| / |X| over the blocks between the units; 1 is what "no coupling" gets.
-
-    Examples
-    --------
-    >>> coupling_error(np.eye(4), np.ones((4, 4)))
-    1.0
-    """
-    half, width = found.shape[0] // 2, found.shape[1] // 2
-    between = np.ones(found.shape, bool)
-    between[:half, :width] = between[half:, width:] = False
-    return float(np.linalg.norm((found - true)[between]) / np.linalg.norm(true[between]))

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterflow.experiments import drawing, reporting
-from counterflow.experiments.drawing import Drawing, Panel
+from counterflow.experiments import figures as drawing, page
+from counterflow.experiments.figures import Drawing, Panel
 from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Outcomes, Task, Verdict
 
 CLAIMS = tuple(
@@ -46,15 +46,15 @@ EXPERIMENT = Experiment(
 
 
 @pytest.fixture(scope="module")
-def chapters() -> list[reporting.Chapter]:
+def chapters() -> list[page.Chapter]:
     outcomes = [Outcome(Task("fake", {"seed": k}), {}, 1.25) for k in range(2)]
-    return [reporting.chapter(EXPERIMENT, outcomes)]
+    return [page.chapter(EXPERIMENT, outcomes)]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, chapters: list[reporting.Chapter]) -> Path:
+def written(tmp_path_factory: pytest.TempPathFactory, chapters: list[page.Chapter]) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    reporting.write(chapters, folder, quick=True)
+    page.write(chapters, folder, quick=True)
     return folder
 
 
@@ -95,7 +95,7 @@ def test_the_page_needs_nothing_else_and_has_no_markup_of_the_data(written: Path
 
 
 def test_figures_are_there_in_three_formats_and_do_not_change(
-    written: Path, chapters: list[reporting.Chapter], tmp_path: Path
+    written: Path, chapters: list[page.Chapter], tmp_path: Path
 ) -> None:
     names = {path.name for path in (written / "figures").iterdir()}
     assert names == {f"{name}.{ending}" for name in ("losses", "alone") for ending in ("svg", "pdf", "png")}
@@ -152,21 +152,21 @@ def test_bars_may_stand_beside_one_another() -> None:
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [2.1, 4.2])
 
 
-def test_verdicts_are_counted(written: Path, chapters: list[reporting.Chapter]) -> None:
-    assert reporting.counts(chapters) == dict.fromkeys(VERDICTS, 1)
+def test_verdicts_are_counted(written: Path, chapters: list[page.Chapter]) -> None:
+    assert page.counts(chapters) == dict.fromkeys(VERDICTS, 1)
     for report in ((written / "report.html").read_text(), (written / "report.md").read_text()):
         assert f"Verdicts: {', '.join(f'1 {verdict}' for verdict in VERDICTS)}." in report
 
 
 def test_claims_about_one_fact_count_once() -> None:
-    def chapter(*verdicts: Verdict) -> reporting.Chapter:
+    def chapter(*verdicts: Verdict) -> page.Chapter:
         claims = tuple(Claim(f"{k}", "", "", verdict, "", "one fact") for k, verdict in enumerate(verdicts))
-        return reporting.Chapter(EXPERIMENT, (*claims, Claim("alone", "", "", "agrees", "")), {}, 1, 1.0)
+        return page.Chapter(EXPERIMENT, (*claims, Claim("alone", "", "", "agrees", "")), {}, 1, 1.0)
 
     chapters = [chapter("does not hold", "does not hold"), chapter("does not hold")]
-    found = {verdict: count for verdict, count in reporting.counts(chapters).items() if count}
+    found = {verdict: count for verdict, count in page.counts(chapters).items() if count}
     assert found == {"agrees": 2, "does not hold": 1}
-    text = reporting.markdown(chapters, quick=False)
+    text = page.markdown(chapters, quick=False)
     assert "Verdicts: 2 agrees, 1 does not hold." in text
     assert "counted once if they have the same verdict (one fact: 3 claims), and singly if they differ." in text
     assert "counterflow reproduce fake\n" in text
@@ -175,10 +175,10 @@ def test_claims_about_one_fact_count_once() -> None:
 def test_verdicts_that_differ_are_counted_singly_whatever_the_fact() -> None:
     verdicts: tuple[Verdict, ...] = ("does not hold", "undecided", "undecided")
     claims = tuple(Claim(f"{k}", "", "", verdict, "", "one fact") for k, verdict in enumerate(verdicts))
-    chapters = [reporting.Chapter(EXPERIMENT, claims, {}, 1, 1.0)]
-    found = {verdict: count for verdict, count in reporting.counts(chapters).items() if count}
+    chapters = [page.Chapter(EXPERIMENT, claims, {}, 1, 1.0)]
+    found = {verdict: count for verdict, count in page.counts(chapters).items() if count}
     assert found == {"does not hold": 1, "undecided": 2}
-    assert "same verdict, and singly if they differ (one fact: 3 claims)." in reporting.markdown(chapters, quick=False)
+    assert "same verdict, and singly if they differ (one fact: 3 claims)." in page.markdown(chapters, quick=False)
 
 
 def test_middles_of_runs_are_drawn_as_asked() -> None:

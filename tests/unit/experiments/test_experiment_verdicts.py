@@ -21,7 +21,7 @@ from counterflow.experiments.experiment import (
     Outcome,
     Task,
 )
-from counterflow.experiments.judging import (
+from counterflow.experiments.verdicts import (
     above,
     below,
     beyond_control,

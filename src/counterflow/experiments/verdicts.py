@@ -39,6 +39,20 @@ def mean_and_error(values: Sequence[float] | FloatArray) -> tuple[float, float]:
     return float(array.mean()), error
 
 
+def exponent(sizes: Sequence[int], values: FloatArray) -> tuple[float, float]:
+    """k of values ~ size^k, and its standard error over the runs (rows); NaN if they are too few to have one.
+
+    Examples
+    --------
+    >>> exponent((1, 2, 4), np.array([[3.0, 6.0, 12.0], [1.0, 2.0, 4.0]]))[0].__round__(9)
+    1.0
+    """
+    x = np.log(np.array(sizes, np.float64))
+    x = x - x.mean()
+    slope, error = mean_and_error(np.log(values) @ x / (x @ x))
+    return slope, error if len(values) >= FEWEST else math.nan
+
+
 def geometric(values: Sequence[float] | FloatArray) -> float:
     """The geometric mean of positive numbers.
 
