@@ -54,11 +54,11 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
     first = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
     assert [each["name"] for each in first["experiments"]] == ["validation", "transfer-function"]
     assert [each["tasks"] for each in first["experiments"]] == [2, 2]
-    page = (out / "report.html").read_text()
+    written = (out / "report.html").read_text()
     for each in first["experiments"]:
         assert each["figures"]
         for claim in each["claims"]:
-            assert claim["verdict"] in page
+            assert claim["verdict"] in written
         for name in each["figures"]:
             assert (out / "figures" / f"{name}.pdf").is_file()
     assert len(list((out / "results" / "synthetic").iterdir())) == 2, "one training serves both experiments"

@@ -15,7 +15,7 @@ from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.experiments import figures, folder, runner
+from counterflow.experiments import figures, reproduction, runner
 from counterflow.experiments.experiment import Experiment, Request, Task
 from counterflow.experiments.page import Chapter, counts
 from counterflow.experiments.store import Store
@@ -58,7 +58,7 @@ def reproduce(
             f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
         )
         raise typer.Exit(INTERRUPTED) from None
-    report = folder.assemble(store, wanted, request, found)
+    report = reproduction.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
     chapters = [each for each in report if each.experiment.name in wanted]
     if answer_format is Format.json:

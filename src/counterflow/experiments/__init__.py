@@ -1,8 +1,8 @@
 """The paper's results, made again: one experiment for each of its figures and tables, and for claims without one.
 
 An experiment is an ``Experiment``: tasks (what to compute, each with its seeds), figures, and claims whose verdicts
-are computed from the results. ``runner`` computes tasks and keeps their results in a ``store.Store``; ``folder``
-makes the report of all that is in a folder. Modules are imported when asked for.
+are computed from the results. ``runner`` computes tasks and keeps their results in a ``store.Store``;
+``reproduction`` makes the report of all that is in a folder. Modules are imported when asked for.
 
 Examples
 --------

@@ -122,7 +122,7 @@ def test_poles_zeros_and_spectrum_of_the_true_plant(tiny: Outcome) -> None:
     z = np.exp(0.3j)
     gain = C @ np.linalg.solve(z * np.eye(4) - A, B)
     assert transfer_function.sigma(A, B, C, [0.3])[0, 0] == pytest.approx(np.linalg.norm(gain, 2), rel=LONG)
-    found = transfer_function.estimated(tiny, "default")
+    found = two_units.found_plant(tiny, "default")
     assert transfer_function.response_error(plant, plant, transfer_function.cross) == 0.0
     assert transfer_function.response_error(found, plant, transfer_function.cross) < 0.5
     w = np.linspace(0, np.pi, 100)

@@ -11,7 +11,6 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.experiments import conditions, figures, finding
-from counterflow.experiments.finding import EXPERIMENT
 from counterflow.experiments.effects import coupling_error, effect_error, recorded, responses
 from counterflow.experiments.experiment import (
     B_PERSISTENT,
@@ -25,6 +24,7 @@ from counterflow.experiments.experiment import (
     Request,
     Task,
 )
+from counterflow.experiments.finding import EXPERIMENT
 from counterflow.experiments.methods import METHODS
 
 KEYS = ("B", "A", "effects", "R2", "rounds", "bytes", "seconds", "covered", "covered-effects", "prediction")
@@ -220,16 +220,16 @@ def test_effects_and_couplings_are_different_facts() -> None:
 
 
 def test_both_figures_of_the_methods_have_the_same_markers() -> None:
-    figures = EXPERIMENT.figures(made())
-    assert "local only" in figures["finding-bytes"].caption
-    assert "oracle" in figures["finding-bytes"].caption
-    assert all(f"{word}:" in figures["finding-effects"].caption for word in ("Red", "purple", "blue"))
+    drawings = EXPERIMENT.figures(made())
+    assert "local only" in drawings["finding-bytes"].caption
+    assert "oracle" in drawings["finding-bytes"].caption
+    assert all(f"{word}:" in drawings["finding-effects"].caption for word in ("Red", "purple", "blue"))
     looks = {method: finding._look(method) for method in METHODS if method != "oracle"}
     assert len({(look["color"], look["marker"]) for look in looks.values()}) == len(looks), "no two are alike"
     assert len({look["color"] for look in looks.values()}) == 3
 
     def seen(name: str) -> set[tuple[object, object]]:
-        axes = figures.compose(figures[name]).axes[0]
+        axes = figures.compose(drawings[name]).axes[0]
         return {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() != "None"}
 
     local = (looks["local"]["color"], looks["local"]["marker"])

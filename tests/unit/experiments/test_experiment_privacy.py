@@ -13,7 +13,7 @@ import counterflow as cf
 from counterflow.experiments import audit, privacy
 from counterflow.experiments.effects import coupling_error, recorded
 from counterflow.experiments.experiment import Outcome, Request, Task
-from counterflow.experiments.privacy import NONE, EXPERIMENT
+from counterflow.experiments.privacy import EXPERIMENT, NONE
 from counterflow.methods.published.augmented import AugmentedModel
 from counterflow.methods.sufficient.private import clipped_rows
 from counterflow.privacy.accounting import gaussian_epsilon

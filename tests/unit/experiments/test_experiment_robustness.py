@@ -14,7 +14,7 @@ from counterflow.experiments import faults, figures, robustness
 from counterflow.experiments.effects import effect_error, recorded, responses
 from counterflow.experiments.experiment import Outcome, Request, Task
 from counterflow.experiments.faults import case, fresh
-from counterflow.experiments.robustness import FAULTS, METHODS, EXPERIMENT, TITLES, WEIGHTS, judged, retained
+from counterflow.experiments.robustness import EXPERIMENT, FAULTS, METHODS, TITLES, WEIGHTS, judged, retained
 
 PLANT = cf.random_plant(units=2, rng=0)
 

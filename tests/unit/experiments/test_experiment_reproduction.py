@@ -12,7 +12,7 @@ import pytest
 
 from counterflow import experiments
 from counterflow.errors import StorageError
-from counterflow.experiments import folder, page
+from counterflow.experiments import page, reproduction
 from counterflow.experiments.experiment import Claim, Experiment, Outcome, Request, Task
 from counterflow.experiments.store import Store
 
@@ -49,7 +49,7 @@ def command(folder: Path, *names: str, quick: bool = False, hai: Path | None = N
             outcome = Outcome(task, {"value": float(task["run"])}, 0.1)
             store.save(outcome)
             found[store.key(task)] = outcome
-    return [each.experiment.name for each in folder.assemble(store, asked, request, found)]
+    return [each.experiment.name for each in reproduction.assemble(store, asked, request, found)]
 
 
 def test_a_second_command_extends_the_report_in_the_fixed_order(tmp_path: Path) -> None:
@@ -106,5 +106,5 @@ def test_two_commands_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Choose another place"), folder.alone(tmp_path / "file"):
+    with pytest.raises(StorageError, match="Choose another place"), reproduction.alone(tmp_path / "file"):
         pass
