@@ -184,8 +184,7 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
         "O(M(P+U)) per round: T is not in it",
         f"T^({_shown(rows)})",
         bounded(rows, 0.0),
-        f"Rule: the exponent is at most 0 {ABOUT}. Every round sends every row again: the formula is that of "
-        "one row.",
+        f"Rule: the exponent is at most 0 {ABOUT}. Every round sends every row again: the formula is that of one row.",
     )
     for who, axis, most, formula, remark in (
         *(

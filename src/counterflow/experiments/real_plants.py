@@ -306,9 +306,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             for k, n in enumerate(units)
         ]
         shifts = [band(x, outcome.array(f"delta_d/{n}"), n, k) for k, n in enumerate(units)]
-        server, D = (
-            [band(x, outcome.array(key), "server", 6, line=0)] for key in ("server_loss", "disentanglement")
-        )
+        server, D = ([band(x, outcome.array(key), "server", 6, line=0)] for key in ("server_loss", "disentanglement"))
         panels = (
             over_rounds(f"{label}: server loss", server, SERVER_LOSS),
             over_rounds(f"{label}: $\\mathcal{{D}}$", D, DISENTANGLEMENT),
