@@ -11,13 +11,13 @@ from counterflow.experiments.effects import recorded
 from counterflow.experiments.experiment import (
     SHORT_OF_ORACLE,
     Claim,
-    Experiment,
     Outcome,
     Outcomes,
     Request,
     Task,
     Value,
     by_setting,
+    described,
     grid,
     stacked,
     where,
@@ -335,22 +335,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="convergence",
-    title="Convergence to a centralized oracle",
-    paper="Section 8 'Convergence to an Oracle'; Lemma 7.2 and Theorem 7.3 are its appendix's names (no figure given)",
-    question="Do federated predictions come to those of a Kalman filter that sees everything?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    choices=(
-        "random_plant(outputs=2, rng=0), two units; 20 recordings of each length (6 in a quick run); white inputs of "
-        "mean 0, as the theorem assumes, and of mean 1.",
-        "Stationary points of the penalty method, by the conjugate solver, for xi from 0.1 to 10^6.",
-        "The oracle is the one of the paper's text: a centralized Kalman filter with the true A and B. (The proof "
-        "compares with another, the best linear predictor from one unit's own rows and all inputs.)",
-        "Expectations are means over the rows of a recording; standard errors are over recordings.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("convergence", _tasks, _compute, _figures, _claims, text=_text)

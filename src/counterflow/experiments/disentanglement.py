@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from counterflow.experiments import two_units
-from counterflow.experiments.effects import BASIS, coupling_error
+from counterflow.experiments.effects import coupling_error
 from counterflow.experiments.experiment import (
     B_WHITE,
     Claim,
-    Experiment,
     Outcomes,
     Request,
     Task,
     Value,
+    described,
     stacked,
     where,
 )
@@ -195,19 +195,4 @@ def _text(_: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="disentanglement",
-    title="Disentanglement at the server and at both clients",
-    paper="Section 9.1 'Disentanglement', figure of D and delta_d",
-    question="Do D and delta_d fall, and are inputs then told from states?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    choices=(
-        *two_units.CHOICES,
-        BASIS,
-        "The dependence on xi is that of the stationary point, reached by the conjugate solver on the same recordings.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("disentanglement", _tasks, _compute, _figures, _claims, text=_text)

@@ -11,7 +11,6 @@ from counterflow.arrays import FloatArray
 from counterflow.experiments import conditions
 from counterflow.experiments.conditions import CONDITIONS, WEIGHTS
 from counterflow.experiments.effects import (
-    BASIS,
     HORIZON,
     Responses,
     between,
@@ -28,12 +27,12 @@ from counterflow.experiments.experiment import (
     EFFECTS_WHITE,
     SHORT_OF_ORACLE,
     Claim,
-    Experiment,
     Outcomes,
     Request,
     Table,
     Task,
     Value,
+    described,
     grid,
     stacked,
     where,
@@ -390,31 +389,16 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="finding",
-    title="Counterfactual error of every method",
-    paper="Abstract, sections 1 and 6: counterfactual reasoning (no figure or number given)",
-    question="If unit n had acted differently, how wrong is each method about unit m?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
+EXPERIMENT = described(
+    "finding",
+    _tasks,
+    _compute,
+    _figures,
+    _claims,
     tables=_tables,
+    text=_text,
     choices=(
-        "Plants: random_plant(units=2 or 4, rng=0..9), P = U = 2 and D = 8 at each unit, all units acting on all, "
-        "T = 2000; inputs white N(0, 1) as in the paper, or AR(0.9) of variance 1. All methods get the same rows and "
-        "the same true local blocks.",
-        "Published variants: penalty at its stationary point (xi = 10 and 0.1), penalty by gradient steps, augmented "
-        "Lagrangian (rho = 20) and hybrid (a fifth of the rounds Lagrangian) by 2000 rounds (200 in a quick run) of "
-        "steps derived from the data.",
-        "Granger causality: least squares of all units' refined states on their own and others' refined states and "
-        "inputs of the row before, and a constant, all blocks free.",
-        "Effects: one input of one unit raised by 1 and held; 20 rows; all outputs of all other units; each method's "
-        "own A and B, and the true C.",
-        BASIS,
         f"Conditions: {len(CONDITIONS)} of them, T = 5000, two units, xi from {WEIGHTS[0]:g} to {WEIGHTS[-1]:g}, "
         "penalty method at its stationary point, beside the default method.",
-        "Seconds are measured, and differ from run to run; all else is the same in every run.",
     ),
-    text=_text,
 )

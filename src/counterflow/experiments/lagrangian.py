@@ -12,7 +12,6 @@ from counterflow.errors import CounterflowError
 from counterflow.experiments import two_units
 from counterflow.experiments.experiment import (
     Claim,
-    Experiment,
     Outcome,
     Outcomes,
     Request,
@@ -20,6 +19,7 @@ from counterflow.experiments.experiment import (
     Task,
     Value,
     Verdict,
+    described,
     stacked,
     where,
 )
@@ -374,26 +374,20 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="lagrangian",
-    title="Penalty method against augmented Lagrangian, and the hybrid",
-    paper="Appendix 'Augmented Lagrangian with IMEX', figure comparing PM and AL",
-    question="Does the augmented Lagrangian disentangle better, at which price, and is the hybrid better than both?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
+EXPERIMENT = described(
+    "lagrangian",
+    _tasks,
+    _compute,
+    _figures,
+    _claims,
     revision=2,
+    text=_text,
+    tables=_tables,
     choices=(
-        *two_units.CHOICES,
-        "rho = 2 xi, so that AL and PM weigh |D|² alike. The IMEX step, which the paper does not write out, is "
-        "derived in docs/theory/paper.md.",
         f"The hybrid switches to PM after {two_units.SETTINGS['warm_rounds']} rounds of AL, in quick and full runs "
         "alike, while AL still oscillates: the paper's reason for the switch. Our first choice, a tenth of the rounds "
         "(150), came after the oscillations had ended, and the descent was not smoother; the table shows other rounds.",
         f"'Tuned' step sizes are one number for all six, the power of two that brings L_s lowest in {TUNED_ROUNDS} "
         f"rounds at xi = {TUNED_AT:g}.",
     ),
-    text=_text,
-    tables=_tables,
 )

@@ -13,13 +13,13 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.experiments.experiment import (
     Claim,
-    Experiment,
     Outcomes,
     Request,
     Task,
     Value,
     Verdict,
     by_setting,
+    described,
     grid,
     where,
 )
@@ -294,21 +294,4 @@ def _text(_: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="overhead",
-    title="Communication and computation",
-    paper="Section 5.4 'Overhead' (orders of growth, no measurement given)",
-    question="Do bytes and seconds of a round grow as the paper says?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    choices=(
-        "One size varies at a time around M = 4, P_m = U_m = 2, D_m = 8, T = 1000; 8 plants, in a quick run, too; "
-        "exponents by least squares of logarithms, standard errors over the plants.",
-        "The published messages and gradient steps as between machines, on all rows (not the shortcut of one process); "
-        "bytes of the encoded messages. Medians over rounds 3 to 11 of 12.",
-        "Seconds are processor time of one core of the machine at hand, and differ a little from run to run.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("overhead", _tasks, _compute, _figures, _claims, text=_text)

@@ -14,11 +14,11 @@ from counterflow.experiments.effects import between, coupling_error, effect_erro
 from counterflow.experiments.experiment import (
     B_PERSISTENT,
     Claim,
-    Experiment,
     Outcomes,
     Request,
     Task,
     Value,
+    described,
     grid,
     stacked,
     where,
@@ -274,28 +274,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="privacy",
-    title="Convergence and accuracy under differential privacy",
-    paper="Section 1, contributions, and appendix A (no figure given)",
-    question="What is left of convergence and accuracy at a given ε?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    revision=2,
-    choices=(
-        "random_plant(rng=0..7) of two units, P = U = 2, D = 8; T = 10,000 (4,000 in a quick run); AR(0.9) inputs, "
-        "because with white ones the published method finds no B_mn even without noise.",
-        "ε and δ = 10^-6 are those of all that leaves a unit; one measurement is protected. As published: penalty "
-        "method, xi = 10, 10 rounds of gradient steps, the budget split evenly over rounds, messages and gradients, "
-        "noise by the paper's formulas, with its constants computed from the actual estimators.",
-        "Verdicts are those at the middle ε (10; 30 in a quick run). The paper gives neither ε nor rounds, xi and T of "
-        "private trainings; with fewer rounds there is more of the budget for each.",
-        "Rigorous: the default method on one clipped, noised release.",
-        "The audit: T = 500, one measurement in the middle at one end of its range, or at the other, in the direction "
-        "that moves the estimated states most; the unit followed through the same answers of the server.",
-        "Noise is seeded, to be the same in every run; a real release would not be.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("privacy", _tasks, _compute, _figures, _claims, revision=2, text=_text)

@@ -13,7 +13,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
-from counterflow.experiments.experiment import Claim, Experiment, Outcome, Outcomes, Request, Task, Value, Verdict
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict, described
 from counterflow.experiments.figures import (
     BAND,
     DISENTANGLEMENT,
@@ -351,27 +351,4 @@ def _options(outcomes: Outcomes) -> tuple[str, ...]:
     return tuple(found)
 
 
-EXPERIMENT = Experiment(
-    name="real-plants",
-    title="HAI and SWaT (stand-ins, unless you give your own files)",
-    paper="Section 9.2 and appendix 'Real-world Datasets', figures of HAI and SWaT",
-    question="Do losses, disentanglement and δd behave on industrial data as on synthetic ones?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    revision=2,
-    choices=(
-        "The data sets are not part of this project: --hai DIR and --swat FILE read yours. Without them the numbers "
-        "are those of generated stand-ins, and every title, caption and claim says so.",
-        "Preparation as the paper's, by the presets of `counterflow data hai` and `data swat`, z-scored; the longest "
-        "stretch without a missing measurement of the first 30,000 rows (stand-ins: 10,000; quick: 2,000). The paper "
-        "does not say how many rows of HAI it took.",
-        "Local models by the paper's route: one model by subspace identification of POOLED raw data, its states "
-        "divided among units by the energy of the columns of C, then A, B, Q, R by least squares.",
-        "xi = 10, derived step sizes, 1000 rounds (300 in a quick run), 10 random initial points for HAI and one for "
-        "SWaT, as in the paper.",
-    ),
-    text=_text,
-    options=_options,
-)
+EXPERIMENT = described("real-plants", _tasks, _compute, _figures, _claims, revision=2, text=_text, options=_options)

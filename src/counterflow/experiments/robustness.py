@@ -10,13 +10,13 @@ from counterflow.arrays import FloatArray
 from counterflow.experiments.effects import effect_error, responses
 from counterflow.experiments.experiment import (
     Claim,
-    Experiment,
     Outcomes,
     Request,
     Task,
     Value,
     Verdict,
     by_setting,
+    described,
     grid,
     where,
 )
@@ -266,27 +266,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="robustness",
-    title="Robustness",
-    paper="Section 1, contributions: 'further demonstrate robustness' (no figure given)",
-    question="How much worse do predictions and answers get when something is wrong?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    choices=(
-        "random_plant(rng=0..9) of two units (three for the one that drops out), T = 2000, AR(0.9) inputs unless their "
-        "colour varies: with white ones the published method finds no B_mn even when nothing is wrong.",
-        "Wrong local blocks: A_mm and B_mm plus a random matrix of a relative size. Wrong noise levels: Q_m times a "
-        "factor, which is also a wrong ratio to R_m.",
-        "Missing rows: at random, at each unit for itself. The published method takes none, so that it gets them "
-        "interpolated; a unit that drops out: it gets the rows before.",
-        "Saturating states: h[t] = tanh(κ (A h[t-1] + B u[t-1])) / κ + w. True effects are mean differences of 400 "
-        "pairs of worlds with the same noise.",
-        "Prediction: one step, on a new recording of the same plant with the same fault, but without missing rows, at "
-        "xi = 0.1 and 10; with a unit that drops out, of the other two. Half of the gain as a limit is our choice.",
-        "Effects: one input of one unit raised by 1 and held for 20 rows, all outputs of the others.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("robustness", _tasks, _compute, _figures, _claims, text=_text)

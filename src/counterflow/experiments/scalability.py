@@ -12,7 +12,6 @@ from counterflow.arrays import FloatArray
 from counterflow.experiments.effects import between
 from counterflow.experiments.experiment import (
     Claim,
-    Experiment,
     Outcomes,
     Request,
     Table,
@@ -20,6 +19,7 @@ from counterflow.experiments.experiment import (
     Value,
     Verdict,
     by_setting,
+    described,
     grid,
     where,
 )
@@ -253,26 +253,4 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     return {"scalability": Drawing(caption, panels)}
 
 
-EXPERIMENT = Experiment(
-    name="scalability",
-    title="Scalability in the number of outputs and of units",
-    paper="Appendix 'Scalability', tables of L_s and D for D_m and for M",
-    question="How do server loss and disentanglement grow with D_m and with M?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    revision=2,
-    choices=(
-        "The paper does not give its systems. Ours: random_plant(units=M, outputs=D_m, rng=0..9) with P_m = U_m = 2, "
-        "all units acting on all, local poles of modulus 0.5 to 0.9, process noise of variance 0.1, measurement noise "
-        "of variance 1, white inputs, T = 2000. Seeds of run k: k of the plant, "
-        "3000 + k of the recording.",
-        "xi = 250 for the table of D_m and 50 for that of M: at a stationary point L_s / D = 1 + xi, and this is what "
-        "the paper's own tables have. Beside it stands xi = 10, that of the other experiments.",
-        "The values are those of the stationary point, reached by the conjugate solver; the paper's after a number of "
-        "gradient steps that it does not give.",
-    ),
-    text=_text,
-    tables=_tables,
-)
+EXPERIMENT = described("scalability", _tasks, _compute, _figures, _claims, revision=2, text=_text, tables=_tables)

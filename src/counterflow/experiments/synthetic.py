@@ -10,12 +10,12 @@ from counterflow.experiments import two_units
 from counterflow.experiments.effects import without_couplings
 from counterflow.experiments.experiment import (
     Claim,
-    Experiment,
     Outcome,
     Outcomes,
     Request,
     Task,
     Value,
+    described,
     stacked,
     where,
 )
@@ -132,16 +132,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="synthetic",
-    title="Training on a synthetic plant of two units",
-    paper="Section 9.1 'Training', figure of the global and client losses",
-    question="Do the losses fall, and does the augmented client end below the proprietary one?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    judge=_claims,
-    revision=2,
-    choices=two_units.CHOICES,
-    text=_text,
-)
+EXPERIMENT = described("synthetic", _tasks, _compute, _figures, _claims, revision=2, text=_text)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.experiments import two_units
 from counterflow.experiments.effects import without_couplings
-from counterflow.experiments.experiment import EFFECTS_WHITE, Claim, Experiment, Outcomes
+from counterflow.experiments.experiment import EFFECTS_WHITE, Claim, Outcomes, described
 from counterflow.experiments.figures import COLOURS, INK, MARKERS, Curve, Drawing, Panel, band
 from counterflow.experiments.two_units import UNITS, found_plant, plant_of
 from counterflow.experiments.verdicts import (
@@ -268,20 +268,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="transfer-function",
-    title="Transfer function: poles, zeros, singular values",
-    paper="Section 9.1 'Transfer Function' and appendix, figure of transfer function characteristics",
-    question="Does the estimated system have the true one's transfer function?",
-    tasks=two_units.runs,
-    compute=two_units.compute,
-    figures=_figures,
-    judge=_claims,
-    choices=(
-        *two_units.CHOICES,
-        "The paper does not say whose zeros it shows: with as many inputs as states and outputs the system has no "
-        "finite ones. Ours are those of each channel from an input of unit 1 to an output of unit 2.",
-        "Beside the published method stands the default one of counterflow.fit, on the same recordings.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("transfer-function", two_units.runs, two_units.compute, _figures, _claims, text=_text)

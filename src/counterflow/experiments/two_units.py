@@ -25,20 +25,6 @@ POINTS = 160  # rounds of a training that are kept, evenly spaced on a logarithm
 SETTINGS: dict[str, Any] = {"plant": 0, "steps": 2000, "xi": 10.0, "rho": 20.0, "rounds": 1500, "warm_rounds": 20}
 QUICK: dict[str, Any] = {**SETTINGS, "rounds": 500}
 REPETITIONS, QUICK_REPETITIONS = 10, 4
-CHOICES = (
-    "The plant is random_plant(outputs=2, rng=0) with A_12 set to zero: P = U = D = 2 at each of two units as in the "
-    "paper, A_21, B_12 and B_21 not zero, local poles of modulus 0.5 to 0.9, process noise of variance 0.1, "
-    "measurement noise of variance 1. The paper gives no matrices, no noise levels and says nothing of B_12.",
-    "rng = 0 is the first seed from 0 on whose poles all have a real part of at least 0.2. It was chosen after rng = 1 "
-    "had been tried, where poles near -0.75 make the mean shift of the validation hardly visible; there the augmented "
-    "clients gained more (2.6 and 4.1 % instead of 0.7 and 1.6 %). All of experiments 1 to 5 rest on this one plant.",
-    "T = 2000 rows, inputs N(0, 1) as in the paper. Each of the 10 Monte-Carlo runs has its own recording and its own "
-    "initial parameters, N(0, 1) each; the paper says that initial values are drawn, and is silent about the data.",
-    "xi = 10, between the 0.1 to 1 that predict best and the 50 to 250 that the paper's tables of scalability imply. "
-    "Step sizes are derived from the data, not tuned; 1500 rounds of gradient steps (500 in a quick run), "
-    "after which the parameters do not move any more.",
-    "Seeds of run k = 0..9: 1000 + k of the recording, k of the initial parameters, 2000 + k of the new data.",
-)
 
 
 def plant_of(seed: int) -> Plant:

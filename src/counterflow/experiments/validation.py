@@ -12,9 +12,9 @@ from counterflow.experiments.experiment import (
     NEW_DATA,
     SHORT_OF_ORACLE,
     Claim,
-    Experiment,
     Outcome,
     Outcomes,
+    described,
     stacked,
 )
 from counterflow.experiments.figures import COLOURS, LINES, Drawing, Panel, band, level, moment
@@ -181,21 +181,16 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="validation",
-    title="Validation on new data with a mean shift",
-    paper="Section 9.1 'Validation', figure of prediction errors on the validation data",
-    question="Do augmented client and server predict new data better than the proprietary client, and do they suffer "
-    "less when the inputs' mean jumps?",
-    tasks=two_units.runs,
-    compute=two_units.compute,
-    figures=_figures,
-    judge=_claims,
+EXPERIMENT = described(
+    "validation",
+    two_units.runs,
+    two_units.compute,
+    _figures,
+    _claims,
+    text=_text,
     choices=(
-        *two_units.CHOICES,
         f"The new data have as many rows as the training. Their inputs' mean is 0, and {SHIFT:g} from the middle on; "
         "their standard deviation rises linearly from 0.5 to 1.5. The paper says only that there is a mean shift and "
         "that the data are non-stationary.",
     ),
-    text=_text,
 )
