@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -278,7 +279,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         ]
         ours = by_length(outcomes, mean, "sufficient/left")
         right = by_length(outcomes, mean, "right", WEIGHTS[-1])
-        look = {"color": INK, "marker": "x", "linestyle": (0, (1, 1.2))}
+        look: dict[str, Any] = {"color": INK, "marker": "x", "linestyle": (0, (1, 1.2))}
         return [
             *curves,
             points(lengths, ours, "sufficient messages", 0, dodge=1.14),

@@ -160,7 +160,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         # as points without any, because a legend has lines first and points later
         ends, look = (WEIGHTS[0], WEIGHTS[-1]), {"linewidth": 1.0, "linestyle": LINES[k], "marker": ""}
         label = f"$\\hat{{{letter}}}_{{mn}}$, default"
-        errors.append(points(ends, [[default] * 2], label, color=COLOURS[k + 3], **look))
+        errors.append(points(ends, np.full((1, 2), default), label, color=COLOURS[k + 3], **look))
     xi, some = "penalty weight $\\xi$", WEIGHTS[::2]
     total = points(WEIGHTS, stacked(sweep, "disentanglement"), "server")
     return {

@@ -78,7 +78,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-Curve = Callable[["Axes"], None]  # draws on axes; what it labels goes to the figure's legend
+Curve = Callable[["Axes"], object]  # draws on axes; what it labels goes to the figure's legend
 Scale = bool | Sequence[float]  # of an axis: linear, logarithmic, or logarithmic with these ticks
 Range = tuple[float | None, float | None]  # of an axis: None where the data decide
 

@@ -163,7 +163,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     }
     # what the penalty method minimizes, at the end: L_s + Σ L_m,a
     lasts = ("server_loss", *(f"client_loss/{n}" for n in UNITS))
-    objective = {m: sum(stacked(found, key)[:, -1] for key in lasts) for m, found in runs.items()}
+    objective = {m: np.sum([stacked(found, key)[:, -1] for key in lasts], axis=0) for m, found in runs.items()}
     gain = {m: 1 - float(np.mean(found)) for m, found in loss.items()}
     kept = f"{100 * gain['lagrangian'] / gain['penalty']:.2g} %" if gain["penalty"] > 0 else "nothing"
     apart = float(np.max(np.abs(objective["hybrid"] / objective["penalty"] - 1)))

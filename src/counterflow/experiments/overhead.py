@@ -252,7 +252,7 @@ def _orders(letter: str, sums: float, one: float) -> str:
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    curves = {
+    curves: Mapping[str, Sequence[tuple[str, float, str, int]]] = {
         "MB, all units, both ways": (
             ("bytes", 1e-6, "published, one round", 1),
             ("sufficient/bytes", 1e-6, "sufficient messages, all", 0),
@@ -266,7 +266,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         [
             Panel(
                 words[axis].split()[0].capitalize(),
-                [points(sizes, scale * by_size(outcomes, axis, key), *look) for key, scale, *look in shown],
+                [points(sizes, scale * by_size(outcomes, axis, key), label, k) for key, scale, label, k in shown],
                 f"{words[axis]}, ${letter}$",
                 y,
                 log_x=sizes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -241,7 +242,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
                 points(sizes, loose, f"ours, ξ = {XI:g}", 4, "geometric mean", 1.05),
             ]
             if paper is not None:
-                look = {"color": INK, "linestyle": (0, (1, 1.2)), "marker": "x"}
+                look: dict[str, Any] = {"color": INK, "linestyle": (0, (1, 1.2)), "marker": "x"}
                 curves.append(points(sizes, [np.array(paper)], "the paper's table", **look))
             x = "outputs of a unit, $D_m$" if table == "D_m" else "number of units, $M$"
             panels.append(Panel(title, curves, x, y, log_x=sizes, log_y=True))

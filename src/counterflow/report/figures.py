@@ -74,7 +74,8 @@ class Curve:
     @classmethod
     def of(cls, answer: Any, index: int, colour: str = SERIES[0], from_zero: bool = True) -> Curve:
         """One channel of an answer with ``mean``, ``lower`` and ``upper``; at the moment of a change it is zero."""
-        series = [None if rows is None else rows[:, index] for rows in (answer.mean, answer.lower, answer.upper)]
+        rows = (answer.mean, answer.lower, answer.upper)
+        series: list[Any] = [None if each is None else each[:, index] for each in rows]
         if from_zero:
             series = [None if values is None else _from_zero(values) for values in series]
         mean, lower, upper = series

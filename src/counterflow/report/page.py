@@ -179,7 +179,7 @@ def _remedy(told: Remedy, prefix: str) -> Question:
         channel = told.unit.outputs[told.unit.output_names.index(name)]
         drawings.append((f"Change of {_named(channel)}", wide, narrow))
     changes = [(plain(cause), name, change) for cause, name, change in told.changes()]
-    tables = [
+    tables: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = [
         (("unit", "input", "change, held"), changes),
         (("output", "wanted", "expected", "interval"), told.reached()),
     ]
