@@ -16,20 +16,11 @@ from counterflow.experiments.effects import (
     responses,
     without_couplings,
 )
-from counterflow.experiments.experiment import (
-    NEW_DATA,
-    Claim,
-    Outcomes,
-    Request,
-    Table,
-    Task,
-    Value,
-    grid,
-    stacked,
-    where,
-)
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value
 from counterflow.experiments.figures import Drawing, Panel, level, points
-from counterflow.experiments.verdicts import MOST_RULE, both, mostly, rarely
+from counterflow.experiments.selection import grid, stacked, where
+from counterflow.experiments.verdicts import both, mostly, rarely
+from counterflow.experiments.wording import MOST_RULE, NEW_DATA
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant
 

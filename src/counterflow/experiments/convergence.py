@@ -8,24 +8,12 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.experiments.captions import BARS, DODGED
 from counterflow.experiments.effects import recorded
-from counterflow.experiments.experiment import (
-    SHORT_OF_ORACLE,
-    Claim,
-    Outcome,
-    Outcomes,
-    Request,
-    Task,
-    Value,
-    by_setting,
-    described,
-    grid,
-    stacked,
-    where,
-)
-from counterflow.experiments.figures import BARS, DODGED, INK, Curve, Drawing, Panel, level, points
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, described
+from counterflow.experiments.figures import INK, Curve, Drawing, Panel, level, points
+from counterflow.experiments.selection import by_setting, grid, stacked, where
 from counterflow.experiments.verdicts import (
-    ABOVE_RULE,
     FEWEST,
     above,
     below,
@@ -34,11 +22,8 @@ from counterflow.experiments.verdicts import (
     estimated_above,
     exponent,
     holds,
-    said,
-    sentences,
-    told,
-    verdict_of,
 )
+from counterflow.experiments.wording import ABOVE_RULE, SHORT_OF_ORACLE, said, sentences, told, verdict_of
 from counterflow.filtering import kalman_filter
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit

@@ -7,35 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from counterflow.experiments import two_units
+from counterflow.experiments.captions import BAND, BARS, DISENTANGLEMENT, RELATIVE_LOSS, SHIFT_LEFT
 from counterflow.experiments.effects import coupling_error
-from counterflow.experiments.experiment import (
-    B_WHITE,
-    Claim,
-    Outcomes,
-    Request,
-    Task,
-    Value,
-    described,
-    stacked,
-    where,
-)
-from counterflow.experiments.figures import (
-    BAND,
-    BARS,
-    COLOURS,
-    DISENTANGLEMENT,
-    LINES,
-    RELATIVE_LOSS,
-    SHIFT_LEFT,
-    Drawing,
-    Panel,
-    band,
-    level,
-    over_rounds,
-    points,
-)
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, described
+from counterflow.experiments.figures import COLOURS, LINES, Drawing, Panel, band, level, over_rounds, points
+from counterflow.experiments.selection import stacked, where
 from counterflow.experiments.two_units import LABELS, UNITS, found_plant, plant_of
-from counterflow.experiments.verdicts import ABOVE_RULE, below, both, said, sentences, told, verdict_of
+from counterflow.experiments.verdicts import below, both
+from counterflow.experiments.wording import ABOVE_RULE, B_WHITE, said, sentences, told, verdict_of
 from counterflow.fits.training import fit
 
 WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -29,11 +28,6 @@ Verdict = Literal[
     "beyond the paper",
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-
-# facts that several experiments come across: one quantity, or one sentence of the paper, each
-B_WHITE, B_PERSISTENT = "error of B_mn, white inputs", "error of B_mn, inputs that persist"
-EFFECTS_WHITE, EFFECTS_PERSISTENT = "effects between units, white inputs", "effects between units, inputs that persist"
-NEW_DATA, SHORT_OF_ORACLE = "prediction of new data against the proprietary client", "short of the oracle"
 
 
 @dataclass(frozen=True)
@@ -124,43 +118,6 @@ class Table:
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-
-
-def grid(experiment: str, axes: Mapping[str, Sequence[Any]], **fixed: Any) -> tuple[Task, ...]:
-    """Tasks with every combination of values of some settings, the last of them varying fastest.
-
-    Examples
-    --------
-    >>> [dict(task.settings) for task in grid("privacy", {"epsilon": (1.0, 3.0)}, run=0)]
-    [{'run': 0, 'epsilon': 1.0}, {'run': 0, 'epsilon': 3.0}]
-    """
-    return tuple(
-        Task(experiment, {**fixed, **dict(zip(axes, values, strict=True))}) for values in product(*axes.values())
-    )
-
-
-def where(outcomes: Outcomes, **settings: Any) -> list[Outcome]:
-    """Those outcomes whose tasks have all these settings; ``...`` stands for any value."""
-    return [
-        outcome
-        for outcome in outcomes
-        if all(
-            key in outcome.task.settings and (value is ... or outcome.task[key] == value)
-            for key, value in settings.items()
-        )
-    ]
-
-
-def stacked(outcomes: Outcomes, key: str) -> FloatArray:
-    """A number or an array of every outcome, one row for each."""
-    return np.stack([outcome.array(key) for outcome in outcomes])
-
-
-def by_setting(outcomes: Outcomes, setting: str, of: str | Callable[[Outcome], float]) -> FloatArray:
-    """A number of every run: one row for each run, one column for each value of a setting, least first."""
-    columns = sorted({outcome.task[setting] for outcome in outcomes})
-    number = (lambda outcome: outcome.number(of)) if isinstance(of, str) else of
-    return np.array([[number(o) for o in where(outcomes, **{setting: column})] for column in columns]).T
 
 
 @dataclass(frozen=True)

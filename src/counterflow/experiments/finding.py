@@ -20,26 +20,22 @@ from counterflow.experiments.effects import (
     recorded,
     responses,
 )
-from counterflow.experiments.experiment import (
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value, described
+from counterflow.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level
+from counterflow.experiments.methods import METHODS, PUBLISHED, Estimate, estimate, refined_states
+from counterflow.experiments.selection import grid, stacked, where
+from counterflow.experiments.verdicts import both, mostly, rarely
+from counterflow.experiments.wording import (
     B_PERSISTENT,
     B_WHITE,
     EFFECTS_PERSISTENT,
     EFFECTS_WHITE,
+    MOST_RULE,
     SHORT_OF_ORACLE,
-    Claim,
-    Outcomes,
-    Request,
-    Table,
-    Task,
-    Value,
-    described,
-    grid,
-    stacked,
-    where,
+    said,
+    sentences,
+    verdict_of,
 )
-from counterflow.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level
-from counterflow.experiments.methods import METHODS, PUBLISHED, Estimate, estimate, refined_states
-from counterflow.experiments.verdicts import MOST_RULE, both, mostly, rarely, said, sentences, verdict_of
 from counterflow.plant import Plant, Recording, random_plant
 
 if TYPE_CHECKING:

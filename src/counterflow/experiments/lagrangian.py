@@ -10,34 +10,13 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
 from counterflow.experiments import two_units
-from counterflow.experiments.experiment import (
-    Claim,
-    Outcome,
-    Outcomes,
-    Request,
-    Table,
-    Task,
-    Value,
-    Verdict,
-    described,
-    stacked,
-    where,
-)
-from counterflow.experiments.figures import (
-    BAND,
-    DISENTANGLEMENT,
-    RELATIVE_LOSS,
-    SERVER_LOSS,
-    SHIFT_LEFT,
-    Drawing,
-    Panel,
-    band,
-    level,
-    over_rounds,
-    points,
-)
+from counterflow.experiments.captions import BAND, DISENTANGLEMENT, RELATIVE_LOSS, SERVER_LOSS, SHIFT_LEFT
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Table, Task, Value, Verdict, described
+from counterflow.experiments.figures import Drawing, Panel, band, level, over_rounds, points
+from counterflow.experiments.selection import stacked, where
 from counterflow.experiments.two_units import LABELS, UNITS, plant_of
-from counterflow.experiments.verdicts import ABOVE_RULE, above, below, both, holds, said, sentences, told, verdict_of
+from counterflow.experiments.verdicts import above, below, both, holds
+from counterflow.experiments.wording import ABOVE_RULE, said, sentences, told, verdict_of
 from counterflow.fits.history import History
 from counterflow.fits.training import fit
 

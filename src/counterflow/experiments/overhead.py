@@ -11,20 +11,12 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.experiment import (
-    Claim,
-    Outcomes,
-    Request,
-    Task,
-    Value,
-    Verdict,
-    by_setting,
-    described,
-    grid,
-    where,
-)
-from counterflow.experiments.figures import BARS, Drawing, Panel, points
-from counterflow.experiments.verdicts import estimated_above, exponent, holds, opposite, sentences, verdict_of
+from counterflow.experiments.captions import BARS
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict, described
+from counterflow.experiments.figures import Drawing, Panel, points
+from counterflow.experiments.selection import by_setting, grid, where
+from counterflow.experiments.verdicts import estimated_above, exponent, holds, opposite
+from counterflow.experiments.wording import sentences, verdict_of
 from counterflow.fits.training import fit
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import random_plant

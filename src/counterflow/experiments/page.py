@@ -12,7 +12,8 @@ from counterflow.experiments import figures
 from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Table, Verdict
 from counterflow.experiments.figures import Drawing
 from counterflow.experiments.store import put
-from counterflow.experiments.verdicts import EXPLAINED, counted
+from counterflow.experiments.verdicts import counted
+from counterflow.experiments.wording import EXPLAINED
 from counterflow.report import templates
 
 TITLE = "The paper, reproduced"

@@ -10,31 +10,13 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
 from counterflow.experiments.audit import audited
+from counterflow.experiments.captions import BAND_OF_MEDIANS, BARS_OF_MEDIANS, SERVER_LOSS
 from counterflow.experiments.effects import between, coupling_error, effect_error, recorded, responses
-from counterflow.experiments.experiment import (
-    B_PERSISTENT,
-    Claim,
-    Outcomes,
-    Request,
-    Task,
-    Value,
-    described,
-    grid,
-    stacked,
-    where,
-)
-from counterflow.experiments.figures import (
-    BAND_OF_MEDIANS,
-    BARS_OF_MEDIANS,
-    COLOURS,
-    SERVER_LOSS,
-    Drawing,
-    Panel,
-    band,
-    level,
-    points,
-)
-from counterflow.experiments.verdicts import MOST_RULE, mostly, rarely, said, sentences, verdict_of
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, described
+from counterflow.experiments.figures import COLOURS, Drawing, Panel, band, level, points
+from counterflow.experiments.selection import grid, stacked, where
+from counterflow.experiments.verdicts import mostly, rarely
+from counterflow.experiments.wording import B_PERSISTENT, MOST_RULE, said, sentences, verdict_of
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant

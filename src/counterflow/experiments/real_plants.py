@@ -13,19 +13,12 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
+from counterflow.experiments.captions import BAND, DISENTANGLEMENT, SERVER_LOSS, SHIFT_LEFT
 from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict, described
-from counterflow.experiments.figures import (
-    BAND,
-    DISENTANGLEMENT,
-    SERVER_LOSS,
-    SHIFT_LEFT,
-    Drawing,
-    band,
-    level,
-    over_rounds,
-)
+from counterflow.experiments.figures import Drawing, band, level, over_rounds
 from counterflow.experiments.two_units import kept_rounds
-from counterflow.experiments.verdicts import ABOVE_RULE, below, both, holds, sentences
+from counterflow.experiments.verdicts import below, both, holds
+from counterflow.experiments.wording import ABOVE_RULE, sentences
 from counterflow.fits.training import fit
 from counterflow.identification import pooled_model, stretches
 from counterflow.plant import LocalModel, Recording

@@ -7,22 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.experiments.captions import BARS_OF_MEDIANS, DODGED
 from counterflow.experiments.effects import effect_error, responses
-from counterflow.experiments.experiment import (
-    Claim,
-    Outcomes,
-    Request,
-    Task,
-    Value,
-    Verdict,
-    by_setting,
-    described,
-    grid,
-    where,
-)
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict, described
 from counterflow.experiments.faults import case, fresh
-from counterflow.experiments.figures import BARS_OF_MEDIANS, DODGED, Drawing, Panel, level, points
-from counterflow.experiments.verdicts import MOST_RULE, both, mostly, rarely, said, sentences, verdict_of
+from counterflow.experiments.figures import Drawing, Panel, level, points
+from counterflow.experiments.selection import by_setting, grid, where
+from counterflow.experiments.verdicts import both, mostly, rarely
+from counterflow.experiments.wording import MOST_RULE, said, sentences, verdict_of
 from counterflow.fits.training import fit
 
 # fault: levels, the level that is none, and the axis's label

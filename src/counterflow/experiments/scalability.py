@@ -10,44 +10,14 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.experiments.captions import BARS_OF_GEOMETRIC_MEANS, DISENTANGLEMENT, DODGED, SERVER_LOSS
 from counterflow.experiments.effects import between
-from counterflow.experiments.experiment import (
-    Claim,
-    Outcomes,
-    Request,
-    Table,
-    Task,
-    Value,
-    Verdict,
-    by_setting,
-    described,
-    grid,
-    where,
-)
-from counterflow.experiments.figures import (
-    BARS_OF_GEOMETRIC_MEANS,
-    DISENTANGLEMENT,
-    DODGED,
-    INK,
-    SERVER_LOSS,
-    Curve,
-    Drawing,
-    Panel,
-    points,
-)
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value, Verdict, described
+from counterflow.experiments.figures import INK, Curve, Drawing, Panel, points
 from counterflow.experiments.methods import refined_states
-from counterflow.experiments.verdicts import (
-    ABOVE_RULE,
-    below,
-    both,
-    estimated_above,
-    exponent,
-    geometric,
-    magnitude,
-    said,
-    sentences,
-    verdict_of,
-)
+from counterflow.experiments.selection import by_setting, grid, where
+from counterflow.experiments.verdicts import below, both, estimated_above, exponent, geometric, magnitude
+from counterflow.experiments.wording import ABOVE_RULE, said, sentences, verdict_of
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, Recording, random_plant
 

@@ -7,21 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from counterflow.experiments import two_units
+from counterflow.experiments.captions import BAND, RELATIVE_LOSS, SERVER_LOSS
 from counterflow.experiments.effects import without_couplings
-from counterflow.experiments.experiment import (
-    Claim,
-    Outcome,
-    Outcomes,
-    Request,
-    Task,
-    Value,
-    described,
-    stacked,
-    where,
-)
-from counterflow.experiments.figures import BAND, RELATIVE_LOSS, SERVER_LOSS, Drawing, band, level, over_rounds
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, described
+from counterflow.experiments.figures import Drawing, band, level, over_rounds
+from counterflow.experiments.selection import stacked, where
 from counterflow.experiments.two_units import LABELS, UNITS, plant_of
-from counterflow.experiments.verdicts import ABOVE_RULE, above, below, mean_and_error, said, sentences, told, verdict_of
+from counterflow.experiments.verdicts import above, below, mean_and_error
+from counterflow.experiments.wording import ABOVE_RULE, said, sentences, told, verdict_of
 from counterflow.fits.training import fit
 
 

@@ -11,22 +11,11 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.experiments import two_units
 from counterflow.experiments.effects import without_couplings
-from counterflow.experiments.experiment import EFFECTS_WHITE, Claim, Outcomes, described
+from counterflow.experiments.experiment import Claim, Outcomes, described
 from counterflow.experiments.figures import COLOURS, INK, MARKERS, Curve, Drawing, Panel, band
 from counterflow.experiments.two_units import UNITS, found_plant, plant_of
-from counterflow.experiments.verdicts import (
-    ABOVE_RULE,
-    above,
-    below,
-    beyond_control,
-    both,
-    holds,
-    said,
-    sentences,
-    told,
-    verdict_of,
-    within,
-)
+from counterflow.experiments.verdicts import above, below, beyond_control, both, holds, within
+from counterflow.experiments.wording import ABOVE_RULE, EFFECTS_WHITE, said, sentences, told, verdict_of
 from counterflow.plant import Plant
 from counterflow.plant.transfer import frequency_response, sigma, transmission_zeros
 

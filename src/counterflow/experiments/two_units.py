@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.experiment import Outcome, Request, Task, Value, grid
+from counterflow.experiments.experiment import Outcome, Request, Task, Value
+from counterflow.experiments.selection import grid
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, Recording, excitation, random_plant

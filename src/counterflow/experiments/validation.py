@@ -8,18 +8,12 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.experiments import two_units
-from counterflow.experiments.experiment import (
-    NEW_DATA,
-    SHORT_OF_ORACLE,
-    Claim,
-    Outcome,
-    Outcomes,
-    described,
-    stacked,
-)
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, described
 from counterflow.experiments.figures import COLOURS, LINES, Drawing, Panel, band, level, moment
+from counterflow.experiments.selection import stacked
 from counterflow.experiments.two_units import LABELS, SHIFT, SHIFT_AT, UNITS
-from counterflow.experiments.verdicts import ABOVE_RULE, above, below, both, either, said, sentences, told, verdict_of
+from counterflow.experiments.verdicts import above, below, both, either
+from counterflow.experiments.wording import ABOVE_RULE, NEW_DATA, SHORT_OF_ORACLE, said, sentences, told, verdict_of
 
 MODELS = {
     "proprietary": "proprietary client (PCM)",

@@ -12,20 +12,17 @@ from tolerances import EXACT
 import counterflow as cf
 from counterflow.experiments import conditions, figures, finding
 from counterflow.experiments.effects import coupling_error, effect_error, recorded, responses
-from counterflow.experiments.experiment import (
+from counterflow.experiments.experiment import Claim, Outcome, Request, Task
+from counterflow.experiments.finding import EXPERIMENT
+from counterflow.experiments.methods import METHODS
+from counterflow.experiments.wording import (
     B_PERSISTENT,
     B_WHITE,
     EFFECTS_PERSISTENT,
     EFFECTS_WHITE,
     NEW_DATA,
     SHORT_OF_ORACLE,
-    Claim,
-    Outcome,
-    Request,
-    Task,
 )
-from counterflow.experiments.finding import EXPERIMENT
-from counterflow.experiments.methods import METHODS
 
 KEYS = ("B", "A", "effects", "R2", "rounds", "bytes", "seconds", "covered", "covered-effects", "prediction")
 

@@ -11,16 +11,7 @@ import pytest
 import counterflow as cf
 from counterflow import experiments
 from counterflow.experiments import disentanglement, lagrangian, scalability, two_units
-from counterflow.experiments.experiment import (
-    B_WHITE,
-    EFFECTS_WHITE,
-    NEW_DATA,
-    SHORT_OF_ORACLE,
-    VERDICTS,
-    Claim,
-    Outcome,
-    Task,
-)
+from counterflow.experiments.experiment import VERDICTS, Claim, Outcome, Task
 from counterflow.experiments.verdicts import (
     above,
     below,
@@ -31,9 +22,9 @@ from counterflow.experiments.verdicts import (
     magnitude,
     mostly,
     rarely,
-    said,
     within,
 )
+from counterflow.experiments.wording import B_WHITE, EFFECTS_WHITE, NEW_DATA, SHORT_OF_ORACLE, said
 
 PLANT = two_units.plant_of(0)
 ROUNDS = np.array([1.0, 10.0, 50.0, 100.0])
