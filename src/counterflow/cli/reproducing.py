@@ -15,8 +15,9 @@ from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.experiments import assembling, drawing, reporting, running
+from counterflow.experiments import figures, reproduction, runner
 from counterflow.experiments.experiment import Experiment, Request, Task
+from counterflow.experiments.page import Chapter, counts
 from counterflow.experiments.store import Store
 
 INTERRUPTED = 130
@@ -44,20 +45,20 @@ def reproduce(
     request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
     _check_folder(out)
     _tell_unused(chosen, request)
-    with drawing.styled():  # without matplotlib, say so before hours of work
+    with figures.styled():  # without matplotlib, say so before hours of work
         pass
     wanted = {each.name: each.tasks(request) for each in chosen}
     store = Store(out, quick)
     every = [task for tasks in wanted.values() for task in tasks]
     try:
         with _progress(answer_format) as watch:
-            found = running.run(every, store, jobs, force, watch)
+            found = runner.run(every, store, jobs, force, watch)
     except KeyboardInterrupt:
         typer.echo(
             f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
         )
         raise typer.Exit(INTERRUPTED) from None
-    report = assembling.assemble(store, wanted, request, found)
+    report = reproduction.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
     chapters = [each for each in report if each.experiment.name in wanted]
     if answer_format is Format.json:
@@ -67,7 +68,7 @@ def reproduce(
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
     output.show_text("")
-    told = ", ".join(f"{count} {verdict}" for verdict, count in reporting.counts(chapters).items() if count)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
     output.show_text(f"verdicts: {told}")
     others = [each.experiment.name for each in report if each.experiment.name not in wanted]
     output.show_text(f"  report: {page} (and {text.name}, figures)")
@@ -138,14 +139,14 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
 
 
 def _as_json(
-    chapters: Sequence[reporting.Chapter], report: Sequence[reporting.Chapter], page: Path, text: Path, request: Request
+    chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path, request: Request
 ) -> dict[str, object]:
     return {
         "version": __version__,
         "command": "reproduce",
         "quick": request.quick,
         "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
-        "verdicts": {verdict: count for verdict, count in reporting.counts(chapters).items() if count},
+        "verdicts": {verdict: count for verdict, count in counts(chapters).items() if count},
         "experiments": [
             {
                 "name": each.experiment.name,
