@@ -39,11 +39,11 @@ def console(
     """
     # Command line and console are two ways in, side by side: neither imports the other. This command is the one that
     # starts it, so it finds it by name.
-    serving = import_module("counterflow.console.serving")
-    serving.require()
+    import_module("counterflow.console").require()
+    service = import_module("counterflow.console.service")
 
     def make() -> Any:
         app = import_module("counterflow.console.app")
         return app.create(model, data=data, seats=seat or (), policies=policy or ())
 
-    serving.serve(make, host=host, port=port, token=token, hours=hours, behind=behind, browser=browser)
+    service.serve(make, host=host, port=port, token=token, hours=hours, behind=behind, browser=browser)
