@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError, UnidentifiedError
 from counterflow.estimation.information import positions
 from counterflow.estimation.layout import Layout
@@ -63,7 +64,7 @@ class Server:
     Q: FloatArray
     couplings: Couplings | None
     shared: SharedRecord | None  # the rows that questions about the past refer to
-    caveats: tuple[str, ...] = ()  # of the fit; they travel with every answer
+    caveats: tuple[Caveat, ...] = ()  # of the fit; they travel with every answer
     points: Mapping[str, OperatingPoint] = field(default_factory=dict)  # of the inputs of units fitted from logs
 
     link: str | None = None  # of a stored server: what its units' files refer to
@@ -302,7 +303,7 @@ class Server:
             lines.append(NO_INTERVAL)
         elif self.couplings is not None and part.kind == "forecast" and self.couplings.spread is None:
             lines.append(BAND_WITHOUT_COUPLINGS)
-        lines += self.caveats
+        lines += map(str, self.caveats)
         if part.kind == "attribute" and self.radius > 1 - 1 / self.rows:
             lines.append(SLOW)
         lines += part.notes
