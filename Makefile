@@ -45,7 +45,7 @@ test: $(VENV)/.dev
 QUICK ?= tests/unit/cli tests/unit/plant tests/unit/filtering tests/unit/identification tests/unit/protocol \
   tests/unit/questions tests/unit/sufficient/test_equality.py tests/unit/checks tests/unit/storage tests/unit/data \
   tests/unit/privacy/test_accounting.py tests/unit/privacy/test_ledger.py tests/unit/federation \
-  tests/unit/console/test_console_guard.py tests/unit/console/test_console_api.py tests/e2e/test_privacy_commands.py
+  tests/unit/console/test_console_guard.py tests/e2e/test_privacy_commands.py
 test-quick: $(VENV)/.dev
 	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not slow' $(QUICK)
 

@@ -44,7 +44,8 @@ def check(
     rows = None if recording is None else asking.load_recording(fit, recording)
     found = look(fit, rows, horizon)
     sentence = _sentence(found)
-    told = {**telling.envelope("check", fit, sentence, telling.caveats(fit, list(map(str, fit.caveats)))), **found.to_dict()}
+    notes = telling.caveats(fit, list(map(str, fit.caveats)))
+    told = {**telling.envelope("check", fit, sentence, notes), **found.to_dict()}
     if plot is not None:
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
     output.write_answer(out, force, told, found.to_frame)

@@ -77,9 +77,8 @@ def fit(
 
 def check_place(out: Path, force: bool) -> None:
     """Refuse, before any work is done, a directory that could not be written or holds something else."""
+    output.check_folder(out)
     with blaming(out):
-        if out.exists() and not out.is_dir():
-            raise StorageError(f"--out {str(out)!r} is a file: give a directory.")
         if out.exists() and any(out.iterdir()):
             if not (out / SERVER_FILE).is_file():
                 raise StorageError(f"--out {str(out)!r} is not empty and not a saved fit: choose a new directory.")
@@ -87,7 +86,6 @@ def check_place(out: Path, force: bool) -> None:
                 raise StorageError(
                     f"--out {str(out)!r} holds a saved fit: choose another name, or give --force to replace it."
                 )
-    output.check_new([out / SERVER_FILE], force)
 
 
 def _weights(given: Sequence[str]) -> float | dict[str, float]:
