@@ -22,11 +22,11 @@ from counterflow.federation import QuestionGate
 from counterflow.federation.plant_view import KnownUnits
 from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
-from counterflow.fits.outcome import Status
-from counterflow.fits.privacy import PrivacyReport
 from counterflow.fits.storage_server import Record
 from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.outcome import Status
 from counterflow.methods.part import UnitPart
+from counterflow.methods.privacy import PrivacyReport
 from counterflow.plant import LocalModel, Unit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions import unit_side as questions

@@ -11,7 +11,6 @@ import numpy as np
 
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.fits.checks import check
-from counterflow.fits.privacy import public_digest
 from counterflow.report.content import (
     Answer,
     Clock,
@@ -186,7 +185,7 @@ def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[
 
 
 def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
-    own = recording.digest if fit.privacy is None else public_digest(recording)
+    own = recording.digest if fit.privacy is None else recording.public_digest
     same = fit.provenance.data_digest == own
     out = {
         "Counterflow": fit.provenance.version,
