@@ -65,7 +65,7 @@ def test_the_same_in_every_form() -> None:
     for each in found.of("fail"):
         assert each.title in text
         assert each.remedy in text
-    (sentence,) = [each.text for each in found.caveats() if each.code == "check-whiteness-fail"]
+    (sentence,) = [c.text for c in found.caveats() if c.code == "check-whiteness-fail"]
     assert sentence.startswith("check 'whiteness' fails for boiler and turbine: the model misses dynamics")
     assert "estimate=" in sentence
 

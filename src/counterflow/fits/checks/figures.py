@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.fits.checks import innovations as innovations
-from counterflow.fits.checks import inputs
-from counterflow.fits.checks.verdicts import KINDS, Check, Checks, Verdict
+from counterflow.fits.checks.verdicts import ALONE, KINDS, LARGE_CHANGE, MATERIAL, Check, Checks, Verdict
 from counterflow.questions.plots import COLOURS, canvas
 
 if TYPE_CHECKING:
@@ -110,12 +108,12 @@ def _convergence(pen: _Pen, checks: list[Check]) -> None:
 
 def _excitation(pen: _Pen, checks: list[Check]) -> None:
     """Of inputs; pairs of units with too few rows have no movement to show."""
-    _bars(pen, checks, [check.number for check in checks], inputs.ALONE, "share of its movement that is its own")
+    _bars(pen, checks, [check.number for check in checks], ALONE, "share of its movement that is its own")
     pen.axis.set_xlim(0, 1)
 
 
 def _feedback(pen: _Pen, checks: list[Check]) -> None:
-    _bars(pen, checks, [check.number for check in checks], inputs.MATERIAL, "share of moves that measurements foretell")
+    _bars(pen, checks, [check.number for check in checks], MATERIAL, "share of moves that measurements foretell")
     pen.axis.set_xlim(0, max(0.1, 1.1 * max(check.number for check in checks[:MOST_BARS])))
 
 
@@ -154,7 +152,7 @@ def _size(pen: _Pen, checks: list[Check]) -> None:
 
 def _drift(pen: _Pen, checks: list[Check]) -> None:
     _bars(
-        pen, checks, [check.number for check in checks], innovations.LARGE_CHANGE,
+        pen, checks, [check.number for check in checks], LARGE_CHANGE,
         "change of what acts on it between the halves, relative",
     )  # fmt: skip
     pen.axis.set_xlim(0, max(0.5, 1.1 * max(check.number for check in checks[:MOST_BARS])))

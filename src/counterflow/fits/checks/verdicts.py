@@ -29,6 +29,10 @@ KINDS = {
     "drift": "both halves of the record agree",
     "free run": "predictions beat simpler ones",
 }
+# limits that both a check and its picture know
+ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
+FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
+CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves
 MOST_NAMES = 4  # in a sentence that sums several findings up
 
 
