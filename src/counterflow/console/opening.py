@@ -199,8 +199,9 @@ def _plant(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=tuple(map(str, view.part.caveats))
-    )
+        view.unit, view.server, view.parts, view.plant, view.method, view.measurements,
+        caveats=tuple(map(str, view.part.caveats)),
+    )  # fmt: skip
 
 
 def _coordinator(folder: Path) -> Opened:

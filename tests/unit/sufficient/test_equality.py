@@ -69,6 +69,7 @@ def test_estimates_equal_the_centralized_ones(estimate):
         assert relative(getattr(one.plant, letter), getattr(two.plant, letter)) < EQUAL
 
 
+@pytest.mark.slow
 def test_equality_with_rank_deficient_measurements_and_gaps():
     plant = odd_plant()
     recording = plant.simulate(600, rng=3)
