@@ -264,5 +264,5 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method,
         "the server sees states and nobody's measurements: take a unit's seat", server, record,
-        privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
+        privacy=None if fit is None else fit.privacy, caveats=tuple(map(str, server.caveats)), checked=checked,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import ModelError, OptionError
 from counterflow.estimation.joint import JointOptions
 from counterflow.federation.job import QUESTIONS, Job
@@ -186,7 +187,7 @@ def server_part(result: CoordinatorResult) -> Server:
             B = np.zeros((len(A), sum(map(len, job.inputs.values()))))
         # process noise is not sent; no question that this method answers needs it
         return Server(job.method, _units(job, evidence.states), A, B, np.zeros_like(A), None, None)
-    empty: tuple[str, ...] = ()
+    empty: tuple[Caveat, ...] = ()
     if isinstance(state, SufficientServer):
         assert state.shared is not None
         assert state.found is not None

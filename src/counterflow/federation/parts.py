@@ -23,6 +23,7 @@ from types import MappingProxyType
 import numpy as np
 
 from counterflow._version import __version__
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.federation.durable import write_whole
 from counterflow.federation.job import QUESTIONS, Job
@@ -30,7 +31,7 @@ from counterflow.federation.machines import CoordinatorResult, UnitData, learned
 from counterflow.fits import storage_privacy
 from counterflow.fits.history import Recorder
 from counterflow.fits.outcome import Provenance
-from counterflow.fits.privacy import SIMULATED, clipping_caveats
+from counterflow.fits.privacy import clipping_caveats, simulated_caveat
 from counterflow.fits.storage import load_unit
 from counterflow.fits.storage_server import SERVER_FILE, load_server, server_bytes
 from counterflow.fits.storage_unit import unit_bytes
@@ -76,9 +77,9 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
     job = result.job
     server = replace(server_part(result), link=link_of(job))
     status = status_part(result)
-    told = () if job.privacy is None else _private_sentences(job)
-    if not status.converged and not any("not converged" in text for text in server.caveats):
-        told = (*told, f"the fit is {status.message}")
+    told = () if job.privacy is None else _private_caveats(job)
+    if not status.converged and not any(caveat.code == "not-converged" for caveat in server.caveats):
+        told = (*told, Caveat("not-converged", "", f"the fit is {status.message}"))
     server = replace(server, caveats=(*server.caveats, *told))
     recorder = Recorder(job.units)
     recorder.records = list(result.records)
@@ -96,16 +97,17 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
     return _kept(home, job, SERVER_FILE, content)
 
 
-def _private_sentences(job: Job) -> tuple[str, ...]:
+def _private_caveats(job: Job) -> tuple[Caveat, ...]:
     privacy = job.privacy
     assert privacy is not None
     kind = "" if privacy.accounting == "rigorous" else " as published"
     rows = "one measurement" if privacy.window == 1 else f"any {privacy.window} consecutive measurements"
-    told = (
+    text = (
         f"differentially private{kind} with epsilon {privacy.epsilon:.4g} and delta {privacy.delta:.3g} for {rows} of "
-        "one unit; each unit keeps its own account",
+        "one unit; each unit keeps its own account"
     )
-    return told if privacy.seed is None else (*told, SIMULATED.format(source=privacy.source))
+    told = (Caveat("private", "", text),)
+    return told if privacy.seed is None else (*told, simulated_caveat(privacy.source))
 
 
 def saved_server(home: Path, fit: str) -> tuple[Job, Server]:
@@ -146,7 +148,7 @@ def _digest(own: UnitData) -> str:
     return hashlib.sha256(own.y.tobytes() + own.u.tobytes()).hexdigest()
 
 
-def _own_caveats(job: Job, own: UnitData, state: UnitState, part: UnitPart) -> tuple[str, ...]:
+def _own_caveats(job: Job, own: UnitData, state: UnitState, part: UnitPart) -> tuple[Caveat, ...]:
     if isinstance(state, LogUnit):
         return tuple(logs.reading_caveats(state, own.y, own.u))
     if not isinstance(state, SufficientUnit):

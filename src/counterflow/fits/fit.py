@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
 from counterflow.estimation.online import Predictor
@@ -53,7 +54,7 @@ class Fit:
     traffic: Traffic
     status: Status
     provenance: Provenance
-    caveats: tuple[str, ...] = field(default=())
+    caveats: tuple[Caveat, ...] = field(default=())
     couplings: Couplings | None = field(default=None, repr=False)
     privacy: PrivacyReport | None = field(default=None, repr=False)
 
@@ -221,10 +222,10 @@ class Fit:
         kept = [c for c in found.checks if c.name != "excitation" or not told]
         faint = [c for c in found.checks if c.name == "feedback"]  # of feedback a hint is enough to be told
         said = (
-            *replace(found, checks=tuple(kept)).sentences(),
-            *replace(found, checks=tuple(faint)).sentences("caution"),
+            *replace(found, checks=tuple(kept)).caveats(),
+            *replace(found, checks=tuple(faint)).caveats("caution"),
         )
-        return replace(self, caveats=tuple(dict.fromkeys((*self.caveats, *said))))
+        return replace(self, caveats=distinct((*self.caveats, *said)))
 
     def effect(
         self,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.methods.sufficient.private import PrivateRelease, most_numbers
 from counterflow.plant import LocalModel, Recording
@@ -283,22 +284,28 @@ def report_sufficient(spending: Spending, releases: Mapping[str, PrivateRelease]
     )
 
 
-def private_caveats(report: PrivacyReport, releases: Mapping[str, PrivateRelease]) -> tuple[str, ...]:
+def private_caveats(report: PrivacyReport, releases: Mapping[str, PrivateRelease]) -> tuple[Caveat, ...]:
     """What answers of a private fit should carry along; nothing of it tells of a measurement."""
-    out = [] if report.secure else [SIMULATED.format(source=report.source)]
+    out = [] if report.secure else [simulated_caveat(report.source)]
     for name, made in releases.items():
         out += clipping_caveats(name, made)
     return tuple(out)
 
 
-def clipping_caveats(name: str, made: PrivateRelease) -> list[str]:
+def simulated_caveat(source: object) -> Caveat:
+    """Of noise that did not come from the operating system."""
+    return Caveat("simulated-noise", "", SIMULATED.format(source=source))
+
+
+def clipping_caveats(name: str, made: PrivateRelease) -> list[Caveat]:
     """Of one unit's message: whether many of its rows may have been clipped."""
     if made.may_clip is None or made.may_clip <= CLIPPED:
         return []
-    return [
+    text = (
         f"unit {name!r}: the budget is so small for so few rows that up to {100 * made.may_clip:.0f} % of them "
         "may have been clipped, which biases estimates; more rows, a larger epsilon or a clip of your own help"
-    ]
+    )
+    return [Caveat("clipped-rows", name, text)]
 
 
 def unit_digest(recording: Recording, unit: str) -> str:

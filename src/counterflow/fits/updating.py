@@ -10,7 +10,7 @@ import numpy as np
 
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.online import Memory, remember, update
-from counterflow.estimation.prior import DROWNS
+from counterflow.estimation.prior import DROWNED_CODE
 from counterflow.fits.in_process import Traffic
 from counterflow.fits.outcome import Status
 from counterflow.fits.privacy import (
@@ -51,7 +51,7 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     )  # fmt: skip
     digest = recording.digest if privacy is None else public_digest(recording)
     joined = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
-    caveats = tuple(text for text in fit.caveats if DROWNS not in text)  # they were of the rows before
+    caveats = tuple(caveat for caveat in fit.caveats if caveat.code != DROWNED_CODE)  # they were of the rows before
     return replace(
         fit,
         caveats=caveats,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering import compress
 from counterflow.methods.estimators import Estimator, KalmanEstimator, checked_estimates
@@ -43,7 +44,7 @@ class UnitPart:
     link: str | None = None  # of a stored part: which server's file it belongs to
     rows_digest: str | None = None  # of a private fit: of the rows that it rests on
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
-    caveats: tuple[str, ...] = ()  # what its answers must be read with and the server does not know
+    caveats: tuple[Caveat, ...] = ()  # what its answers must be read with and the server does not know
 
     def departures(self, y: FloatArray) -> FloatArray:
         """Measurements as the model takes them; a unit fitted from logs fills the shortest gaps of its channels."""

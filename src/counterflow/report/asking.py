@@ -158,7 +158,7 @@ def compose(
         whatifs=_of(told, WhatIf),
         units=units,
         trainings=tuple(trainings),
-        notes=tuple(dict.fromkeys([*notes, *assumptions(fit.couplings is not None), *fit.caveats])),
+        notes=tuple(dict.fromkeys([*notes, *assumptions(fit.couplings is not None), *map(str, fit.caveats)])),
         provenance=provenance(fit, recording),
         worlds=_of(told, World),
         shares=_of(told, Shares),

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 import counterflow as cf
+from counterflow.caveats import Caveat
 from counterflow.estimation.identifiability import Doubt
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.online import Memory
@@ -148,7 +149,7 @@ def test_an_oracle_whose_plant_is_in_another_order(tmp_path: Path) -> None:
 
 def test_a_plant_that_differs_from_the_local_models(tmp_path: Path) -> None:
     fit = fitted()
-    changed = replace(fit, plant=fit.plant.replace(Q=0.3 * np.eye(6), C=2 * PLANT.C, R=3 * PLANT.R), caveats=("é", "b"))
+    changed = replace(fit, plant=fit.plant.replace(Q=0.3 * np.eye(6), C=2 * PLANT.C, R=3 * PLANT.R), caveats=(Caveat("first", "", "é"), Caveat("second", "boiler", "b")))
     changed.save(tmp_path / "fit")
     assert_same(changed, cf.load(tmp_path / "fit"))
 

@@ -1,6 +1,6 @@
 """Checks before answers: what in the data or the fit speaks against trusting an answer, with numbers and remedies.
 
-`check` looks at excitation, feedback, stability, whiteness and size of surprises, drift, and free-run prediction;
+`check` looks at excitation, feedback, stability, whiteness and size of innovations, drift, and free-run prediction;
 `free_run` returns the predictions themselves.
 """
 

@@ -1,7 +1,7 @@
-"""What the checks look at: messages, inputs and model of all units, and the surprises that follow from them.
+"""What the checks look at: messages, inputs and model of all units, and the innovations that follow from them.
 
-A surprise is what a row brought that the model, with all units, did not foresee: e[t] = s[t] - C̃ E[h[t] | rows before],
-of covariance S[t] = C̃ X[t] C̃ᵀ + R. If the model is right it is independent of all that came before, inputs included.
+An innovation is what a row brought that the model, with all units, did not foresee: e[t] = s[t] - C̃ E[h[t] | rows
+before], of covariance S[t] = C̃ X[t] C̃ᵀ + R. If the model is right it is independent of all that came before, inputs included.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Material:
 
     @cached_property
     def settled(self) -> int:
-        """First row whose surprise no longer hangs on the guess of the first state."""
+        """First row whose innovation no longer hangs on the guess of the first state."""
         return min(1 + len(self.A), max(1, self.rows // 4))
 
     @cached_property
-    def surprises(self) -> Surprises:
+    def innovations(self) -> Innovations:
         """Of every row from ``settled`` on."""
         e = self.s - self.filtered.predicted @ self.C.T
         own, joint = np.zeros_like(e), np.zeros_like(e)
@@ -102,7 +102,7 @@ class Material:
             S = self.C @ np.array([run.predicted for run in some]) @ self.C.T + self.R
             own[at], joint[at] = self._whitened(e[at], S, np.isfinite(e[at]))
         begin = self.settled
-        return Surprises(self.columns, own[begin:], joint[begin:], self.measured[begin:])
+        return Innovations(self.columns, own[begin:], joint[begin:], self.measured[begin:])
 
     def _whitened(self, e: FloatArray, S: FloatArray, there: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Rows of e with S of all of them (1, r, r) or of each (n, r, r): each unit's by itself, and all together."""
@@ -118,11 +118,11 @@ class Material:
 
 
 @dataclass(frozen=True, eq=False)
-class Surprises:
+class Innovations:
     """Standard normal numbers if the model is right; zero where a unit was not measured.
 
-    ``own``: each unit's surprise whitened by itself, so that its columns belong to it. ``joint``: all of them whitened
-    together, so that columns of different units are independent as well.
+    ``own``: each unit's innovation whitened by itself, so that its columns belong to it. ``joint``: all of them
+    whitened together, so that columns of different units are independent as well.
     """
 
     columns: tuple[slice, ...]
@@ -162,10 +162,10 @@ class Surprises:
 
 @dataclass(frozen=True, eq=False)
 class Correlations:
-    """Of surprises, at lags 0..l: row i of a matrix is the later of the two."""
+    """Of innovations, at lags 0..l: row i of a matrix is the later of the two."""
 
     pairs: FloatArray  # (l+1, M, M) rows in which both units were measured
-    own: FloatArray  # (l+1, r, r) of each unit's own surprise with the joint ones before
+    own: FloatArray  # (l+1, r, r) of each unit's own innovation with the joint ones before
     joint: FloatArray  # (l+1, r, r) of the joint ones with themselves
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.estimation.joint import JointOptions
 from counterflow.fits import in_process
 from counterflow.fits.fit import Fit
@@ -72,10 +73,11 @@ def log_fit(
     for name in names:
         caveats += reading_caveats(units[name], recording[name].y, recording[name].u)
     if found.at_bound:
-        caveats.append(
+        text = (
             "the estimate rests on the stability bound: the data ask for a system that drifts without end. Answers "
             "over long horizons are not to be trusted; look for an integrator or a drift"
         )
+        caveats.append(Caveat("stability-bound", "", text))
     history = Recorder(names).history(dict.fromkeys(names, 0.0))
     status, plant = status_of(found, chosen), assemble(found, parts, recording.dt)
     fitted = Fit(
@@ -104,36 +106,42 @@ def part_of(state: UnitState) -> UnitPart:
     )
 
 
-def reading_caveats(state: UnitState, y: FloatArray, u: FloatArray) -> list[str]:
+def reading_caveats(state: UnitState, y: FloatArray, u: FloatArray) -> list[Caveat]:
     """What a reader should know of what a unit has made of its log: ``y`` and ``u`` as they were read."""
     assert isinstance(state, LogUnit)
     assert state.reading is not None
-    out = []
+    out: list[Caveat] = []
     unit, space, known = state.description, state.reading.space, state.y
+
+    def add(code: str, text: str) -> None:
+        out.append(Caveat(code, unit.name, f"unit {unit.name!r}: {text}"))
+
     used = rows_and_channels(known)[0]
     closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int((~used).sum())
     if closed or lost:
-        out.append(
-            f"unit {unit.name!r}: {closed} readings missing for up to {client_logs.SHORT} rows were filled in, "
-            f"{lost} rows were left out"
+        add(
+            "gaps-filled",
+            f"{closed} readings missing for up to {client_logs.SHORT} rows were filled in, "
+            f"{lost} rows were left out",
         )
     silent = [unit.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
     if silent:
-        out.append(f"unit {unit.name!r}: nothing can be asked about {', '.join(silent)}: no signal was found there")
+        add("silent-channels", f"nothing can be asked about {', '.join(silent)}: no signal was found there")
     share = 1 - np.diag(state.reading.rest)
     weak = [unit.output_names[k] for k in np.flatnonzero((share < WEAK) & space.W.any(axis=1))]
     if weak:
-        out.append(
-            f"unit {unit.name!r}: {', '.join(weak)} look like noise to it (less than {100 * WEAK:.0f} % of the "
+        add(
+            "weak-channels",
+            f"{', '.join(weak)} look like noise to it (less than {100 * WEAK:.0f} % of the "
             "movement is shared with earlier rows, its inputs or its other channels); effects on them may be missed: "
-            f"rank={len(space.scale)} would send every channel"
+            f"rank={len(space.scale)} would send every channel",
         )
     if space.rank == int(space.W.any(axis=1).sum()):
-        out.append(f"unit {unit.name!r}: {EXACT_NUMBERS}; compression hides only levels and scales here")
+        add("exact-message", f"{EXACT_NUMBERS}; compression hides only levels and scales here")
     return out + _absurd(unit, u, unit.input_names) + _absurd(unit, y, unit.output_names)
 
 
-def _absurd(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -> list[str]:
+def _absurd(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -> list[Caveat]:
     """Readings so far out that they are no readings; one of them can decide a fit."""
     out = []
     for column, channel in zip(values.T, channels, strict=True):
@@ -144,8 +152,9 @@ def _absurd(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -> list[s
         usual = 1.4826 * float(np.median(away))
         if usual > 0 and away.max() > ABSURD * usual:
             row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
-            out.append(
+            text = (
                 f"unit {unit.name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
                 "the usual movement away from its median; if that is no reading, make it missing and fit again"
             )
+            out.append(Caveat("absurd-reading", unit.name, text))
     return out

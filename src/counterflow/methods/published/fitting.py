@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.fits import in_process
 from counterflow.fits.fit import Fit
@@ -211,7 +212,7 @@ def _private_fit(
         traffic,
         Status(False, done.round, record.gradient, text),
         task.provenance,
-        caveats=(DROWNED.format(growth=growth),) if growth > 2 else (),
+        caveats=(Caveat("noise-grew", "", DROWNED.format(growth=growth)),) if growth > 2 else (),
         privacy=report,
     )
 

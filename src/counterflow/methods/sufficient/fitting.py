@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.estimation.identifiability import Labels, diagnose
 from counterflow.estimation.information import affordable
@@ -112,7 +113,7 @@ def judged(
     private: bool = False,
     form: str = "partitioned",
     spread: Uncertainty | None = None,
-) -> tuple[Couplings, tuple[str, ...]]:
+) -> tuple[Couplings, tuple[Caveat, ...]]:
     """What the server knows of an estimate besides its numbers: doubts, uncertainty, and what to say of them.
 
     Parameters
@@ -131,7 +132,7 @@ def judged(
         spread = uncertainty(shared, found, weak_prior(shared, estimate) if private else None)
     spread = spread.with_doubts(doubts) if spread is not None and good else None
     faint = faint_couplings(shared, found) if private and wanted else ()
-    return Couplings(found, shared, spread, doubts, form=form), tuple(map(str, (*doubts, *faint)))
+    return Couplings(found, shared, spread, doubts, form=form), (*(d.caveat for d in doubts), *(f.caveat for f in faint))
 
 
 @contextmanager
@@ -150,19 +151,21 @@ def _releases(asked: Mapping[str, UnitState]) -> dict[str, PrivateRelease]:
     return {n: s.release for n, s in asked.items() if isinstance(s, SufficientUnit) and s.release is not None}
 
 
-def estimate_caveats(found: Estimated) -> tuple[str, ...]:
+def estimate_caveats(found: Estimated) -> tuple[Caveat, ...]:
     """What a reader of any answer should know of how the estimate came out."""
     if found.at_bound:
-        return (
+        text = (
             "the estimate rests on the stability bound: the data ask for a system that is not stable. Answers are not "
-            "to be trusted; check the local models, or look for a drift or an integrator that is missing in them",
+            "to be trusted; check the local models, or look for a drift or an integrator that is missing in them"
         )
+        return (Caveat("stability-bound", "", text),)
     if not found.converged and found.decrement > NEARLY**2:
-        return ("the fit has not converged, so its answers have no interval and may be far off",)
+        text = "the fit has not converged, so its answers have no interval and may be far off"
+        return (Caveat("not-converged", "", text),)
     return ()
 
 
-def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool) -> tuple[str, ...]:
+def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool) -> tuple[Caveat, ...]:
     """What a reader should know of the message that a unit has sent; nothing of it tells of a measurement."""
     out = []
     used, whole = rows_and_channels(y)
@@ -174,12 +177,13 @@ def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool)
         if not whole.all():
             names = [unit.output_names[k] for k in np.flatnonzero(~whole)]
             lost.append(f"channels missing most of the time: {', '.join(names)}")
-        out.append(f"unit {unit.name!r}: left out were {' and '.join(lost)}")
+        out.append(Caveat("rows-left-out", unit.name, f"unit {unit.name!r}: left out were {' and '.join(lost)}"))
     if not private and np.linalg.matrix_rank(model.C) == model.n_outputs:
-        out.append(
+        text = (
             f"unit {unit.name!r}: its message determines its measurements exactly, because it has no more outputs "
             "than states; compression hides nothing here"
         )
+        out.append(Caveat("exact-message", unit.name, text))
     return tuple(out)
 
 
