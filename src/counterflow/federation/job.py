@@ -13,10 +13,9 @@ from typing import Any
 
 from counterflow.errors import CounterflowError, OptionError
 from counterflow.fits.privacy import refuse_method
-from counterflow.fits.storage_server import described_unit
 from counterflow.fits.storage_unit import describe_channel
 from counterflow.methods.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
-from counterflow.plant import Channel, Unit
+from counterflow.plant import Channel, PublicUnit
 from counterflow.privacy import Privacy
 
 FORMAT = 1
@@ -214,10 +213,9 @@ class Job:
         return cls(inputs=inputs, privacy=privacy, **plain)
 
 
-def _unit(label: str, name: object, channels: object) -> Unit:
+def _unit(label: str, name: object, channels: object) -> PublicUnit:
     try:
-        known = Unit("unit", 1, channels, ["(none)"]).inputs  # type: ignore[arg-type]
-        return described_unit(name, 1, known)  # type: ignore[arg-type]
+        return PublicUnit(name, channels, 1)  # type: ignore[arg-type]
     except CounterflowError as error:
         raise OptionError(f"{label}: {error}") from error
     except TypeError:

@@ -18,7 +18,6 @@ from counterflow.estimation.joint import JointOptions
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.fits.in_process import Traffic
 from counterflow.fits.outcome import Status
-from counterflow.fits.storage_server import described_unit
 from counterflow.methods.estimators import Estimator, KalmanEstimator
 from counterflow.methods.logs import fitting as logs
 from counterflow.methods.logs.server import LogConfig, LogServer
@@ -32,7 +31,7 @@ from counterflow.methods.published.unit import TrainingUnit
 from counterflow.methods.sufficient import fitting as likelihood
 from counterflow.methods.sufficient.server import SufficientConfig, SufficientServer
 from counterflow.methods.sufficient.unit import SufficientUnit
-from counterflow.plant import LocalModel, OperatingPoint, Unit
+from counterflow.plant import LocalModel, OperatingPoint, PublicUnit, Unit
 from counterflow.privacy import Cost, classical_multiplier
 from counterflow.questions.answering import Server
 
@@ -224,5 +223,5 @@ def status_part(result: CoordinatorResult) -> Status:
     return likelihood.status_of(state.system.found, log_options(job))
 
 
-def _units(job: Job, states: tuple[int, ...]) -> tuple[Unit, ...]:
-    return tuple(described_unit(name, count, job.inputs[name]) for name, count in zip(job.units, states, strict=True))
+def _units(job: Job, states: tuple[int, ...]) -> tuple[PublicUnit, ...]:
+    return tuple(PublicUnit(name, job.inputs[name], count) for name, count in zip(job.units, states, strict=True))

@@ -29,10 +29,9 @@ from counterflow.federation.job import Job
 from counterflow.federation.parts import link_of, questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.turns import pack, unpack
-from counterflow.fits.storage_server import described_unit
-from counterflow.plant import Unit
+from counterflow.plant import PublicUnit
 from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
-from counterflow.questions.answering import Watch
+from counterflow.questions.knowledge import Watch
 
 FOLDER = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer
@@ -170,11 +169,16 @@ class RemoteServer:
             raise OptionError(f"method {self.job.method!r} keeps no record of inputs: fit with method 'sufficient'")
         return self.recorded
 
-    def unit(self, name: str) -> Unit:
+    @property
+    def units(self) -> tuple[PublicUnit, ...]:
+        """All units, as the job describes them."""
+        return tuple(map(self.unit, self.job.units))
+
+    def unit(self, name: str) -> PublicUnit:
         """A unit as the job describes it."""
         if name not in self.job.inputs:
             raise UnknownNameError(f"no unit {name!r:.80}; the units are {', '.join(self.job.units)}")
-        return described_unit(name, 1, self.job.inputs[name])
+        return PublicUnit(name, self.job.inputs[name], 1)
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """Put the question into the box and wait for its answer."""

@@ -20,7 +20,7 @@ from counterflow.fits.in_process import Traffic
 from counterflow.fits.outcome import Provenance, Status
 from counterflow.fits.sealed_file import SealedFile, blaming, check_keys, count, number, read, seal, texts, typed
 from counterflow.fits.storage_unit import channel_of, describe_channel
-from counterflow.plant import Channel, OperatingPoint, Unit
+from counterflow.plant import OperatingPoint, PublicUnit
 from counterflow.plant.units import check_name
 from counterflow.questions.answering import Server
 
@@ -96,7 +96,7 @@ def load_server(directory: str | Path) -> Server:
     ...     found.save(f"{folder}/fit")
     ...     server = cf.load_server(f"{folder}/fit")
     ...     turbine = cf.load_unit(f"{folder}/fit/units/turbine.safetensors")
-    >>> turbine.effect(server, cause="boiler", change={"u1": 1.0}, horizon=3).mean.shape
+    >>> cf.UnitView(turbine, server).effect("boiler", "turbine", {"u1": 1.0}, horizon=3).mean.shape
     (3, 8)
     """
     stored = read(Path(directory) / SERVER_FILE, TITLE, VERSION)
@@ -201,9 +201,9 @@ def link_of(stored: SealedFile) -> str:
     return stored.text("link") or str(stored.described["digest"])
 
 
-def server_units(server: SealedFile) -> tuple[tuple[Unit, ...], dict[str, Counts], tuple[int, int]]:
+def server_units(server: SealedFile) -> tuple[tuple[PublicUnit, ...], dict[str, Counts], tuple[int, int]]:
     """The units as the server knows them; states and inputs of each, and of all."""
-    units: dict[str, Unit] = {}
+    units: dict[str, PublicUnit] = {}
     for entry in typed(server.described, "units", list):
         check_keys(entry, ("name", "states", "inputs"))
         name = typed(entry, "name", str)
@@ -211,19 +211,13 @@ def server_units(server: SealedFile) -> tuple[tuple[Unit, ...], dict[str, Counts
         if name in units:
             raise ValueError(f"unit {name!r} stands in it twice")
         channels = [channel_of(channel) for channel in typed(entry, "inputs", list)]
-        units[name] = described_unit(name, count(entry, "states", 1), channels)
+        units[name] = PublicUnit(name, tuple(channels), count(entry, "states", 1))
     if not units:
         raise ValueError("it names no unit")
     check_file_names(tuple(units))
     counts = {name: (unit.states, unit.input_names) for name, unit in units.items()}
     sizes = (sum(unit.states for unit in units.values()), sum(unit.n_inputs for unit in units.values()))
     return tuple(units.values()), counts, sizes
-
-
-def described_unit(name: str, states: int, channels: Sequence[Channel]) -> Unit:
-    """A unit as far as others know it: its inputs. The one output stands for those that nobody else is told of."""
-    taken = {channel.name for channel in channels}
-    return Unit(name, states, channels, [next(f"y{k}" for k in range(len(taken) + 1) if f"y{k}" not in taken)])
 
 
 def check_file_names(names: tuple[str, ...]) -> None:

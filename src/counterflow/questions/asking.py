@@ -60,15 +60,8 @@ class Questions(ABC):
     ``recording``: the rows that a question refers to; whoever asks with rows of its own needs none.
     """
 
-    @property
-    @abstractmethod
-    def plant(self) -> Described:
-        """The units, as far as they are known here."""
-
-    @property
-    @abstractmethod
-    def parts(self) -> Mapping[str, UnitPart]:
-        """Of the units whose outputs are seen here."""
+    plant: Described  # the units, as far as they are known here
+    parts: Mapping[str, UnitPart]  # of the units whose outputs are seen here
 
     @abstractmethod
     def source(self, question: type[Request], recording: Recording | None) -> Source:
@@ -290,15 +283,8 @@ class UnitView(Questions):
     def __init__(self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0) -> None:
         self.part, self.server, self._y = part, server, y
         own = part.unit
-        self._plant = KnownUnits(tuple(own if unit.name == own.name else unit for unit in server.units), dt)
-
-    @property
-    def plant(self) -> KnownUnits:
-        return self._plant
-
-    @property
-    def parts(self) -> Mapping[str, UnitPart]:
-        return {self.part.unit.name: self.part}
+        self.plant = KnownUnits(tuple(own if unit.name == own.name else unit for unit in server.units), dt)
+        self.parts = {own.name: part}
 
     def measurements(self) -> FloatArray | None:
         """The unit's own log (rows, D_m)."""

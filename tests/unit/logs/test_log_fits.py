@@ -192,7 +192,7 @@ def test_a_saved_fit_answers_the_same(tmp_path, form):
     one, two = fit.forecast(late, 4), loaded.forecast(late, 4)
     assert np.array_equal(one["tank"].upper, two["tank"].upper)
     server, tank = cf.load_server(tmp_path / "fit"), cf.load_unit(tmp_path / "fit" / "units" / "tank.safetensors")
-    assert np.array_equal(tank.effect(server, "boiler", {"u1": 1.0}, horizon=6).upper, ours.upper)
+    assert np.array_equal(cf.UnitView(tank, server).effect("boiler", "tank", {"u1": 1.0}, horizon=6).upper, ours.upper)
     content = (tmp_path / "fit" / "server.safetensors").read_bytes()
     level = np.asarray(fit.parts["tank"].output_level)
     assert level[0].tobytes() not in content  # the unit's levels are not the server's business
@@ -397,7 +397,7 @@ def test_parts_of_different_fits_do_not_answer_together(tmp_path):
         cf.fit(RECORDING.slice(0, rows), order=2).save(tmp_path / name)
     server, tank = cf.load_server(tmp_path / "one"), cf.load_unit(tmp_path / "two" / "units" / "tank.safetensors")
     with pytest.raises(cf.DataError, match="belongs to another fit"):
-        tank.effect(server, "boiler", {"u1": 1.0}, horizon=3)
+        cf.UnitView(tank, server).effect("boiler", "tank", {"u1": 1.0}, horizon=3)
 
 
 def test_a_report_of_the_free_form_does_without_the_graph(tmp_path):
