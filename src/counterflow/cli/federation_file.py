@@ -16,7 +16,7 @@
 
     [units.boiler]
     model = "models/boiler.safetensors"   # or A = [[...]], B, C, Q, R in place
-    log = "boiler.csv"                    # instead of a recording; or one table for all, see data_federation
+    log = "boiler.csv"                    # instead of a recording; or one table for all, see federation_data
 
     [[units.boiler.inputs]]
     name = "valve"
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.cli import data_federation
+from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.methods.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
@@ -81,8 +81,8 @@ def read_federation(path: str | Path) -> Federation:
     stored = head.get("recording")
     if stored is not None and "data" in page.contents:
         page.refuse(("data",), "there is a recording, too; give one of them")
-    reading = data_federation.data_options(page, head) if "data" in page.contents or "dt" in head else {}
-    files = data_federation.shared_files(page)
+    reading = federation_data.data_options(page, head) if "data" in page.contents or "dt" in head else {}
+    files = federation_data.shared_files(page)
     preparation: Preparation | None
     if files is not None:
         recording, preparation, models = _from_table(page, files, reading)
@@ -97,7 +97,7 @@ def read_federation(path: str | Path) -> Federation:
         recording = _from_recording(page, stored, parsed, head)
         return Federation(Path(path), recording, models or None, method, seed, options, None, privacy)
     units = {name: unit for name, (unit, _) in parsed.items()}
-    recording, preparation = data_federation.read_logs_of_units(page, units, reading, dt)
+    recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
     return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
 
 
@@ -142,7 +142,7 @@ def _from_table(
     names = page.names(("units",))
     for name in names:
         at = ("units", name)
-        table = page.table(at, (*_UNIT_KEYS, *data_federation.UNIT_KEYS))
+        table = page.table(at, (*_UNIT_KEYS, *federation_data.UNIT_KEYS))
         with page.blaming(at):
             Unit(name)  # the name alone, before any file is read
         model = _model(page, at, table)
@@ -152,11 +152,11 @@ def _from_table(
             if states not in (None, model.states):
                 page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
             states = model.states
-        selections[name] = data_federation.unit_selection(page, at, table, states or 2)
+        selections[name] = federation_data.unit_selection(page, at, table, states or 2)
     _all_or_none(page, models, names)
     if models:
         options = {"drop_constant": False} | options  # a model has its channels
-    recording, preparation = data_federation.read_shared(page, files, options, selections)
+    recording, preparation = federation_data.read_shared(page, files, options, selections)
     for name, model in models.items():
         unit = recording[name].unit
         for side, has, wanted in (

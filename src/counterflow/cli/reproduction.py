@@ -7,40 +7,42 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from counterflow import experiments
-from counterflow._version import __version__
 from counterflow.cli import output
+from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.experiments import assembling, drawing, reporting, running
 from counterflow.experiments.experiment import Experiment, Request, Task
 from counterflow.experiments.store import Store
 
-INTERRUPTED = 130
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
 
 def reproduce(
-    asked: Sequence[str],
-    out: Path,
-    *,
-    quick: bool,
-    jobs: int,
-    hai: Path | None,
-    swat: Path | None,
-    force: bool,
-    answer_format: Format,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments; or: all, list.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
+    jobs: Annotated[int, typer.Option(min=1, help="Worker processes; only measured seconds depend on it.")] = 2,
+    hai: Annotated[Path | None, typer.Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
+    swat: Annotated[Path | None, typer.Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Compute again what is there.")] = False,
+    answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Compute what is missing, write the report, tell the verdicts."""
-    if "list" in asked:
-        if len(asked) > 1:
+    """The paper's figures and tables again, with verdicts; goes on where it was stopped.
+
+    Example: counterflow reproduce all --quick --out reproduction
+    """
+    if "list" in names:
+        if len(names) > 1:
             raise OptionError("'list' names every experiment: leave the other names out.")
         _list(answer_format)
         return
-    chosen = _chosen(asked)
+    chosen = _chosen(names)
     request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
     _check_folder(out)
     _tell_unused(chosen, request)
@@ -56,20 +58,29 @@ def reproduce(
         typer.echo(
             f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
         )
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(output.INTERRUPTED) from None
     report = assembling.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
     chapters = [each for each in report if each.experiment.name in wanted]
-    if answer_format is Format.json:
-        print(output.as_json(_as_json(chapters, report, page, text, request)))
-        return
+    content = {
+        "quick": request.quick,
+        "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
+        "verdicts": {verdict: count for verdict, count in reporting.counts(chapters).items() if count},
+        "experiments": [_chapter_json(each) for each in chapters],
+    }
+    output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
+
+
+def _show(
+    chapters: Sequence[reporting.Chapter], report: Sequence[reporting.Chapter], page: Path, text: Path
+) -> None:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
     output.show_text("")
     told = ", ".join(f"{count} {verdict}" for verdict, count in reporting.counts(chapters).items() if count)
     output.show_text(f"verdicts: {told}")
-    others = [each.experiment.name for each in report if each.experiment.name not in wanted]
+    others = [each.experiment.name for each in report if each not in chapters]
     output.show_text(f"  report: {page} (and {text.name}, figures)")
     if others:
         output.show_text(f"  also in it, from results that are there: {', '.join(others)}")
@@ -111,12 +122,13 @@ def _existing(option: str, path: Path | None) -> Path | None:
 
 def _list(answer_format: Format) -> None:
     found = [experiments.named(name) for name in experiments.names()]
-    if answer_format is Format.json:
-        listed = [{"name": e.name, "title": e.title, "paper": e.paper, "question": e.question} for e in found]
-        print(output.as_json({"version": __version__, "command": "reproduce", "experiments": listed}))
-        return
+    listed = [{"name": e.name, "title": e.title, "paper": e.paper, "question": e.question} for e in found]
     rows = [[each.name, each.title, each.paper] for each in found]
-    output.show_table("Experiments", ["name", "what", "in the paper"], rows, left=3)
+    columns = ["name", "what", "in the paper"]
+    output.answer(
+        answer_format, "reproduce", {"experiments": listed},
+        lambda: output.show_table("Experiments", columns, rows, left=3),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -137,35 +149,15 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
         yield watch
 
 
-def _as_json(
-    chapters: Sequence[reporting.Chapter], report: Sequence[reporting.Chapter], page: Path, text: Path, request: Request
-) -> dict[str, object]:
+def _chapter_json(chapter: reporting.Chapter) -> dict[str, Any]:
+    claims = [
+        {
+            "subject": claim.subject, "paper": claim.paper, "ours": claim.ours, "verdict": claim.verdict,
+            "why": claim.why, "fact": claim.fact or None,
+        }
+        for claim in chapter.claims
+    ]  # fmt: skip
     return {
-        "version": __version__,
-        "command": "reproduce",
-        "quick": request.quick,
-        "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
-        "verdicts": {verdict: count for verdict, count in reporting.counts(chapters).items() if count},
-        "experiments": [
-            {
-                "name": each.experiment.name,
-                "title": each.experiment.title,
-                "tasks": each.tasks,
-                "seconds": each.seconds,
-                "figures": list(each.drawings),
-                "text": each.text,
-                "claims": [
-                    {
-                        "subject": c.subject,
-                        "paper": c.paper,
-                        "ours": c.ours,
-                        "verdict": c.verdict,
-                        "why": c.why,
-                        "fact": c.fact or None,
-                    }
-                    for c in each.claims
-                ],
-            }
-            for each in chapters
-        ],
-    }
+        "name": chapter.experiment.name, "title": chapter.experiment.title, "tasks": chapter.tasks,
+        "seconds": chapter.seconds, "figures": list(chapter.drawings), "text": chapter.text, "claims": claims,
+    }  # fmt: skip

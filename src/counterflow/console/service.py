@@ -14,22 +14,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from counterflow.console.admission import Application, Rules, Token, origin
-from counterflow.console.guarding import Guard
-from counterflow.errors import OptionError
+import uvicorn
+from starlette.types import ASGIApp
 
-if TYPE_CHECKING:
-    import uvicorn
+from counterflow.console.admission import Rules, Token, origin
+from counterflow.console.connections import Connection
+from counterflow.console.guard import Guard
+from counterflow.errors import OptionError
 
 PORT = 8437
 HOURS = 12.0
 LONGEST = 8760.0  # hours that a token may be good
-NEEDED = ("fastapi", "uvicorn", "plotly")
 KEEP_ALIVE = 30  # seconds that an idle connection may stay open
 STOPPING = 3  # seconds for answers that are being computed when the console is stopped
 
@@ -76,15 +75,8 @@ class Place:
         return list(dict.fromkeys(name.lower() for name in mine))
 
 
-def require() -> None:
-    """Refuse in one sentence if what the console is built on is not installed."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise OptionError(f"the console needs {', '.join(missing)}: pip install 'counterflow[console]'.")
-
-
 def serve(
-    make: Callable[[], Application],
+    make: Callable[[], ASGIApp],
     *,
     host: str = "127.0.0.1",
     port: int = PORT,
@@ -116,7 +108,6 @@ def serve(
     say : callable, optional
         Takes the lines for the terminal; default: ``print``.
     """
-    require()
     say = say or _print
     if not 0 < hours <= LONGEST:
         raise OptionError(f"--hours {hours:g}: give a number of hours above 0 and up to {LONGEST:g}.")
@@ -220,11 +211,7 @@ def _public(address: str) -> str:
     raise OptionError(f"--behind {address!r}: give the proxy's address without a path, such as https://NAME.")
 
 
-def _server(app: Application, announce: Callable[[], None]) -> uvicorn.Server:
-    import uvicorn
-
-    from counterflow.console.connections import Connection
-
+def _server(app: ASGIApp, announce: Callable[[], None]) -> uvicorn.Server:
     class Server(uvicorn.Server):
         """Tells when it listens."""
 

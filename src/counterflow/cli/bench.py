@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Annotated
+
+import typer
 
 import counterflow as cf
 from counterflow import wording
-from counterflow._version import __version__
 from counterflow.cli import output
+from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
 
@@ -38,22 +41,32 @@ class Timed:
     explain: float
 
 
-def bench(units: list[int], rows: int, seed: int, answer_format: Format) -> None:
-    """Time fits and questions of random plants."""
-    for count in units:
+def bench(
+    units: Annotated[list[int] | None, typer.Option(help="Units of a plant; may repeat (2, 4 and 8).")] = None,
+    rows: Annotated[int, typer.Option(min=100, max=1_000_000, help="Steps to simulate.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the plants.")] = 0,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """How long fits and questions take on this machine.
+
+    Example: counterflow bench --units 4 --rows 10000
+    """
+    counts = units or [2, 4, 8]
+    for count in counts:
         if not 2 <= count <= 32:
             raise OptionError(f"--units {count}: give 2 to 32.")
     timed(2, 100, seed)  # so that imports are not counted
     found = []
-    for count in units:
+    for count in counts:
         if answer_format is Format.table:
             output.show_text(f"{count} units, {rows} rows ...", "dim")
         found.append(timed(count, rows, seed))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    if answer_format is Format.json:
-        told = {"version": __version__, "command": "bench", "machine": machine, "horizon": HORIZON}
-        print(output.as_json({**told, "plants": [asdict(each) for each in found]}))
-        return
+    content = {"machine": machine, "horizon": HORIZON, "plants": [asdict(each) for each in found]}
+    output.answer(answer_format, "bench", content, lambda: _show(found, machine))
+
+
+def _show(found: list[Timed], machine: str) -> None:
     columns = ["units", "rows", "fit", "sent", "effect", "again", "forecast", "explain"]
     cells = [
         [

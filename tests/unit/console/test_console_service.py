@@ -20,8 +20,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import counterflow as cf
+from counterflow import console
 from counterflow.cli import app as command_line
-from counterflow.console import serving
+from counterflow.console import service as serving
 from counterflow.errors import OptionError
 
 SOURCE = str(Path(cf.__file__).parents[1])
@@ -35,7 +36,8 @@ PATIENCE = 60.0  # seconds until something that should happen at once is called 
 
 CHILD = """
 import asyncio, json, sys
-from counterflow.console import connections, serving
+from counterflow.console import connections
+from counterflow.console import service as serving
 
 async def app(scope, receive, send):
     if scope["type"] == "lifespan":
@@ -243,7 +245,7 @@ def test_it_ends_while_it_computes_and_says_so_to_whoever_waits() -> None:
         while piece := line.recv(65536):
             told += piece
         assert told.startswith(b"HTTP/1.1 503")
-        assert b'"type": "Stopping"' in told
+        assert b'"code":"stopping"' in told
         _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         assert "Traceback" not in errors
@@ -251,7 +253,7 @@ def test_it_ends_while_it_computes_and_says_so_to_whoever_waits() -> None:
 
 def test_a_signal_before_it_is_up_ends_it_too() -> None:
     code = (
-        "import os, signal, time\nfrom counterflow.console import serving\n"
+        "import os, signal, time\nfrom counterflow.console import service as serving\n"
         "def make(): os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
         "serving.serve(make, port=0, browser=False)\n"
     )
@@ -411,9 +413,10 @@ def test_it_is_known_who_can_reach_a_place(host: str, private: bool) -> None:
 
 
 def test_what_is_missing_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "find_spec", lambda name: None if name in ("uvicorn", "plotly") else object())
-    with pytest.raises(OptionError, match=r"the console needs uvicorn, plotly: pip install 'counterflow\[console\]'"):
-        serving.serve(lambda: pytest.fail("made"))
+    monkeypatch.setattr(console, "find_spec", lambda name: None if name in ("uvicorn", "plotly") else object())
+    done = run("fit")
+    assert done.exit_code == 2
+    assert "the console needs uvicorn, plotly: pip install 'counterflow[console]'" in done.stderr
 
 
 # ---- the command

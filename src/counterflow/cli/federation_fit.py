@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from counterflow._version import __version__
 from counterflow.cli import output
+from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation import status_part
@@ -24,34 +23,41 @@ from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server
 from counterflow.privacy import Privacy
 
-INTERRUPTED = 130
 _Tell = Callable[[dict[str, Any]], None]
 
 
 def fit(
-    folder: Path,
-    *,
-    job_id: str | None,
-    method: str | None,
-    options: Sequence[str],
-    units: str | None,
-    epsilon: float | None,
-    delta: float | None,
-    window: int | None,
-    from_logs: bool,
-    begins: str | None,
-    seed: int | None,
-    deadline: int,
-    patience: float,
-    answer_format: Format,
+    folder: Folder,
+    job_id: Annotated[str | None, typer.Option("--id", help="Name of the job; an earlier one goes on.")] = None,
+    method: Annotated[str | None, typer.Option(help="How to fit (sufficient).")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the method, as in 'fit'; may repeat.")
+    ] = None,
+    units: Annotated[str | None, typer.Option(metavar="A,B", help="Which plants, in this order (all).")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="With privacy: of this job, for every plant.")] = None,
+    delta: Annotated[float | None, typer.Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
+    window: Annotated[int | None, typer.Option(help="With privacy: measurements protected as one (1).")] = None,
+    from_logs: Annotated[bool, typer.Option("--from-logs", help="Plants have no models.")] = False,
+    begins: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the fit (0).")] = None,
+    deadline: Annotated[int, typer.Option(min=1, help="Seconds that a plant may take for one answer.")] = 600,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds without news after which to give up.")] = 3600.0,
+    answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Run a job, or go on with one, and tell how it ended; exit code 3 if it has not converged."""
+    """Coordinator: fit, with all plants that are members. Lost plants are waited for; the job then goes on.
+
+    An interrupt leaves the job running; the same command with --id follows it again.
+
+    Example: counterflow federation fit coordinator --epsilon 1
+    """
     require_flare()
     coordinator = CoordinatorFolder.open(folder)
     described: dict[str, Any] = {
         "method": method,
         "units": _names(units),
-        "options": _options(options),
+        "options": _options(option or ()),
         "seed": seed,
         "privacy": _privacy(epsilon, delta, window),
         "from_logs": from_logs,
@@ -81,12 +87,9 @@ def fit(
             f"fit {folder} --id {job.id}",
             err=True,
         )
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(output.INTERRUPTED) from None
     told = _result(coordinator, job, state, time.monotonic() - began)
-    if answer_format is Format.json:
-        print(output.as_json(told))
-    else:
-        _show(told)
+    output.answer(answer_format, "federation fit", told, lambda: _show(told))
     if not told["status"]["converged"]:
         raise typer.Exit(output.NOT_CONVERGED)
 
@@ -116,22 +119,14 @@ def _job(coordinator: CoordinatorFolder, job_id: str | None, given: dict[str, An
 def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], seconds: float) -> dict[str, Any]:
     with coordinator.site.session(job) as session:
         result = session.result()
-    status = status_part(result)
     part = saved_server(coordinator.folder, job.id)[1]
     return {
-        "version": __version__,
-        "command": "federation fit",
         "id": job.id,
         "method": job.method,
         "units": list(job.units),
-        "status": {"converged": status.converged, "rounds": status.rounds, "message": status.message},
+        **output.fit_json(status_part(result), result.traffic),
         "seconds": seconds,
         "exchanges": state.get("exchanges"),
-        "traffic": {
-            "rounds": result.traffic.rounds,
-            "bytes_up": result.traffic.bytes_up,
-            "bytes_down": result.traffic.bytes_down,
-        },
         "privacy": None if job.privacy is None else {"epsilon": job.privacy.epsilon, "delta": job.privacy.delta},
         "saved": coordinator.folder / "fits" / job.id,
         "caveats": list(part.caveats),

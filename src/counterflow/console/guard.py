@@ -8,28 +8,30 @@ Whatever is answered, refusals and defects included, goes out with the same secu
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
+import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import JSONResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from counterflow.console.admission import (
-    Application,
-    Headers,
-    Message,
-    Receive,
     Refused,
     Rules,
-    Scope,
-    Send,
     address_of,
     admit,
     check_content_type,
     check_site,
-    headers_of,
+    names,
     own_origin,
+    problem,
+    wrong_host,
 )
 
 # plotly.js would add a style element of its own; the page gives it a sheet to fill instead
@@ -38,13 +40,13 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-SECURITY_HEADERS = (
-    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
 
 BODY = 1_000_000  # bytes of a request
 DRAINED = 4_000_000  # bytes of a refused request that are read and dropped, so that its sender can read the answer
@@ -104,7 +106,7 @@ class Guard:
 
     def __init__(
         self,
-        app: Application,
+        app: ASGIApp,
         rules: Rules,
         ticks: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
@@ -122,37 +124,51 @@ class Guard:
         if scope["type"] != "http":  # the console speaks nothing else
             await send({"type": "websocket.close", "code": 1008})
             return
-        incoming, reply = _Incoming(receive, headers_of(scope)), _Reply(send, scope["path"])
+        incoming, reply = _Incoming(receive, Headers(scope=scope)), _Reply(scope, receive, send)
         try:
-            await self._serve(scope, incoming, reply)
+            await self._host_checked(scope, incoming, reply)
         except Refused as refused:
             await incoming.drain()
-            await reply.error(refused.status, refused.kind, refused.message, refused.headers)
+            await reply.error(refused.status, refused.code, refused.message, refused.headers)
         except Exception:
             # neither the query, which may hold the token, nor the traceback is anyone else's business
             _log.exception("the console failed at %s %r", scope["method"], scope["path"])
             await reply.defect()
         except asyncio.CancelledError:  # the console is stopped while this was computed: no reason for a traceback
-            await reply.stopped()
+            if not reply.begun:
+                await reply.error(503, "stopping", "the console is being stopped: start it again, then ask again.")
 
-    async def _serve(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
-        headers, address = incoming.headers, address_of(scope)
+    async def _host_checked(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
+        """What needs no token: limits by address, then the host. Further limits for strangers belong here."""
+        address = address_of(scope)
         wait = self._visits.take(address)
         if wait:
             raise _too_many("too many requests from this address", wait)
-        own = own_origin(scope, headers, self._rules)
+
+        async def refuse(message: Message) -> None:  # the middleware itself says nothing else
+            raise wrong_host(incoming.headers, self._rules)
+
+        admitted = partial(self._admitted, address, incoming, reply)
+        checked = TrustedHostMiddleware(admitted, names(scope, self._rules), www_redirect=False)
+        await checked(scope, incoming.receive, refuse)
+
+    async def _admitted(
+        self, address: str, incoming: _Incoming, reply: _Reply, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        headers = incoming.headers
+        own = own_origin(headers, self._rules)
         check_site(scope, headers, own)
         if self._rules.token is not None:
             try:
                 cookie = admit(self._rules.token, scope, headers, own, self._clock())
             except Refused as refused:
                 # whoever has the right token is never kept out by the attempts of others at the same address
-                wait = self._failures.take(address) if refused.kind == "WrongToken" else 0.0
+                wait = self._failures.take(address) if refused.code == "wrong-token" else 0.0
                 if wait:
                     raise _too_many("too many wrong tokens from this address", wait) from None
                 raise
             if cookie is not None:
-                await reply.redirect(b"/", [(b"set-cookie", cookie)])
+                await reply.answer(RedirectResponse("/", 303, {"set-cookie": cookie}))
                 return
         check_content_type(scope, headers)
         body = await incoming.read()
@@ -170,68 +186,50 @@ class Guard:
 class _Reply:
     """Sends an answer with the security headers, and knows whether one has begun."""
 
-    def __init__(self, send: Send, path: str) -> None:
-        self._send = send
-        # files are asked about anew each time, since another version of the console may serve others under their names
-        cache = b"no-cache" if path.startswith("/static/") else b"no-store"
-        self._headers = (*SECURITY_HEADERS, (b"cache-control", cache))
-        self._begun = self._replaced = False
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self.begun = self._replaced = False
 
     async def send(self, message: Message) -> None:
         """What the application says; its words about a defect of its own are not passed on."""
-        if message["type"] != "http.response.start":
-            if not self._replaced:
-                await self._send(message)
+        if self._replaced:
             return
-        headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", [])]
-        if message["status"] == 500 and not dict(headers).get(b"content-type", b"").startswith(b"application/json"):
-            await self.defect()
-            self._replaced = True
-            return
-        self._begun = True
-        ours = {name for name, _ in self._headers}
-        kept = [(name, value) for name, value in headers if name not in ours]
-        await self._send({**message, "headers": [*kept, *self._headers]})
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            if message["status"] == 500 and not headers.get("content-type", "").startswith("application/json"):
+                await self.defect()
+                self._replaced = True
+                return
+            self.begun = True
+            headers.update(SECURITY_HEADERS)
+            # files are asked about anew each time: another version of the console may serve others under their names
+            headers["cache-control"] = "no-cache" if self._scope["path"].startswith("/static/") else "no-store"
+        await self._send(message)
 
     async def defect(self) -> None:
         """Something failed that should not have."""
-        if not self._begun:
-            await self.error(
-                500,
-                "InternalError",
-                "the console failed at this request: a defect of ours; its terminal shows where.",
-            )
+        if not self.begun:
+            said = "the console failed at this request: a defect of ours; its terminal shows where."
+            await self.error(500, "internal-error", said)
 
-    async def stopped(self) -> None:
-        """Nobody will finish this answer."""
-        if not self._begun:
-            await self.error(503, "Stopping", "the console is being stopped: start it again, then ask again.")
+    async def error(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        """Why a request was not answered; what is left of it is not worth reading."""
+        content = problem(code, message, status)
+        await self.answer(JSONResponse(content, status, {"connection": "close", **(headers or {})}))
 
-    async def error(self, status: int, kind: str, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Why a request was not answered."""
-        told = json.dumps({"error": {"type": kind, "message": message, "status": status}}).encode()
-        # what is left of a refused request is not worth reading
-        await self._whole(status, [(b"content-type", b"application/json"), (b"connection", b"close"), *headers], told)
-
-    async def redirect(self, place: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Send the visitor elsewhere."""
-        await self._whole(303, [(b"location", place), *headers], b"")
-
-    async def _whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        size = (b"content-length", str(len(body)).encode())
-        self._begun = True
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, size, *self._headers]})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+    async def answer(self, response: ASGIApp) -> None:
+        """An answer of the guard's own."""
+        await response(self._scope, self._receive, self.send)
 
 
 def _too_many(what: str, wait: float) -> Refused:
     seconds = max(1, math.ceil(wait))
-    return Refused(429, "TooMany", f"{what}: try again in {seconds} s.", [(b"retry-after", str(seconds).encode())])
+    return Refused(429, "too-many", f"{what}: try again in {seconds} s.", {"retry-after": str(seconds)})
 
 
 def _too_large() -> Refused:
     return Refused(
-        413, "TooLarge", f"the request is larger than {BODY:,} bytes: ask about fewer steps, inputs or channels."
+        413, "too-large", f"the request is larger than {BODY:,} bytes: ask about fewer steps, inputs or channels."
     )
 
 
@@ -240,13 +238,13 @@ class _Incoming:
 
     def __init__(self, receive: Receive, headers: Headers) -> None:
         self.headers = headers
-        self._receive = receive
-        sizes = headers.get(b"content-length", ())
-        self._over = b"transfer-encoding" not in headers and all(value.strip() == b"0" for value in sizes)
-        self._declared = max((int(value) for value in sizes if value.isdigit() and len(value) < 20), default=0)
+        self.receive = receive
+        sizes = headers.getlist("content-length")
+        self._over = "transfer-encoding" not in headers and all(value.strip() == "0" for value in sizes)
+        self._declared = max((int(value) for value in sizes if re.fullmatch("[0-9]{1,19}", value)), default=0)
 
     async def _piece(self) -> bytes | None:
-        message = await self._receive()
+        message = await self.receive()
         self._over = message["type"] != "http.request" or not message.get("more_body", False)
         return bytes(message.get("body", b"")) if message["type"] == "http.request" else None
 
@@ -265,12 +263,12 @@ class _Incoming:
                     if len(body) > BODY:
                         raise _too_large()
         except TimeoutError:
-            raise Refused(408, "TooSlow", f"the request took longer than {BODY_SECONDS:g} s: send it again.") from None
+            raise Refused(408, "too-slow", f"the request took longer than {BODY_SECONDS:g} s: send it again.") from None
         return bytes(body)
 
     async def drain(self) -> None:
         """Read and drop what a refused request still sends, within reason: closing on it would lose the answer."""
-        if b"expect" in self.headers:  # whoever waits for leave to go on has not sent anything yet
+        if "expect" in self.headers:  # whoever waits for leave to go on has not sent anything yet
             return
         dropped = 0
         try:
@@ -287,7 +285,7 @@ class _Incoming:
         async def replay() -> Message:
             nonlocal told
             if told:
-                return await self._receive()
+                return await self.receive()
             told = True
             return {"type": "http.request", "body": body, "more_body": False}
 

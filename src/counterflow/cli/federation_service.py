@@ -7,8 +7,11 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
-from counterflow.cli import output
+import typer
+
+from counterflow.cli import options, output
 from counterflow.errors import StorageError
 from counterflow.federation.flare import members, party, processes, require_flare
 from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
@@ -19,8 +22,20 @@ from counterflow.federation.flare.supervisor import Folder, Supervisor, opened, 
 STOPPING = 30.0  # seconds for a supervisor to end its site
 
 
-def start(folder: Path) -> None:
-    """Supervise in the foreground."""
+def start(
+    folder: options.Folder,
+    detach: Annotated[bool, typer.Option("--detach", help="In the background; returns when it is up.")] = False,
+    patience: Annotated[float, typer.Option(min=1, help="With --detach: seconds to wait for a connection.")] = 60.0,
+) -> None:
+    """Run a party until it is stopped: its site is started again if it dies, and ended with this command.
+
+    As a service: the .service file in the folder.
+
+    Example: counterflow federation start coordinator
+    """
+    if detach:
+        _detach(folder, patience)
+        return
     site = opened(folder)
     keeper = None
     if isinstance(site, CoordinatorFolder):
@@ -29,7 +44,7 @@ def start(folder: Path) -> None:
     Supervisor(site, lambda line: _say(site, line), keeper).run()
 
 
-def detach(folder: Path, patience: float) -> None:
+def _detach(folder: Path, patience: float) -> None:
     """Supervise in the background; returns when the site is up, or says why it is not."""
     require_flare()
     site = opened(folder)
@@ -57,8 +72,11 @@ def detach(folder: Path, patience: float) -> None:
     output.show_notes([_why(site)])
 
 
-def stop(folder: Path) -> None:
-    """End supervisor and site, whatever is left of them."""
+def stop(folder: options.Folder) -> None:
+    """End a party's processes; nothing is lost, unfinished jobs go on after the next start.
+
+    Example: counterflow federation stop boiler-site
+    """
     site = opened(folder)
     was = party.end_supervisor(site.folder, STOPPING)
     left = processes.stop(site.kit) if site.kit is not None else 0

@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from counterflow import wording
 from counterflow.cli import asking, output
+from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
 from counterflow.cli.output import Format
-from counterflow.errors import OptionError
 from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
 from counterflow.report import telling
 
-CHECK_FAILED = 6  # exit code: the answers are there, but a check says not to trust them
 _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}
 
 
 def check(
-    directory: Path,
-    *,
-    recording_file: Path | None,
-    horizon: int,
-    plot: Path | None,
-    answer_format: Format,
-    out: Path | None,
-    force: bool,
+    directory: FitDirectory,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
+    ] = None,
+    horizon: Annotated[int, typer.Option(min=1, help="Rows of the free runs.")] = 30,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw: .png.")] = None,
+    answer_format: AnswerFormat = Format.table,
+    out: Out = None,
+    force: Force = False,
 ) -> None:
-    """Look, tell, draw; exit code 6 if a check fails."""
+    """What speaks against the answers of a fit?
+
+    Excitation, feedback, stability, whiteness, drift, free runs; exit code 6: a check fails.
+
+    Example: counterflow check fit --recording recording.safetensors --plot checks.png
+    """
     output.check_kind(out, ("json", "csv"), force)
     if plot is not None:
-        if plot.suffix.lower() != ".png":
-            raise OptionError(f"--plot {str(plot)!r}: the name must end in .png.")
+        output.check_ending("--plot", plot, ("png",))
         output.check_new([plot], force)
     fit = asking.load_fit(directory)
-    recording = None if recording_file is None else asking.load_recording(fit, recording_file)
-    found = look(fit, recording, horizon)
+    rows = None if recording is None else asking.load_recording(fit, recording)
+    found = look(fit, rows, horizon)
     sentence = _sentence(found)
     told = {**telling.envelope("check", fit, sentence, telling.caveats(fit, list(map(str, fit.caveats)))), **found.to_dict()}
     if plot is not None:
-        buffer = BytesIO()
-        found.plot().savefig(buffer, format="png", dpi=130)
-        output.write_all({plot: buffer.getvalue()}, force)
+        output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
     output.write_answer(out, force, told, found.to_frame)
     if answer_format is Format.json:
         print(output.as_json(told))
     else:
         _show(found, sentence, [path for path in (plot, out) if path is not None])
     if found.verdict == "fail":
-        raise typer.Exit(CHECK_FAILED)
+        raise typer.Exit(output.CHECK_FAILED)
 
 
 def _sentence(found: Checks) -> str:
@@ -92,5 +94,4 @@ def _show(found: Checks, sentence: str, written: list[Path]) -> None:
         if each.remedy:
             output.show_text(f"  Remedy: {each.remedy}.")
     for path in written:
-        output.show_text("")
-        output.show_text(f"written: {path}")
+        output.show_lines("", f"written: {path}")

@@ -5,65 +5,79 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
+from counterflow.cli.options import AnswerFormat, Force
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
+from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
 from counterflow.fits.storage_server import SERVER_FILE
 
 
 def fit(
-    file: Path,
-    out: Path,
-    *,
-    method: str | None,
-    seed: int | None,
-    xi: Sequence[str],
-    options: dict[str, Any],
-    force: bool,
-    answer_format: Format,
+    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the fit.")],
+    method: Annotated[str | None, typer.Option(help="Instead of the file's; its options are then not used.")] = None,
+    estimate: Annotated[str | None, typer.Option(help="couplings, blocks or all.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    xi: Annotated[
+        list[str] | None, typer.Option(help="Published methods: weight, one number, or unit=number for each.")
+    ] = None,
+    rho: Annotated[float | None, typer.Option(help="Augmented Lagrangian: its penalty.")] = None,
+    solver: Annotated[str | None, typer.Option(help="Published methods: conjugate or gradient.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Published methods: at most so many.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Likelihood: at most so many passes.")] = None,
+    tol: Annotated[float | None, typer.Option(help="When to call it converged.")] = None,
+    uncertainty: Annotated[
+        bool | None, typer.Option(help="Likelihood: compute intervals (default: where that takes seconds).")
+    ] = None,
+    force: Force = False,
+    answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Fit, save, tell; exit code 3 if it has not converged."""
+    """Fit a federation and save the fit. Exit code 3: not converged (it is saved all the same).
+
+    Example: counterflow fit federation.toml --out fit --estimate all
+    """
     check_place(out, force)
-    federation = read_federation(file)
-    chosen = method if method is not None else federation.method
+    read = read_federation(federation)
+    chosen = method if method is not None else read.method
     if chosen == "oracle":
         raise OptionError("--method 'oracle' needs the true plant, which a federation does not have.")
     # the file's options go with the file's method
-    merged: dict[str, Any] = dict(federation.options) if chosen == federation.method else {}
+    merged: dict[str, Any] = dict(read.options) if chosen == read.method else {}
+    options = {
+        "estimate": estimate, "rho": rho, "solver": solver, "rounds": rounds, "evaluations": evaluations,
+        "tol": tol, "uncertainty": uncertainty,
+    }  # fmt: skip
     merged |= {key: value for key, value in options.items() if value is not None}
     if xi:
         merged["xi"] = _weights(xi)
     found = training.fit(
-        federation.recording,
-        federation.models,
+        read.recording,
+        read.models,
         method=chosen,
-        seed=federation.seed if seed is None else seed,
-        privacy=federation.privacy,
+        seed=read.seed if seed is None else seed,
+        privacy=read.privacy,
         progress=answer_format is Format.table and sys.stdout.isatty(),
         **merged,
     )
     if found.couplings is not None:
         found = found.checked()  # large fits have not done so
     found.save(out)
-    if answer_format is Format.json:
-        print(output.as_json(_as_json(found, federation, out)))
-    else:
-        _show(found, federation, out)
+    output.answer(answer_format, "fit", _content(found, read, out), lambda: _show(found, read, out))
     if not found.status.converged:
         raise typer.Exit(output.NOT_CONVERGED)
 
 
 def check_place(out: Path, force: bool) -> None:
     """Refuse, before any work is done, a directory that could not be written or holds something else."""
-    with output.blaming_place(out):
+    with blaming(out):
         if out.exists() and not out.is_dir():
             raise StorageError(f"--out {str(out)!r} is a file: give a directory.")
         if out.exists() and any(out.iterdir()):
@@ -111,29 +125,17 @@ def doubts(found: Fit) -> list[dict[str, Any]]:
     return out
 
 
-def _as_json(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
-    status, traffic = found.status, found.traffic
+def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     return {
-        "version": __version__,
-        "command": "fit",
         "fit": out,
         "method": found.method,
         "seed": found.provenance.seed,
         "rows": federation.recording.rows,
         "dt": federation.recording.dt,
         "digest": found.provenance.data_digest,
-        "status": {
-            "converged": status.converged,
-            "rounds": status.rounds,
-            "gradient": status.gradient,
-            "message": status.message,
-        },
-        "traffic": {"rounds": traffic.rounds, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down},
+        **output.fit_json(found.status, found.traffic),
         "log_likelihood": found.log_likelihood,
-        "units": [
-            {"name": u.name, "states": u.states, "inputs": list(u.input_names), "outputs": list(u.output_names)}
-            for u in found.plant.units
-        ],
+        "units": output.units_json(found.plant.units),
         "doubts": doubts(found),
         "caveats": list(found.caveats),
         "privacy": None if found.privacy is None else found.privacy.to_json(),
@@ -147,5 +149,4 @@ def _show(found: Fit, federation: Federation, out: Path) -> None:
     output.show_text(found.summary())
     rows = [[unit.name, str(unit.states), str(unit.n_inputs), str(unit.n_outputs)] for unit in found.plant.units]
     output.show_table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)
-    output.show_text("")
-    output.show_text(f"saved fit: {out}")
+    output.show_lines("", f"saved fit: {out}")
