@@ -76,7 +76,7 @@ class AskCounterfactual(Request):
         "counterflow whatif fit --recording recording.safetensors --start 900 --stop 950 --set boiler.valve=0.5"
     )
     form = (
-        Entry("unit", Form.UNITS, (), "Unit whose outputs are asked about (all)."),
+        Entry("unit", Form.UNITS, (), "Unit whose outputs are asked about (all).", option="effect"),
         Entry("changes", Form.PAST, ..., "Other inputs in these rows."),
         START, STOP, LEVEL,
     )  # fmt: skip

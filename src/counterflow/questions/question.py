@@ -97,6 +97,7 @@ class Entry:
     default: Any = ...
     help: str = ""
     page: bool = True
+    option: str = ""  # of the command line, where it has another name there
 
 
 @dataclass(frozen=True)
@@ -271,16 +272,15 @@ class Reply(ABC):
         return "\n".join([*lines, *(f"  note: {caveat}" for caveat in self.caveats)])
 
 
-def envelope(command: str, method: str, dt: float, reply: Reply, channel: str | None = None) -> dict[str, Any]:
-    """What every answer in JSON begins with."""
+def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -> dict[str, Any]:
+    """What every answer in JSON begins with; ``fit``: whoever was asked."""
     return {
         "version": __version__,
         "command": command,
-        "method": method,
-        "dt": dt,
-        "sentence": reply.sentence(channel),
-        "caveats": [caveat.to_json() for caveat in reply.caveats],
-        "kind": reply.kind,
+        "method": fit.method,
+        "dt": fit.plant.dt,
+        "sentence": sentence,
+        "caveats": [caveat.to_json() for caveat in caveats],
     }
 
 

@@ -24,10 +24,6 @@ _ALL: tuple[type[Request], ...] = (
     AskAggregate,
 )
 QUESTIONS = MappingProxyType({question.kind: question for question in _ALL})
-COMMANDS = MappingProxyType(
-    {command: [q for q in _ALL if q.command == command] for command in dict.fromkeys(q.command for q in _ALL)}
-)
-
 
 def question(kind: str) -> type[Request]:
     """The kind of question of that name, as it stands in a message.

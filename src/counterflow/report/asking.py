@@ -22,11 +22,11 @@ from counterflow.report.content import (
     Training,
     WhatIf,
     World,
+    assumptions,
     listed,
     plain,
 )
 from counterflow.report.page import write
-from counterflow.report.telling import assumptions
 
 if TYPE_CHECKING:
     from counterflow.estimation.influence import InfluenceGraph

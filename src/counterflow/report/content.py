@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
     from counterflow.fits.in_process import Traffic
     from counterflow.fits.privacy import PrivacyReport
     from counterflow.plant import Channel, Unit
-    from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
+    from counterflow.questions.attribution import Attribution
+    from counterflow.questions.effect import Effect
+    from counterflow.questions.restoration import Restoration
+    from counterflow.questions.trajectory import Trajectory
 
+
+MOST_PAIRS = 12  # that a sentence can hold
 
 
 def rounded(value: float, largest: float) -> str:
@@ -42,6 +48,27 @@ def singular(unit: str, count: float) -> str:
 
 def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+
+
+def assumptions(likelihood: bool) -> tuple[str, ...]:
+    """What every answer of a method rests on and no check here can show; ``likelihood``: whether it is a fit by it."""
+    if not likelihood:
+        return ()
+    return (
+        "answers hold for a linear plant near where it was recorded, and intervals do not account for a wrong local "
+        "model",
+        "inputs may react to recorded measurements, but not to something that moves the plant and that nobody records: "
+        "effects would be biased, and the data cannot show it. Other inputs are held as they were, also where a "
+        "controller would have answered the change",
+    )
+
+
+def acting_directly(edges: Sequence[tuple[str, str]], rate: float) -> str:
+    """Which units act directly on which."""
+    head = f"At a false-discovery rate of {wording.percent(rate)}, "
+    listed = ", ".join(f"{cause} -> {effect}" for cause, effect in edges[:MOST_PAIRS])
+    listed += f" and {len(edges) - MOST_PAIRS} more" if len(edges) > MOST_PAIRS else ""
+    return f"{head}these act directly: {listed}." if edges else f"{head}no unit is found to act on another."
 
 
 @dataclass(frozen=True)
