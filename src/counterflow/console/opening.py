@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import distinct, told_to
 from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
 from counterflow.federation import PlantView, Policy, QuestionGate
-from counterflow.federation.plant_view import KnownUnits
 from counterflow.fits.checks import Checks, check
 from counterflow.fits.fit import Fit
 from counterflow.fits.storage import UNITS_FOLDER, load, load_unit
@@ -20,6 +20,7 @@ from counterflow.fits.storage_server import SERVER_FILE, Record, load_record, lo
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
 from counterflow.questions.answering import Server
+from counterflow.questions.asking import KnownUnits
 
 BESIDE = "recording.safetensors"  # looked for beside a fit; used only if it is what was fitted
 NO_DATA = "questions about the past need the unit's own measurements: start the console with --data RECORDING"
@@ -121,7 +122,7 @@ def _unit_seat(
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        tuple(map(str, (*server.caveats, *part.caveats))), checked,
+        distinct((*told_to(name, server.caveats), *part.caveats)), checked,
     )  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def _plant(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=tuple(map(str, view.part.caveats))
+        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats
     )
 
 

@@ -101,6 +101,7 @@ class AskAttribution(Request):
     of_past = True
     of_shares = True
     drawn = "channel"
+    speaks_of_drawn = True
     schema = AttributionView
 
     unit: str

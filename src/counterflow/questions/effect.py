@@ -106,6 +106,7 @@ class AskEffect(Request):
     title = "What would outputs do with other inputs?"
     example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
     form = (EFFECT, CHANGES, horizon(), Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False), LEVEL)
+    of_states = True
     schema = EffectView
 
     cause: str | Sequence[str]

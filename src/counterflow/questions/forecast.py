@@ -93,6 +93,7 @@ class AskForecast(Request):
         horizon("Steps after the last row."), LEVEL,
     )  # fmt: skip
     after_record = True
+    speaks_of_drawn = True
     schema = ForecastView
 
     unit: str

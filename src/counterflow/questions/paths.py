@@ -74,6 +74,8 @@ class AskPaths(Request):
     title = "Which ways does an effect take, directly and through other units?"
     example = "counterflow paths fit --cause boiler --effect grid --change valve=+0.1 --horizon 20"
     form = (EFFECT, CHANGES, horizon(), Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False))
+    of_states = True
+    speaks_of_drawn = True
     schema = PathsView
 
     cause: str

@@ -131,7 +131,9 @@ class Request(ABC):
     after_record: ClassVar[bool] = False  # refers to the last recorded row
     of_shares: ClassVar[bool] = False  # each part of the answer says what one unit's inputs have done
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
+    speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
     pictured: ClassVar[bool] = True  # its answer has a plot
+    of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
 
     @property

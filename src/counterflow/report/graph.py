@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from counterflow.report.content import listed, plain
+from counterflow.report.content import plain
+from counterflow.wording import listed
 
 if TYPE_CHECKING:
     from counterflow.estimation.influence import Edge, InfluenceGraph
