@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from counterflow.fits.training import fit
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
-    from counterflow.methods.options import LikelihoodOptions, TrainingOptions
+    from counterflow.methods.published.options import TrainingOptions
+    from counterflow.methods.sufficient.options import LikelihoodOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
     from counterflow.privacy import Ledger, Privacy
     from counterflow.questions.aggregate import Aggregate
@@ -55,7 +56,7 @@ _HOMES = {
     "FreeRun": "fits.checks",
     "KalmanEstimator": "methods.estimators",
     "Ledger": "privacy",
-    "LikelihoodOptions": "methods.options",
+    "LikelihoodOptions": "methods.sufficient.options",
     "LocalModel": "plant",
     "Paths": "questions.paths",
     "Plant": "plant",
@@ -63,7 +64,7 @@ _HOMES = {
     "Privacy": "privacy",
     "Recording": "plant",
     "Restoration": "questions.restoration",
-    "TrainingOptions": "methods.options",
+    "TrainingOptions": "methods.published.options",
     "Trajectory": "questions.trajectory",
     "Unit": "plant",
     "UnitView": "questions.asking",

@@ -16,12 +16,6 @@ EVERYBODY = ""
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_CODE, _LONGEST_SCOPE, _LONGEST_TEXT = 60, 100, 4000
 MOST = 200  # caveats of one answer
-NOT_CONVERGED = "not-converged"
-# what a unit alone knows of its log and its message: told with its own answers, and with nobody else's
-OWN = frozenset(
-    {"rows-left-out", "exact-message", "gaps-filled", "silent-channels", "weak-channels", "absurd-reading"}
-    | {"clipped-rows"}
-)
 
 
 @dataclass(frozen=True)
@@ -67,11 +61,6 @@ class Caveat:
         if not isinstance(found, dict) or set(found) != {"code", "scope", "text"}:
             raise ProtocolError(f"a caveat has code, scope and text, got {found!r:.80}")
         return cls(found["code"], found["scope"], found["text"])
-
-
-def told_to(unit: str, caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:
-    """Those that belong to an answer to a unit: all but what other units know of themselves."""
-    return tuple(caveat for caveat in caveats if caveat.scope in (EVERYBODY, unit) or caveat.code not in OWN)
 
 
 def distinct(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:

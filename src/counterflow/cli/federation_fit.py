@@ -16,7 +16,6 @@ from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation import status_part
 from counterflow.federation.flare import members, party, require_flare
 from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
 from counterflow.federation.job import Job
@@ -124,7 +123,7 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
         "id": job.id,
         "method": job.method,
         "units": list(job.units),
-        **output.fit_json(status_part(result), result.traffic),
+        **output.fit_json(result.status, result.traffic),
         "seconds": seconds,
         "exchanges": state.get("exchanges"),
         "privacy": None if job.privacy is None else {"epsilon": job.privacy.epsilon, "delta": job.privacy.delta},

@@ -67,8 +67,6 @@ def fit(
         progress=answer_format is Format.table and sys.stdout.isatty(),
         **merged,
     )
-    if found.couplings is not None:
-        found = found.checked()  # large fits have not done so
     found.save(out)
     output.answer(answer_format, "fit", _content(found, read, out), lambda: _show(found, read, out))
     if not found.status.converged:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from counterflow.fits.in_process import Traffic
-    from counterflow.fits.outcome import Status
+    from counterflow.fits.engine import Traffic
+    from counterflow.methods.outcome import Status
     from counterflow.plant import Unit
 
 # exit codes; 1 is a defect of ours

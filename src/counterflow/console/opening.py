@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from counterflow.arrays import FloatArray
-from counterflow.caveats import distinct, told_to
+from counterflow.caveats import distinct
 from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
 from counterflow.federation import PlantView, Policy, QuestionGate
@@ -122,7 +122,7 @@ def _unit_seat(
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        distinct((*told_to(name, server.caveats), *part.caveats)), checked,
+        distinct((*server.caveats, *part.caveats)), checked,
     )  # fmt: skip
 
 

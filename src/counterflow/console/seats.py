@@ -15,17 +15,17 @@ from functools import cached_property
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat, told_to
+from counterflow.caveats import Caveat
 from counterflow.errors import CounterflowError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
 from counterflow.federation import QuestionGate
 from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
-from counterflow.fits.outcome import Status
-from counterflow.fits.privacy import PrivacyReport
 from counterflow.fits.storage_server import Record
 from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.outcome import Status
 from counterflow.methods.part import UnitPart
+from counterflow.methods.privacy import PrivacyReport
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.answering import Server

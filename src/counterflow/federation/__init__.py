@@ -13,19 +13,12 @@ from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.journal import Journal
 from counterflow.federation.loopback import fit_over_sessions
-from counterflow.federation.machines import (
-    CoordinatorResult,
-    UnitData,
-    coordinator_machine,
-    learned_part,
-    server_part,
-    status_part,
-    unit_machine,
-)
+from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.federation.sessions import CoordinatorSession, Outgoing, PlantSession
+from counterflow.methods.task import UnitData
 
 __all__ = [
     "Audit",
@@ -41,13 +34,8 @@ __all__ = [
     "Policy",
     "QuestionGate",
     "UnitData",
-    "coordinator_machine",
     "fit_over_sessions",
-    "learned_part",
     "plant",
-    "server_part",
-    "status_part",
-    "unit_machine",
     "verify",
 ]
 

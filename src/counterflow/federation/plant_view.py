@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from counterflow.arrays import FloatArray
-from counterflow.federation.machines import UnitData
 from counterflow.federation.parts import SavedUnit
 from counterflow.federation.question_box import QuestionBox, RemoteServer
+from counterflow.methods.task import UnitData
 from counterflow.questions.asking import KnownUnits, UnitView
 
 __all__ = ["KnownUnits", "PlantView"]

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.caveats import NOT_CONVERGED, Caveat, distinct
+from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
 from counterflow.estimation.online import Predictor
 from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.fits.in_process import Traffic
-from counterflow.fits.outcome import Couplings, Provenance, StandardErrors, Status
-from counterflow.fits.privacy import (
-    PrivacyReport,
-    unit_digest,
-)
+from counterflow.methods.outcome import Couplings, Provenance, StandardErrors, Status
 from counterflow.methods.part import UnitPart, sufficient_messages
+from counterflow.methods.privacy import PrivacyReport
+from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.privacy import Privacy
 from counterflow.questions.answering import Server
@@ -52,14 +50,14 @@ class Fit(Questions):
     traffic: Traffic
     status: Status
     provenance: Provenance
-    caveats: tuple[Caveat, ...] = field(default=())
+    server_caveats: tuple[Caveat, ...] = field(default=())  # they travel with every answer
     couplings: Couplings | None = field(default=None, repr=False)
     privacy: PrivacyReport | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        if not self.status.converged and all(caveat.code != NOT_CONVERGED for caveat in self.caveats):
-            late = Caveat(NOT_CONVERGED, "", f"the fit is {self.status.message}")
-            object.__setattr__(self, "caveats", (*self.caveats, late))
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What answers must be read with: the server's caveats, and each unit's own."""
+        return distinct((*self.server_caveats, *(c for part in self.parts.values() for c in part.caveats)))
 
     @property
     def log_likelihood(self) -> float:
@@ -214,21 +212,6 @@ class Fit(Questions):
 
         return check(self, recording, horizon, local)
 
-    def checked(self, recording: Recording | None = None) -> Fit:
-        """The same fit, whose answers carry the verdict of ``check`` among their caveats.
-
-        Fits from sufficient messages and from logs are so from the beginning, unless they are so large that checks take
-        more than a second or two.
-        """
-        found = self.check(recording)
-        told = self.couplings is not None and bool(self.couplings.doubts)  # doubts are caveats already
-        kept = [c for c in found.checks if c.name != "excitation" or not told]
-        faint = [c for c in found.checks if c.name == "feedback"]  # of feedback a hint is enough to be told
-        said = (
-            *replace(found, checks=tuple(kept)).caveats(),
-            *replace(found, checks=tuple(faint)).caveats("caution"),
-        )
-        return replace(self, caveats=distinct((*self.caveats, *said)))
 
     @cached_property
     def server(self) -> Server:
@@ -241,7 +224,7 @@ class Fit(Questions):
             self.plant.Q if self.couplings is None else self.couplings.found.Q,
             self.couplings,
             None if self.couplings is None else self.couplings.shared,
-            self.caveats,
+            self.server_caveats,
             self.points,
         )
 
@@ -262,7 +245,10 @@ class Fit(Questions):
         assert recording is not None
         if self.privacy is None:
             return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))
-        same = all(part.rows_digest == unit_digest(recording, name) for name, part in self.parts.items())
+        same = all(
+            part.rows_digest == UnitData(part.unit, recording[name].y, recording[name].u).digest
+            for name, part in self.parts.items()
+        )
         if self.couplings is not None and self.couplings.memory is not None:
             raise PrivacyError(
                 "this fit is private and has been updated: the server keeps no rows of it to ask about, and new "

@@ -298,7 +298,7 @@ def _stored_fit(
         traffic=record.traffic,
         status=record.status,
         provenance=record.provenance,
-        caveats=tuple(map(Caveat.from_json, typed(described, "caveats", list))),
+        server_caveats=tuple(map(Caveat.from_json, typed(described, "caveats", list))),
         couplings=couplings,
     )
 

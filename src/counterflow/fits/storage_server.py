@@ -15,11 +15,11 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import StorageError
 from counterflow.fits import storage_couplings, storage_privacy
+from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.fits.in_process import Traffic
-from counterflow.fits.outcome import Provenance, Status
 from counterflow.fits.sealed_file import SealedFile, blaming, check_keys, count, number, read, seal, texts, typed
 from counterflow.fits.storage_unit import channel_of, describe_channel
+from counterflow.methods.outcome import Provenance, Status
 from counterflow.plant import OperatingPoint, PublicUnit
 from counterflow.plant.units import check_name
 from counterflow.questions.answering import Server

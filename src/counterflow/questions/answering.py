@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from counterflow.caveats import EVERYBODY, Caveat, distinct, to_text, told_to
+from counterflow.caveats import EVERYBODY, Caveat, distinct, to_text
 from counterflow.methods.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.questions.knowledge import Knowledge, Watch, with_caveats
@@ -62,5 +62,5 @@ class Server(Knowledge):
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)
         published = [PUBLISHED] if self.couplings is None and self.method != "oracle" else []
-        whole = distinct([*published, *kind.caveats(self, parts), *told_to(ask.unit, self.caveats), *parts[0].noted])
+        whole = distinct([*published, *kind.caveats(self, parts), *self.caveats, *parts[0].noted])
         return with_caveats([replace(parts[0], caveats=to_text(())), *parts[1:]], whole)

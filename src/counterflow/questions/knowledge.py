@@ -31,7 +31,7 @@ from counterflow.protocol.messages import CAVEATS_LIMIT, NO_LIMIT
 from counterflow.questions.sensitivity import Memory, Spread, driven_by
 
 if TYPE_CHECKING:
-    from counterflow.fits.outcome import Couplings
+    from counterflow.methods.outcome import Couplings
 
 Watch = Callable[[Message, bool], None]
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far

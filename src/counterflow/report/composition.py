@@ -12,7 +12,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.errors import OptionError, UnidentifiedError, UnstableError
 from counterflow.fits.checks import check
-from counterflow.fits.privacy import public_digest
+from counterflow.methods.privacy import public_digest
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (

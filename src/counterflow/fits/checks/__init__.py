@@ -4,8 +4,8 @@
 `free_run` returns the predictions themselves.
 """
 
-from counterflow.fits.checks.check import check
+from counterflow.fits.checks.check import check, server_checks
 from counterflow.fits.checks.free_runs import FreeRun, UnitRun, free_run
 from counterflow.fits.checks.verdicts import Check, Checks, Verdict
 
-__all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "free_run"]
+__all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "free_run", "server_checks"]
