@@ -16,8 +16,9 @@ from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.experiments import assembling, drawing, reporting, running
+from counterflow.experiments import figures, reproduction, runner
 from counterflow.experiments.experiment import Experiment, Request, Task
+from counterflow.experiments.page import Chapter, counts
 from counterflow.experiments.store import Store
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
@@ -46,39 +47,39 @@ def reproduce(
     request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
     _check_folder(out)
     _tell_unused(chosen, request)
-    with drawing.styled():  # without matplotlib, say so before hours of work
+    with figures.styled():  # without matplotlib, say so before hours of work
         pass
     wanted = {each.name: each.tasks(request) for each in chosen}
     store = Store(out, quick)
     every = [task for tasks in wanted.values() for task in tasks]
     try:
         with _progress(answer_format) as watch:
-            found = running.run(every, store, jobs, force, watch)
+            found = runner.run(every, store, jobs, force, watch)
     except KeyboardInterrupt:
         typer.echo(
             f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
         )
         raise typer.Exit(output.INTERRUPTED) from None
-    report = assembling.assemble(store, wanted, request, found)
+    report = reproduction.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
     chapters = [each for each in report if each.experiment.name in wanted]
     content = {
         "quick": request.quick,
         "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
-        "verdicts": {verdict: count for verdict, count in reporting.counts(chapters).items() if count},
+        "verdicts": {verdict: count for verdict, count in counts(chapters).items() if count},
         "experiments": [_chapter_json(each) for each in chapters],
     }
     output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
 
 
 def _show(
-    chapters: Sequence[reporting.Chapter], report: Sequence[reporting.Chapter], page: Path, text: Path
+    chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path
 ) -> None:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
     output.show_text("")
-    told = ", ".join(f"{count} {verdict}" for verdict, count in reporting.counts(chapters).items() if count)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
     output.show_text(f"verdicts: {told}")
     others = [each.experiment.name for each in report if each not in chapters]
     output.show_text(f"  report: {page} (and {text.name}, figures)")
@@ -149,7 +150,7 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
         yield watch
 
 
-def _chapter_json(chapter: reporting.Chapter) -> dict[str, Any]:
+def _chapter_json(chapter: Chapter) -> dict[str, Any]:
     claims = [
         {
             "subject": claim.subject, "paper": claim.paper, "ours": claim.ours, "verdict": claim.verdict,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from counterflow import experiments
 from counterflow._version import __version__
 from counterflow.errors import StorageError
 from counterflow.experiments.experiment import Outcome, Task, Value
+from counterflow.files import blaming, write_whole
 from counterflow.fits import sealed_file
 
 _TITLE, _VERSION = "experiment result", 1
@@ -91,15 +90,6 @@ class Store:
 
 def put(target: Path, content: bytes) -> None:
     """Write a file, and the folders that it needs: whole, or not at all."""
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
+    with blaming(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.write_bytes(content)
-            os.replace(draft, target)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(f"cannot write {str(target)!r}: {reason}. Choose another place.") from error
+    write_whole(target, content)

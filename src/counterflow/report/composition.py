@@ -12,7 +12,6 @@ import numpy as np
 from counterflow import wording
 from counterflow.errors import OptionError, UnidentifiedError, UnstableError
 from counterflow.fits.checks import check
-from counterflow.methods.privacy import public_digest
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
@@ -132,7 +131,7 @@ def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[
 
 
 def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
-    own = recording.digest if fit.privacy is None else public_digest(recording)
+    own = recording.digest if fit.privacy is None else recording.public_digest
     same = fit.provenance.data_digest == own
     out = {
         "Counterflow": fit.provenance.version,

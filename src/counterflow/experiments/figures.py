@@ -1,6 +1,7 @@
 """Figures for print and screen: one look for all of them.
 
-A drawing is a caption and some panels. The same panels are laid out for a page (up to three in a row, 7.2 inches wide)
+A drawing is a caption and some panels, and a panel is a list of curves with what its axes say: a new one takes a few
+lines. The same panels are laid out for a page (up to three in a row, 7.2 inches wide)
 and for a telephone (one below the other), with one legend for all. Colours are those of Okabe and Ito, which people
 with any colour vision can tell apart, and each comes with a line style and a marker of its own, so that grey print
 will do.
@@ -13,13 +14,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
+from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,11 +33,6 @@ COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)  # the last for wha
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 Middle = Literal["mean", "median", "geometric mean"]
-BAND = "Lines are means, bands the range from the least to the largest of the Monte-Carlo runs."
-BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
-BAND_OF_MEDIANS, BARS_OF_MEDIANS = BAND.replace("means", "medians"), BARS.replace("means", "medians")
-DODGED = "Markers of one x stand a little beside one another."
-BARS_OF_GEOMETRIC_MEANS = BARS.replace("means", "geometric means")
 FORMATS = ("svg", "pdf", "png")
 LEAST_PLAIN, MOST_PLAIN = 0.3e-3, 0.999e5  # an axis that goes beyond has powers of ten only
 _DPI = 200
@@ -75,20 +71,52 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+Curve = Callable[["Axes"], object]  # draws on axes; what it labels goes to the figure's legend
+Scale = bool | Sequence[float]  # of an axis: linear, logarithmic, or logarithmic with these ticks
+Range = tuple[float | None, float | None]  # of an axis: None where the data decide
+
+
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: a title, and a function that draws on it. Lines with labels go to the figure's legend."""
+    """One pair of axes: a title, curves, what stands along the axes, and their scales and ranges."""
 
     title: str
-    draw: Callable[[Axes], None]
+    curves: Sequence[Curve]
+    x: str
+    y: str
+    log_x: Scale = False
+    log_y: Scale = False
+    range_x: Range = (None, None)
+    range_y: Range = (None, None)
+
+    def draw(self, axes: Axes) -> None:
+        for curve in self.curves:
+            curve(axes)
+        axes.set_xlabel(self.x)
+        axes.set_ylabel(self.y)
+        if self.range_x != (None, None):
+            axes.set_xlim(*self.range_x)
+        if self.range_y != (None, None):
+            axes.set_ylim(*self.range_y)
+        if self.log_x is not False:
+            log_axis(axes, "x", None if self.log_x is True else self.log_x)
+        if self.log_y is not False:
+            log_axis(axes, "y", None if self.log_y is True else self.log_y)
+
+
+def over_rounds(
+    title: str, curves: Sequence[Curve], y: str, log_y: bool = True, range_y: Range = (None, None)
+) -> Panel:
+    """A panel of a training: something against rounds, on logarithmic axes."""
+    return Panel(title, curves, "round k + 1", y, log_x=True, log_y=log_y, range_y=range_y)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the report: its caption (which says what bands and bars are) and its panels."""
+    """A figure of the report: its caption (which says what bands and bars are) and its panels, lettered if several."""
 
     caption: str
-    panels: tuple[Panel, ...]
+    panels: Sequence[Panel]
     columns: int = 3
 
 
@@ -106,7 +134,7 @@ def compose(drawing: Drawing, narrow: bool = False) -> Figure:
         grid = figure.add_gridspec(rows, columns)
         for k, panel in enumerate(drawing.panels):
             axes = figure.add_subplot(grid[divmod(k, columns)])
-            axes.set_title(panel.title)
+            axes.set_title(f"({'abcdefghi'[k]}) {panel.title}" if len(drawing.panels) > 1 else panel.title)
             panel.draw(axes)
         _legend(figure, width)
         figure.draw_without_rendering()
@@ -153,58 +181,62 @@ def middle_of(runs: FloatArray, middle: Middle) -> FloatArray:
 
 
 def band(
-    axes: Axes,
     x: FloatArray,
     runs: Sequence[FloatArray] | FloatArray,
     label: str,
     colour: int = 0,
     line: int = -1,
     middle: Middle = "mean",
-) -> None:
+) -> Curve:
     """The middle of several runs as a line, and the range from the least to the largest of them as a band."""
-    stacked = np.atleast_2d(np.asarray(runs, np.float64))
-    shade, style = COLOURS[colour % len(COLOURS)], LINES[(colour if line < 0 else line) % len(LINES)]
-    axes.plot(x, middle_of(stacked, middle), color=shade, linestyle=style, label=label, zorder=3)
-    if len(stacked) > 1:
-        axes.fill_between(x, stacked.min(axis=0), stacked.max(axis=0), color=shade, alpha=0.18, linewidth=0, zorder=2)
+
+    def draw(axes: Axes) -> None:
+        stacked = np.atleast_2d(np.asarray(runs, np.float64))
+        shade, style = COLOURS[colour % len(COLOURS)], LINES[(colour if line < 0 else line) % len(LINES)]
+        axes.plot(x, middle_of(stacked, middle), color=shade, linestyle=style, label=label, zorder=3)
+        if len(stacked) > 1:
+            low, high = stacked.min(axis=0), stacked.max(axis=0)
+            axes.fill_between(x, low, high, color=shade, alpha=0.18, linewidth=0, zorder=2)
+
+    return draw
 
 
 def points(
-    axes: Axes,
     x: Sequence[float] | FloatArray,
     runs: Sequence[FloatArray] | FloatArray,
     label: str,
     colour: int = 0,
     middle: Middle = "mean",
     dodge: float = 1.0,
-) -> None:
+    **look: Any,
+) -> Curve:
     """The middle of several runs at each x as a marker on a line, with a bar from the least to the largest of them.
 
-    ``dodge`` is a factor on x (of a logarithmic axis), for bars that would hide one another.
+    ``dodge`` is a factor on x (of a logarithmic axis), for bars that would hide one another; ``look`` are other
+    colours, lines and markers than those that belong to ``colour``.
     """
-    stacked = np.atleast_2d(np.asarray(runs, np.float64))
-    centre = middle_of(stacked, middle)
-    bars = np.maximum(0.0, np.stack([centre - stacked.min(axis=0), stacked.max(axis=0) - centre]))
-    axes.errorbar(
-        dodge * np.asarray(x, np.float64),
-        centre,
-        yerr=bars if len(stacked) > 1 else None,
-        color=COLOURS[colour % len(COLOURS)],
-        linestyle=LINES[colour % len(LINES)],
-        marker=MARKERS[colour % len(MARKERS)],
-        capsize=2,
-        elinewidth=0.9,
-        label=label,
-        zorder=3,
-    )
+
+    def draw(axes: Axes) -> None:
+        stacked = np.atleast_2d(np.asarray(runs, np.float64))
+        centre = middle_of(stacked, middle)
+        bars = np.maximum(0.0, np.stack([centre - stacked.min(axis=0), stacked.max(axis=0) - centre]))
+        usual = {"color": COLOURS[colour % len(COLOURS)], "linestyle": LINES[colour % len(LINES)]}
+        usual |= {"marker": MARKERS[colour % len(MARKERS)], "capsize": 2, "elinewidth": 0.9, "zorder": 3}
+        at = dodge * np.asarray(x, np.float64)
+        axes.errorbar(at, centre, yerr=bars if len(stacked) > 1 else None, label=label, **{**usual, **look})
+
+    return draw
 
 
-def rounds_axis(axes: Axes, logarithmic: bool = True) -> None:
-    """The x axis of a training: rounds, on a logarithmic scale, and a logarithmic y axis if asked for."""
-    log_axis(axes, "x")
-    axes.set_xlabel("round k + 1")
-    if logarithmic:
-        log_axis(axes, "y")
+def level(y: float, label: str | None = None, **look: Any) -> Curve:
+    """A horizontal line, dotted unless ``look`` says otherwise: what nothing at all, or another model, gets."""
+    usual = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1))}
+    return lambda axes: axes.axhline(y, label=label, **{**usual, **look})
+
+
+def moment(x: float) -> Curve:
+    """A dotted vertical line: when something happens."""
+    return lambda axes: axes.axvline(x, color=INK, linewidth=0.8, linestyle=(0, (1, 1)))
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float] | None = None) -> None:
@@ -267,25 +299,8 @@ def _saved(figure: Figure, ending: str) -> bytes:
     return buffer.getvalue()
 
 
-def inline(svg: bytes, prefix: str, label: str) -> str:
-    """An SVG to stand inside HTML: ids made unique by ``prefix``, paper, ink and grid in the page's own colours."""
-    text = svg.decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\s+xmlns(:xlink)?="[^"]*"', "", text)
-    # a third larger than in print, if there is room
-    text = re.sub(
-        r'(<svg[^>]*?)\swidth="([\d.]+)pt"',
-        lambda found: f'{found[1]} style="max-width:{4 / 3 * float(found[2]):.0f}pt"',
-        text,
-        count=1,
-    )
-    text = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\1{prefix}", text)
-    text = text.replace("fill: #ffffff", "fill: none")
-    for colour, variable in ((INK, "--ink"), (MUTED, "--muted"), (GRID, "--grid"), (BLUE, "--blue")):
-        text = text.replace(colour, f"var({variable})")
-    text = re.sub(r"\n\s*", "\n", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+def svg(content: bytes, prefix: str, label: str) -> Svg:
+    """A figure to stand inside HTML, a third larger than in print if there is room; paper and ink are the page's."""
+    text = content.decode().replace("fill: #ffffff", "fill: none")
+    colours = {INK: "--ink", MUTED: "--muted", GRID: "--grid", BLUE: "--blue"}
+    return inline(text, prefix, label, colours, enlarged=4 / 3)

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from counterflow import experiments
-from counterflow.errors import StorageError
-from counterflow.experiments import reporting
+from counterflow.experiments import page
 from counterflow.experiments.experiment import Outcome, Request, Task
 from counterflow.experiments.store import Store, put
+from counterflow.files import blaming
 
 Asked = Mapping[str, Sequence[Task]]  # the tasks of experiments by name
 
 
-def assemble(store: Store, asked: Asked, request: Request, found: Mapping[str, Outcome]) -> list[reporting.Chapter]:
+def assemble(store: Store, asked: Asked, request: Request, found: Mapping[str, Outcome]) -> list[page.Chapter]:
     """Write the folder's report: of the experiments asked for, and of all others whose results are complete.
 
     Parameters
@@ -41,8 +41,8 @@ def assemble(store: Store, asked: Asked, request: Request, found: Mapping[str, O
             outcomes = [found.get(store.key(task)) or store.load(task) for task in tasks]
             complete = [outcome for outcome in outcomes if outcome is not None]
             if complete and len(complete) == len(outcomes):
-                chapters.append(reporting.chapter(experiments.named(name), complete))
-        reporting.write(chapters, store.folder, store.quick)
+                chapters.append(page.chapter(experiments.named(name), complete))
+        page.write(chapters, store.folder, store.quick)
     return chapters
 
 
@@ -52,12 +52,9 @@ def alone(folder: Path) -> Iterator[None]:
     import fcntl
 
     path = folder / ".report.lock"
-    try:
+    with blaming(path):
         folder.mkdir(parents=True, exist_ok=True)
         handle = path.open("w")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(f"cannot write {str(path)!r}: {reason}. Choose another place.") from error
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -12,7 +12,7 @@ import pytest
 
 from counterflow import experiments
 from counterflow.errors import StorageError
-from counterflow.experiments import assembling, reporting
+from counterflow.experiments import page, reproduction
 from counterflow.experiments.experiment import Claim, Experiment, Outcome, Request, Task
 from counterflow.experiments.store import Store
 
@@ -49,7 +49,7 @@ def command(folder: Path, *names: str, quick: bool = False, hai: Path | None = N
             outcome = Outcome(task, {"value": float(task["run"])}, 0.1)
             store.save(outcome)
             found[store.key(task)] = outcome
-    return [each.experiment.name for each in assembling.assemble(store, asked, request, found)]
+    return [each.experiment.name for each in reproduction.assemble(store, asked, request, found)]
 
 
 def test_a_second_command_extends_the_report_in_the_fixed_order(tmp_path: Path) -> None:
@@ -84,18 +84,18 @@ def test_own_files_of_an_earlier_command_stay_in_the_report(tmp_path: Path) -> N
 def test_two_commands_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that comes second waits for the first, and finds its results."""
     context = multiprocessing.get_context("fork")
-    begun, write = context.Event(), reporting.write
+    begun, write = context.Event(), page.write
 
     def slowly(*arguments: Any) -> Any:
         begun.set()
         time.sleep(0.3)
         return write(*arguments)
 
-    monkeypatch.setattr(reporting, "write", slowly)
+    monkeypatch.setattr(page, "write", slowly)
     other = context.Process(target=command, args=(tmp_path, "second"))
     other.start()
     assert begun.wait(30)
-    monkeypatch.setattr(reporting, "write", write)
+    monkeypatch.setattr(page, "write", write)
     assert command(tmp_path, "first") == ["first", "second"]
     other.join(30)
     assert other.exitcode == 0
@@ -106,5 +106,5 @@ def test_two_commands_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Choose another place"), assembling.alone(tmp_path / "file"):
+    with pytest.raises(StorageError, match="Choose another place"), reproduction.alone(tmp_path / "file"):
         pass

@@ -13,17 +13,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.experiment import Claim, Verdict
+from counterflow.experiments.experiment import Verdict
 
 FEWEST = 3  # runs from which on a standard error is taken for one
 ERRORS = 2.0  # standard errors within which nothing is decided
-ABOVE_RULE = "by two standard errors"
-MOST_RULE = "by a clear majority"
-EXPLAINED = (
-    "'By two standard errors' are those of the mean over the runs; a difference within them, or fewer than three runs, "
-    "is undecided. 'By a clear majority' is two standard errors of a share of one half (4 of 4 plants, 9 of 10, 15 of "
-    "20); what lies between, or rests on fewer than four plants, is undecided."
-)
 
 
 def mean_and_error(values: Sequence[float] | FloatArray) -> tuple[float, float]:
@@ -39,6 +32,20 @@ def mean_and_error(values: Sequence[float] | FloatArray) -> tuple[float, float]:
     return float(array.mean()), error
 
 
+def exponent(sizes: Sequence[int], values: FloatArray) -> tuple[float, float]:
+    """k of values ~ size^k, and its standard error over the runs (rows); NaN if they are too few to have one.
+
+    Examples
+    --------
+    >>> exponent((1, 2, 4), np.array([[3.0, 6.0, 12.0], [1.0, 2.0, 4.0]]))[0].__round__(9)
+    1.0
+    """
+    x = np.log(np.array(sizes, np.float64))
+    x = x - x.mean()
+    slope, error = mean_and_error(np.log(values) @ x / (x @ x))
+    return slope, error if len(values) >= FEWEST else math.nan
+
+
 def geometric(values: Sequence[float] | FloatArray) -> float:
     """The geometric mean of positive numbers.
 
@@ -48,18 +55,6 @@ def geometric(values: Sequence[float] | FloatArray) -> float:
     10.0
     """
     return float(np.exp(np.log(np.asarray(values, np.float64)).mean()))
-
-
-def told(values: Sequence[float] | FloatArray, digits: int = 3) -> str:
-    """Mean and standard error of several runs as text.
-
-    Examples
-    --------
-    >>> told([1.0, 2.0, 3.0])
-    '2 ± 0.58'
-    """
-    mean, error = mean_and_error(values)
-    return f"{mean:.{digits}g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")
 
 
 def holds(claim: bool) -> Verdict:
@@ -221,22 +216,3 @@ def beyond_control(claimed: Verdict, added: Verdict) -> Verdict:
     if claimed != "agrees":
         return claimed
     return "not comparable" if added == "does not hold" else added
-
-
-def verdict_of(claims: Sequence[Claim], subject: str) -> Verdict:
-    """Of the claim whose subject begins so; of several, of all of them together."""
-    found = [claim.verdict for claim in claims if claim.subject.startswith(subject)]
-    assert found, f"no claim begins with {subject!r}"
-    return both(*found) if len(found) > 1 else found[0]
-
-
-def said(verdict: Verdict, yes: str, no: str = "", unclear: str = "") -> str:
-    """The sentence that goes with a verdict: for a text that must not say what the numbers do not."""
-    if verdict in ("agrees", "agrees in order of magnitude"):
-        return yes
-    return no if verdict == "does not hold" else unclear
-
-
-def sentences(*parts: str) -> str:
-    """Those that say something, one after the other."""
-    return " ".join(part for part in parts if part)

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
-from counterflow.experiments.auditing import audited
-from counterflow.experiments.drawing import (
-    BAND_OF_MEDIANS,
-    BARS_OF_MEDIANS,
-    INK,
-    Drawing,
-    Panel,
-    band,
-    log_axis,
-    points,
-)
+from counterflow.experiments.audit import audited
+from counterflow.experiments.captions import BAND_OF_MEDIANS, BARS_OF_MEDIANS, SERVER_LOSS
 from counterflow.experiments.effects import between, coupling_error, effect_error, recorded, responses
-from counterflow.experiments.experiment import B_PERSISTENT, Claim, Experiment, Outcome, Outcomes, Request, Task, Value
-from counterflow.experiments.judging import MOST_RULE, mostly, rarely, said, sentences, verdict_of
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, described
+from counterflow.experiments.figures import COLOURS, Drawing, Panel, band, level, points
+from counterflow.experiments.selection import grid, stacked, where
+from counterflow.experiments.verdicts import mostly, rarely
+from counterflow.experiments.wording import B_PERSISTENT, MOST_RULE, said, sentences, verdict_of
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant
 from counterflow.privacy import Privacy
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 10.0, 30.0, 100.0), (3.0, 30.0, 100.0)
 NONE = 0.0  # stands for no privacy at all
@@ -102,23 +92,12 @@ def _effects(found: Plant, true: Plant) -> float:
 def _tasks(request: Request) -> tuple[Task, ...]:
     epsilons = QUICK_EPSILONS if request.quick else EPSILONS
     steps, count = (QUICK_STEPS, QUICK_REPETITIONS) if request.quick else (STEPS, REPETITIONS)
-    noised = [
-        Task("privacy", {"method": method, "epsilon": epsilon, "run": run, "steps": steps})
-        for method in METHODS
-        for epsilon in (*epsilons, NONE)
-        for run in range(count)
-    ]
-    audits = [
-        Task("privacy", {"method": AUDIT, "epsilon": epsilon, "run": run, "steps": AUDIT_STEPS})
-        for epsilon in epsilons
-        for run in range(count)
-    ]
-    return (*noised, *audits)
-
-
-def of_epsilon(outcomes: Outcomes, method: str, epsilon: float) -> list[Outcome]:
-    """All runs of one method at one epsilon."""
-    return [o for o in outcomes if o.task["method"] == method and o.task["epsilon"] == epsilon]
+    axes = {"method": list(METHODS), "epsilon": (*epsilons, NONE), "run": range(count)}
+    audits = {"epsilon": epsilons, "run": range(count)}
+    return (
+        *grid("privacy", axes, steps=steps),
+        *grid("privacy", audits, method=AUDIT, steps=AUDIT_STEPS),
+    )
 
 
 def epsilons_of(outcomes: Outcomes) -> tuple[float, ...]:
@@ -128,38 +107,41 @@ def epsilons_of(outcomes: Outcomes) -> tuple[float, ...]:
 
 def errors(outcomes: Outcomes, method: str, epsilon: float, key: str = "B") -> FloatArray:
     """One number of each run, at most ``CEILING``."""
-    found = np.array([o.number(key) for o in of_epsilon(outcomes, method, epsilon)])
+    found = stacked(where(outcomes, method=method, epsilon=epsilon), key)
     return np.asarray(np.minimum(np.nan_to_num(found, nan=CEILING), CEILING))
+
+
+def _falls(outcomes: Outcomes, epsilon: float) -> FloatArray:
+    """The last L_s of the published training over the first, of every run."""
+    loss = stacked(where(outcomes, method="published", epsilon=epsilon), "server_loss")
+    return np.asarray(loss[:, -1] / loss[:, 0])
+
+
+def _by_epsilon(found: Mapping[float, FloatArray], digits: int = 2) -> str:
+    """Medians at every epsilon, as text."""
+    return ", ".join(f"{np.median(v):.{digits}g} at ε = {e:g}" for e, v in found.items() if e != NONE)
 
 
 def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     epsilons = epsilons_of(outcomes)
     middle, least, most = epsilons[len(epsilons) // 2], epsilons[0], epsilons[-1]
     everywhere = (*epsilons, NONE)
-    falls = {
-        e: np.array(
-            [o.array("server_loss")[-1] / o.array("server_loss")[0] for o in of_epsilon(outcomes, "published", e)]
-        )
-        for e in everywhere
-    }
-    clients = {
-        e: np.array([o.array("client_loss")[-1] for o in of_epsilon(outcomes, "published", e)]) for e in everywhere
-    }
-    theirs = {e: float(np.median(errors(outcomes, "published", e))) for e in everywhere}
-    ours = {e: float(np.median(errors(outcomes, "sufficient", e))) for e in everywhere}
+    falls = {e: _falls(outcomes, e) for e in everywhere}
+    published = {e: where(outcomes, method="published", epsilon=e) for e in everywhere}
+    clients = {e: stacked(runs, "client_loss")[:, -1] for e, runs in published.items()}
+    theirs, ours = ({e: errors(outcomes, m, e) for e in everywhere} for m in METHODS)
     spread = {e: errors(outcomes, "published", e, "spread") for e in epsilons}
-    audits = {e: np.array([o.number("audited") for o in of_epsilon(outcomes, AUDIT, e)]) for e in epsilons}
-    broken = {e: float(found.max()) for e, found in audits.items() if (found > e).any()}
+    audits = {e: stacked(where(outcomes, method=AUDIT, epsilon=e), "audited") for e in epsilons}
+    broken = any((found > e).any() for e, found in audits.items())
     gaps = max(o.number("gaps") for o in outcomes if o.task["method"] == "published")
-    rigorous = [e for e in epsilons if ours[e] < USABLE]
+    rigorous = [e for e in epsilons if np.median(ours[e]) < USABLE]
     paper = "experiments validate the claims with respect to differential privacy (section 1; none is shown)"
     return (
         Claim(
             "Training converges under the noise",
             paper,
             f"L_s after {ROUNDS} rounds over its first value, medians: "
-            + ", ".join(f"{np.median(falls[e]):.2g} at ε = {e:g}" for e in epsilons)
-            + f", {np.median(falls[NONE]):.2g} without noise",
+            f"{_by_epsilon(falls)}, {np.median(falls[NONE]):.2g} without noise",
             rarely(falls[middle], 1.0),
             f"Rule: at ε = {middle:g} (of the whole training, δ = {DELTA:g}) the last L_s is below the first in more "
             f"than half of the plants, {MOST_RULE}. Noise moves theta, theta raises the sensitivity, and that raises "
@@ -170,8 +152,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             "The augmented client under the noise",
             paper,
             f"its loss over the proprietary one after {ROUNDS} rounds, medians: "
-            + ", ".join(f"{np.median(clients[e]):.3g} at ε = {e:g}" for e in epsilons)
-            + f", {np.median(clients[NONE]):.3g} without noise",
+            f"{_by_epsilon(clients, 3)}, {np.median(clients[NONE]):.3g} without noise",
             rarely(clients[middle], 1.0),
             f"Rule: at ε = {middle:g} it is below 1 in more than half of the plants, {MOST_RULE}.",
             NOISED,
@@ -180,7 +161,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             "Noise and the variance of parameters",
             "larger noise yields stronger privacy at the expense of higher variance in estimated parameters",
             "standard deviation of A_mn and B_mn over the noise, on the same rows, over their true size, medians: "
-            + ", ".join(f"{np.median(spread[e]):.2g} at ε = {e:g}" for e in epsilons),
+            + _by_epsilon(spread),
             mostly(np.log(spread[least] / spread[most])),
             f"Rule: it is larger at ε = {least:g} than at ε = {most:g} in more than half of the plants, {MOST_RULE}. "
             "Two draws of the noise on every recording.",
@@ -189,9 +170,8 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             "What there is to pay with",
             "the server estimates the input matrices (section 1); no accuracy under noise is given",
             "median relative error of B_mn as published: "
-            + ", ".join(f"{theirs[e]:.3g} at ε = {e:g}" for e in epsilons)
-            + f", {theirs[NONE]:.3g} without noise",
-            rarely(errors(outcomes, "published", NONE), USABLE),
+            f"{_by_epsilon(theirs, 3)}, {np.median(theirs[NONE]):.3g} without noise",
+            rarely(theirs[NONE], USABLE),
             f"Rule: after {ROUNDS} rounds without any noise the error is below {USABLE} in more than half of the "
             f"plants, {MOST_RULE}; 1 is what 'no coupling' gets. What is not found without noise cannot be lost to it.",
             B_PERSISTENT,
@@ -212,8 +192,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             "Accuracy with rigorous accounting",
             "not its method",
             "sufficient messages, median relative error of B_mn: "
-            + ", ".join(f"{ours[e]:.2g} at ε = {e:g}" for e in epsilons)
-            + f", {ours[NONE]:.2g} without privacy",
+            f"{_by_epsilon(ours)}, {np.median(ours[NONE]):.2g} without privacy",
             "beyond the paper",
             "No rule. One release of clipped messages, noise by the analytic Gaussian mechanism, known to the server's "
             f"likelihood. Medians are below {USABLE} "
@@ -225,47 +204,29 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     epsilons = epsilons_of(outcomes)
 
-    def accuracy(key: str, label: str) -> Any:
-        def draw(axes: Axes) -> None:
-            for k, (method, name) in enumerate(METHODS.items()):
-                runs = np.stack([errors(outcomes, method, e, key) for e in epsilons], axis=1)
-                points(axes, epsilons, runs, name, (1, 0)[k], "median")
-                plain = float(np.median(errors(outcomes, method, NONE, key)))
-                axes.axhline(plain, color=("#d55e00", "#0072b2")[k], linewidth=0.8, linestyle=(0, (1, 1.2)))
-            axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (4, 2)))
-            axes.set_xlabel("ε of all that is released")
-            axes.set_ylabel(label)
-            axes.set_ylim(5e-3, 30)
-            log_axis(axes, "x", epsilons)
-            log_axis(axes, "y", (0.01, 0.1, 1.0, 10.0))
+    def accuracy(title: str, key: str, y: str) -> Panel:
+        curves = []
+        for colour, (method, name) in zip((1, 0), METHODS.items(), strict=True):
+            runs = np.stack([errors(outcomes, method, e, key) for e in epsilons], axis=1)
+            plain = float(np.median(errors(outcomes, method, NONE, key)))
+            curves += [points(epsilons, runs, name, colour, "median"), level(plain, color=COLOURS[colour])]
+        curves.append(level(1.0, linestyle=(0, (4, 2))))
+        ticks = (0.01, 0.1, 1.0, 10.0)
+        return Panel(title, curves, "ε of all that is released", y, epsilons, ticks, range_y=(5e-3, 30))
 
-        return draw
-
-    def course(key: str, label: str) -> Any:
-        def draw(axes: Axes) -> None:
-            shown = (NONE, epsilons[-1], epsilons[len(epsilons) // 2])
-            for k, e in enumerate(shown):
-                runs = [o.array(key) for o in of_epsilon(outcomes, "published", e)]
-                x = np.arange(1.0, len(runs[0]) + 1)
-                band(
-                    axes,
-                    x,
-                    runs,
-                    f"published, ε = {e:g}" if e else "published, no noise",
-                    (2, 3, 4)[k],
-                    middle="median",
-                )
-            axes.set_xlabel("round k + 1")
-            axes.set_ylabel(label)
-            log_axis(axes, "y")
-
-        return draw
+    def course(title: str, key: str, y: str) -> Panel:
+        curves = []
+        for colour, e in zip((2, 3, 4), (NONE, epsilons[-1], epsilons[len(epsilons) // 2]), strict=True):
+            runs = stacked(where(outcomes, method="published", epsilon=e), key)
+            label = f"published, ε = {e:g}" if e else "published, no noise"
+            curves.append(band(np.arange(1.0, runs.shape[1] + 1), runs, label, colour, middle="median"))
+        return Panel(title, curves, "round k + 1", y, log_y=True)
 
     panels = (
-        Panel("(a) Couplings", accuracy("B", "relative error of $B_{mn}$")),
-        Panel("(b) Effects", accuracy("effects", "relative error of effects")),
-        Panel("(c) Server loss", course("server_loss", "$L_s$ (squared states)")),
-        Panel("(d) Client loss", course("client_loss", "augmented / proprietary")),
+        accuracy("Couplings", "B", "relative error of $B_{mn}$"),
+        accuracy("Effects", "effects", "relative error of effects"),
+        course("Server loss", "server_loss", SERVER_LOSS),
+        course("Client loss", "client_loss", "augmented / proprietary"),
     )
     caption = (
         f"(a, b) Errors against ε; δ = {DELTA:g}, one measurement protected. Dashed: what 'no coupling' and 'no "
@@ -278,23 +239,13 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     epsilons = epsilons_of(outcomes)
-    falls = {
-        e: np.median(
-            [o.array("server_loss")[-1] / o.array("server_loss")[0] for o in of_epsilon(outcomes, "published", e)]
-        )
-        for e in epsilons
-    }
+    falls = {e: np.median(_falls(outcomes, e)) for e in epsilons}
     lost, kept = ([e for e in epsilons if (falls[e] < 1) == which] for which in (False, True))
-    ours = {e: float(np.median(errors(outcomes, "sufficient", e))) for e in epsilons}
-    usable = [e for e in epsilons if ours[e] < USABLE]
+    usable = [e for e in epsilons if np.median(errors(outcomes, "sufficient", e)) < USABLE]
     return sentences(
         f"At an ε of {max(lost):g} and below the published noise feeds itself and drowns the training." if lost else "",
         f"The losses fall at ε = {', '.join(f'{e:g}' for e in kept)}." if kept else "",
-        said(
-            verdict_of(claims, "What there is"),
-            "",
-            "B_mn does not come out even without noise.",
-        ),
+        said(verdict_of(claims, "What there is"), "", "B_mn does not come out even without noise."),
         said(
             verdict_of(claims, "The guarantee"),
             "",
@@ -305,28 +256,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-PRIVACY = Experiment(
-    name="privacy",
-    title="Convergence and accuracy under differential privacy",
-    paper="Section 1, contributions, and appendix A (no figure given)",
-    question="What is left of convergence and accuracy at a given ε?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
-    revision=2,
-    choices=(
-        "random_plant(rng=0..7) of two units, P = U = 2, D = 8; T = 10,000 (4,000 in a quick run); AR(0.9) inputs, "
-        "because with white ones the published method finds no B_mn even without noise.",
-        "ε and δ = 10^-6 are those of all that leaves a unit; one measurement is protected. As published: penalty "
-        "method, xi = 10, 10 rounds of gradient steps, the budget split evenly over rounds, messages and gradients, "
-        "noise by the paper's formulas, with its constants computed from the actual estimators.",
-        "Verdicts are those at the middle ε (10; 30 in a quick run). The paper gives neither ε nor rounds, xi and T of "
-        "private trainings; with fewer rounds there is more of the budget for each.",
-        "Rigorous: the default method on one clipped, noised release.",
-        "The audit: T = 500, one measurement in the middle at one end of its range, or at the other, in the direction "
-        "that moves the estimated states most; the unit followed through the same answers of the server.",
-        "Noise is seeded, to be the same in every run; a real release would not be.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("privacy", _tasks, _compute, _figures, _claims, revision=2, text=_text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +10,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.experiments import conditions
 from counterflow.experiments.conditions import CONDITIONS, WEIGHTS
-from counterflow.experiments.drawing import COLOURS, INK, Drawing, Panel, log_axis
 from counterflow.experiments.effects import (
-    BASIS,
     HORIZON,
     Responses,
     between,
@@ -22,28 +20,26 @@ from counterflow.experiments.effects import (
     recorded,
     responses,
 )
-from counterflow.experiments.experiment import (
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value, described
+from counterflow.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level
+from counterflow.experiments.methods import METHODS, PUBLISHED, Estimate, estimate, refined_states
+from counterflow.experiments.selection import grid, stacked, where
+from counterflow.experiments.verdicts import both, mostly, rarely
+from counterflow.experiments.wording import (
     B_PERSISTENT,
     B_WHITE,
     EFFECTS_PERSISTENT,
     EFFECTS_WHITE,
+    MOST_RULE,
     SHORT_OF_ORACLE,
-    Claim,
-    Experiment,
-    Outcome,
-    Outcomes,
-    Request,
-    Table,
-    Task,
-    Value,
+    said,
+    sentences,
+    verdict_of,
 )
-from counterflow.experiments.judging import MOST_RULE, both, mostly, rarely, said, sentences, verdict_of
-from counterflow.experiments.methods import METHODS, PUBLISHED, Estimate, estimate, refined_states
 from counterflow.plant import Plant, Recording, random_plant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
 
 SETTINGS = tuple((units, pole) for units in (2, 4) for pole in (0.0, 0.9))
 STEPS, ROUNDS, QUICK_ROUNDS = 2000, 2000, 200
@@ -148,45 +144,29 @@ def _prediction(method: str, found: Estimate, true: Plant, fresh: Recording) -> 
 
 
 def _tasks(request: Request) -> tuple[Task, ...]:
-    count = QUICK_PLANTS if request.quick else PLANTS
-    rounds = QUICK_ROUNDS if request.quick else ROUNDS
-    compared = [
-        Task(
-            "finding",
-            {"part": "methods", "units": units, "pole": pole, "plant": k, "steps": STEPS, "rounds": rounds},
-        )
-        for units, pole in reversed(SETTINGS)
-        for k in range(count)
-    ]
-    return (*compared, *conditions.tasks(request))
-
-
-def of_setting(outcomes: Outcomes, units: int, pole: float) -> list[Outcome]:
-    """Outcomes of all plants of one setting."""
-    return [o for o in outcomes if o.task["part"] == "methods" and o.task["units"] == units and o.task["pole"] == pole]
+    count, rounds = (QUICK_PLANTS, QUICK_ROUNDS) if request.quick else (PLANTS, ROUNDS)
+    axes = {"units": (4, 2), "pole": (0.9, 0.0), "plant": range(count)}
+    return (*grid("finding", axes, part="methods", steps=STEPS, rounds=rounds), *conditions.tasks(request))
 
 
 def values_of(outcomes: Outcomes, units: int, pole: float, key: str) -> FloatArray:
-    """One number of each plant."""
-    return np.array([o.number(key) for o in of_setting(outcomes, units, pole)])
+    """One number of each plant of one setting."""
+    return stacked(where(outcomes, part="methods", units=units, pole=pole), key)
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
-    claims = []
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     for units, pole in SETTINGS:
         R2 = {m: values_of(outcomes, units, pole, f"{m}/R2") for m in METHODS}
         best = max(PUBLISHED, key=lambda m: float(np.median(R2[m])))
-        claims.append(
-            Claim(
-                f"Counterfactual inference, {setting_name(units, pole)}",
-                "accurate cross-client counterfactual inference (abstract; no number)",
-                f"R² of effects over {HORIZON} rows, median of {len(R2[best])} plants: best published variant "
-                f"({SHORT[best]}) {np.median(R2[best]):.3f}, sufficient messages {np.median(R2['sufficient']):.4f}",
-                mostly(R2[best], USEFUL),
-                f"Rule: R² of the best published variant is above {USEFUL} in more than half of the plants, "
-                f"{MOST_RULE}; 'no effect' gets 0.",
-                EFFECTS_PERSISTENT if pole else EFFECTS_WHITE,
-            )
+        yield Claim(
+            f"Counterfactual inference, {setting_name(units, pole)}",
+            "accurate cross-client counterfactual inference (abstract; no number)",
+            f"R² of effects over {HORIZON} rows, median of {len(R2[best])} plants: best published variant "
+            f"({SHORT[best]}) {np.median(R2[best]):.3f}, sufficient messages {np.median(R2['sufficient']):.4f}",
+            mostly(R2[best], USEFUL),
+            f"Rule: R² of the best published variant is above {USEFUL} in more than half of the plants, "
+            f"{MOST_RULE}; 'no effect' gets 0.",
+            EFFECTS_PERSISTENT if pole else EFFECTS_WHITE,
         )
     for pole in sorted({pole for _, pole in SETTINGS}):
         parts, found = [], []
@@ -198,29 +178,25 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
                 f"M = {units}: best published variant ({SHORT[best]}) {np.median(B[best]):.3f}, Granger "
                 f"{np.median(B['granger']):.2f}, sufficient messages {np.median(B['sufficient']):.3f}"
             )
-        claims.append(
-            Claim(
-                f"The server learns B_mn, {inputs_name(pole)} inputs",
-                "the server explicitly learns B_mn for all n ≠ m (section 6)",
-                f"median relative error of B_mn: {'; '.join(parts)}",
-                both(*found),
-                f"Rule: at every M the error of the best published variant is below {USEFUL} in more than half of the "
-                f"plants, {MOST_RULE}; 'no coupling' gets 1. B_mn is fitted to the disentanglement residual, which was "
-                "made before u_n acted: see docs/theory/finding.md.",
-                B_PERSISTENT if pole else B_WHITE,
-            )
+        yield Claim(
+            f"The server learns B_mn, {inputs_name(pole)} inputs",
+            "the server explicitly learns B_mn for all n ≠ m (section 6)",
+            f"median relative error of B_mn: {'; '.join(parts)}",
+            both(*found),
+            f"Rule: at every M the error of the best published variant is below {USEFUL} in more than half of the "
+            f"plants, {MOST_RULE}; 'no coupling' gets 1. B_mn is fitted to the disentanglement residual, which was "
+            "made before u_n acted: see docs/theory/finding.md.",
+            B_PERSISTENT if pole else B_WHITE,
         )
     granger = np.array([values_of(outcomes, *setting, "granger/R2") for setting in SETTINGS])
-    claims.append(
-        Claim(
-            "Granger causality",
-            "GC cannot answer counterfactual questions",
-            f"R² of effects from least squares on pooled refined states and inputs: median {np.median(granger):.3f} "
-            f"(plants and settings: {granger.min():.3f} to {granger.max():.3f})",
-            "not comparable",
-            "No rule. Ours is the form with inputs among the regressors, which the paper may not mean. The form "
-            "without them, as in FedGC, has no B to ask: its R² is 0 by construction, and a test of it could not fail.",
-        )
+    yield Claim(
+        "Granger causality",
+        "GC cannot answer counterfactual questions",
+        f"R² of effects from least squares on pooled refined states and inputs: median {np.median(granger):.3f} "
+        f"(plants and settings: {granger.min():.3f} to {granger.max():.3f})",
+        "not comparable",
+        "No rule. Ours is the form with inputs among the regressors, which the paper may not mean. The form "
+        "without them, as in FedGC, has no B to ask: its R² is 0 by construction, and a test of it could not fail.",
     )
     short, gap = [], []
     for setting in SETTINGS:
@@ -228,50 +204,44 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
         best = min(PUBLISHED, key=lambda m: float(np.median(errors[m])))
         short.append(errors[best] - errors["centralized"])
         gap.append(float(np.abs(errors["sufficient"] - errors["centralized"]).max()))
-    claims.append(
-        Claim(
-            "Short of the centralized fit",
-            "while not yet fully recovering the centralized oracle, as expected under decentralized constraints",
-            "relative error of effects of the best published variant above that of the centralized fit by "
-            + ", ".join(f"{np.median(s):.2f} ({setting_name(*x)})" for s, x in zip(short, SETTINGS, strict=True)),
-            both(*(mostly(each) for each in short)),
-            f"Rule, for the published method: in every setting it is above it in more than half of the plants, "
-            f"{MOST_RULE}. This is the paper's own limit of its method.",
-            SHORT_OF_ORACLE,
-        )
+    yield Claim(
+        "Short of the centralized fit",
+        "while not yet fully recovering the centralized oracle, as expected under decentralized constraints",
+        "relative error of effects of the best published variant above that of the centralized fit by "
+        + ", ".join(f"{np.median(s):.2f} ({setting_name(*x)})" for s, x in zip(short, SETTINGS, strict=True)),
+        both(*(mostly(each) for each in short)),
+        f"Rule, for the published method: in every setting it is above it in more than half of the plants, "
+        f"{MOST_RULE}. This is the paper's own limit of its method.",
+        SHORT_OF_ORACLE,
     )
-    claims.append(
-        Claim(
-            "Sufficient messages against pooled raw data",
-            "not its method",
-            f"errors of effects differ by at most {max(gap):.1e}",
-            "beyond the paper",
-            "No rule. "
-            + (
-                "They are equal to rounding (1e-6): what the published method falls short by is not the price of "
-                "decentralized constraints."
-                if max(gap) <= ROUNDING
-                else "They differ by more than rounding (1e-6)."
-            ),
-        )
+    yield Claim(
+        "Sufficient messages against pooled raw data",
+        "not its method",
+        f"errors of effects differ by at most {max(gap):.1e}",
+        "beyond the paper",
+        "No rule. "
+        + (
+            "They are equal to rounding (1e-6): what the published method falls short by is not the price of "
+            "decentralized constraints."
+            if max(gap) <= ROUNDING
+            else "They differ by more than rounding (1e-6)."
+        ),
     )
     covered = {
         key: 100 * float(np.mean([values_of(outcomes, *setting, key).mean() for setting in SETTINGS]))
         for key in ("sufficient/covered", "granger/covered", "sufficient/covered-effects")
     }
-    claims.append(
-        Claim(
-            "Nominal 95 % intervals",
-            "none are given",
-            f"all settings: they hold for {covered['sufficient/covered']:.3g} % of B_mn and "
-            f"{covered['sufficient/covered-effects']:.3g} % of effects with sufficient messages, for "
-            f"{covered['granger/covered']:.2g} % of B_mn with Granger causality",
-            "beyond the paper",
-            "No rule: mean shares. The published methods give no intervals. Every plant has one recording here; "
-            "benchmarks/results/coverage.md has hundreds.",
-        )
+    yield Claim(
+        "Nominal 95 % intervals",
+        "none are given",
+        f"all settings: they hold for {covered['sufficient/covered']:.3g} % of B_mn and "
+        f"{covered['sufficient/covered-effects']:.3g} % of effects with sufficient messages, for "
+        f"{covered['granger/covered']:.2g} % of B_mn with Granger causality",
+        "beyond the paper",
+        "No rule: mean shares. The published methods give no intervals. Every plant has one recording here; "
+        "benchmarks/results/coverage.md has hundreds.",
     )
-    return (*claims, *conditions.claims(outcomes))
+    yield from conditions.claims(outcomes)
 
 
 def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
@@ -297,7 +267,7 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
                     f"{np.median(v['seconds']):.2g}",
                 )
             )
-        count = len(of_setting(outcomes, units, pole))
+        count = len(v["B"])
         caption = (
             f"{setting_name(units, pole)}, T = {STEPS}, {count} plants: medians (and the worst plant); shares of "
             f"intervals that hold are means. R² of effects: "
@@ -335,54 +305,40 @@ def _readable(count: float) -> str:
     return f"{count:.0f}"
 
 
+def _ranges(effects: Mapping[str, FloatArray]) -> Curve:
+    """One line for each method, from the least error of all plants to the largest, with a marker at the median."""
+
+    def draw(axes: Axes) -> None:
+        for k, (method, errors) in enumerate(effects.items()):
+            values, look = np.maximum(errors, 1e-4), _look(method)
+            axes.plot([values.min(), values.max()], [k, k], color=look["color"], linewidth=1.2, alpha=0.6)
+            axes.plot([float(np.median(values))], [k], linestyle="", markersize=5, markerfacecolor="none", **look)
+        axes.axvline(1.0, color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
+        axes.set_yticks(range(len(effects)), [SHORT[method] for method in effects])
+        axes.invert_yaxis()
+
+    return draw
+
+
+def _marker(x: float, y: float, method: str) -> Curve:
+    """Those that lie on one another are seen around one another."""
+    look = _look(method)
+    look |= {"linestyle": "", "markersize": 5 + 1.6 * MARKED.index(look["marker"]), "markerfacecolor": "none"}
+    return lambda axes: axes.plot([x], [y], label=SHORT[method], **look)
+
+
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     shown = [m for m in METHODS if m != "oracle"]  # its error is zero
-
-    def errors(units: int, pole: float) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for k, method in enumerate(shown):
-                values = np.maximum(values_of(outcomes, units, pole, f"{method}/effects"), 1e-4)
-                look = _look(method)
-                middle = float(np.median(values))
-                axes.plot([values.min(), values.max()], [k, k], color=look["color"], linewidth=1.2, alpha=0.6)
-                axes.plot([middle], [k], linestyle="", markersize=5, markerfacecolor="none", **look)
-            axes.axvline(1.0, color=INK, linewidth=0.9, linestyle=(0, (1, 1.2)))
-            axes.set_yticks(range(len(shown)), [SHORT[m] for m in shown])
-            axes.invert_yaxis()
-            axes.set_xlabel("relative error of effects")
-            axes.set_xlim(3e-3, 10)
-            log_axis(axes, "x", (0.01, 0.1, 1.0, 10.0))
-
-        return draw
-
-    def cost(units: int, pole: float) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for method in shown:
-                if method == "local":
-                    continue
-                x = float(np.median(values_of(outcomes, units, pole, f"{method}/bytes")))
-                y = float(np.median(values_of(outcomes, units, pole, f"{method}/effects")))
-                look = _look(method)
-                size = 5 + 1.6 * MARKED.index(
-                    look["marker"]
-                )  # those that lie on one another are seen around one another
-                axes.plot(
-                    [x], [y], linestyle="", markersize=size, markerfacecolor="none", label=SHORT[method], **look
-                )  # fmt: skip
-            axes.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (1, 1.2)))
-            axes.set_xlabel("bytes, both ways")
-            axes.set_ylabel("relative error of effects")
-            axes.set_ylim(5e-3, 10)
-            log_axis(axes, "x")
-            log_axis(axes, "y", (0.01, 0.1, 1.0, 10.0))
-
-        return draw
-
-    letters = "abcd"
-    by_setting = [
-        Panel(f"({letters[k]}) {setting_name(*setting)}", errors(*setting)) for k, setting in enumerate(SETTINGS)
-    ]
-    traded = [Panel(f"({letters[k]}) {setting_name(*setting)}", cost(*setting)) for k, setting in enumerate(SETTINGS)]
+    error, ticks = "relative error of effects", (0.01, 0.1, 1.0, 10.0)
+    by_setting, traded = [], []
+    for setting in SETTINGS:
+        effects = {m: values_of(outcomes, *setting, f"{m}/effects") for m in shown}
+        sent = {m: float(np.median(values_of(outcomes, *setting, f"{m}/bytes"))) for m in shown if m != "local"}
+        medians = [_marker(x, float(np.median(effects[m])), m) for m, x in sent.items()]
+        title = setting_name(*setting)
+        by_setting.append(Panel(title, [_ranges(effects)], error, "", log_x=ticks, range_x=(3e-3, 10)))
+        curves = [*medians, level(1.0)]
+        traded.append(Panel(title, curves, "bytes, both ways", error, log_x=True, log_y=ticks, range_y=(5e-3, 10)))
     caption = (
         f"Relative error of all effects between units over {HORIZON} rows, by method, on identical data. Markers are "
         "medians of the plants, lines go from the least to the largest. Dotted: what the answer 'no effect' gets. "
@@ -394,8 +350,8 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         "nothing crosses: local only (on the dotted line) and the oracle (error zero)."
     )
     return {
-        "finding-effects": Drawing(caption, tuple(by_setting), columns=2),
-        "finding-bytes": Drawing(paid, tuple(traded), columns=2),
+        "finding-effects": Drawing(caption, by_setting, columns=2),
+        "finding-bytes": Drawing(paid, traded, columns=2),
         **conditions.figures(outcomes),
     }
 
@@ -429,31 +385,16 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-FINDING = Experiment(
-    name="finding",
-    title="Counterfactual error of every method",
-    paper="Abstract, sections 1 and 6: counterfactual reasoning (no figure or number given)",
-    question="If unit n had acted differently, how wrong is each method about unit m?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
+EXPERIMENT = described(
+    "finding",
+    _tasks,
+    _compute,
+    _figures,
+    _claims,
     tables=_tables,
+    text=_text,
     choices=(
-        "Plants: random_plant(units=2 or 4, rng=0..9), P = U = 2 and D = 8 at each unit, all units acting on all, "
-        "T = 2000; inputs white N(0, 1) as in the paper, or AR(0.9) of variance 1. All methods get the same rows and "
-        "the same true local blocks.",
-        "Published variants: penalty at its stationary point (xi = 10 and 0.1), penalty by gradient steps, augmented "
-        "Lagrangian (rho = 20) and hybrid (a fifth of the rounds Lagrangian) by 2000 rounds (200 in a quick run) of "
-        "steps derived from the data.",
-        "Granger causality: least squares of all units' refined states on their own and others' refined states and "
-        "inputs of the row before, and a constant, all blocks free.",
-        "Effects: one input of one unit raised by 1 and held; 20 rows; all outputs of all other units; each method's "
-        "own A and B, and the true C.",
-        BASIS,
         f"Conditions: {len(CONDITIONS)} of them, T = 5000, two units, xi from {WEIGHTS[0]:g} to {WEIGHTS[-1]:g}, "
         "penalty method at its stationary point, beside the default method.",
-        "Seconds are measured, and differ from run to run; all else is the same in every run.",
     ),
-    text=_text,
 )
