@@ -157,7 +157,10 @@ def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, al
     y, change = RECORDING["turbine"].y, {"u1": 0.5}
     with asking.running() as server:
         part = saved_unit(asking.home / "turbine", "turbine").part
-        same(UnitView(part, server).effect("boiler", "turbine", change, horizon=20), alone.effect("boiler", "turbine", change, 20))
+        same(
+            UnitView(part, server).effect("boiler", "turbine", change, horizon=20),
+            alone.effect("boiler", "turbine", change, 20),
+        )
         both = {"boiler": {"u1": 1.0}, "pump": {"u2": -1.0}}
         same(
             UnitView(part, server).effect(["boiler", "pump"], "turbine", both, horizon=9, duration=4),
@@ -174,10 +177,11 @@ def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, al
             UnitView(part, server).restore("turbine", target, ["boiler", "pump"], horizon=10),
             alone.restore("turbine", target, ["boiler", "pump"], horizon=10),
         )
-        same(UnitView(part, server).forecast(None, 7, do, 0.9)["turbine"], alone.forecast(RECORDING, 7, do, 0.9)["turbine"])
         same(
-            UnitView(part, server).paths("boiler", "turbine", change, 8), alone.paths("boiler", "turbine", change, 8)
+            UnitView(part, server).forecast(None, 7, do, 0.9)["turbine"],
+            alone.forecast(RECORDING, 7, do, 0.9)["turbine"],
         )
+        same(UnitView(part, server).paths("boiler", "turbine", change, 8), alone.paths("boiler", "turbine", change, 8))
         told = UnitView(part, server).effect("boiler", "turbine", change).caveats
     assert set(told) <= set(alone.caveats)
     events = [record["event"] for record in asking.audits[1].records()]
@@ -374,9 +378,13 @@ def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -
         for job in (other, renamed):
             asked = replace(part, link=None)
             with pytest.raises(cf.OptionError, match=r"about job 'fit-1' now, not about 'fit-"):
-                UnitView(asked, RemoteServer(job, asking.box, 601, states, False, 20.0)).effect("boiler", "turbine", {"u1": 1.0})
+                UnitView(asked, RemoteServer(job, asking.box, 601, states, False, 20.0)).effect(
+                    "boiler", "turbine", {"u1": 1.0}
+                )
             with pytest.raises(StorageError, match="no answer"):
-                UnitView(asked, RemoteServer(job, asking.box, 601, states, True, 0.5)).effect("boiler", "turbine", {"u1": 1.0})
+                UnitView(asked, RemoteServer(job, asking.box, 601, states, True, 0.5)).effect(
+                    "boiler", "turbine", {"u1": 1.0}
+                )
 
 
 def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+
 from counterflow.cli.groups import group
 
 app = group(

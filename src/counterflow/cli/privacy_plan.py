@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
-from counterflow.cli import inputs, output
+from counterflow.cli import output
 from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
@@ -22,6 +22,7 @@ from counterflow.errors import OptionError
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Estimate, Parameters
 from counterflow.estimation.uncertainty import uncertainty
+from counterflow.fits.storage import load
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.server import share
 from counterflow.methods.sufficient.unit import sufficient_message

@@ -101,7 +101,9 @@ def command(name: str) -> Callable[..., None]:
     options = _parameters(asked)
     if any(each.of_past or each.after_record for each in asked):
         needed = all(each.of_past or each.after_record for each in asked)
-        text = "A recording, or a federation file with logs." if needed else "Ask what would have happened in these rows."
+        text = (
+            "A recording, or a federation file with logs." if needed else "Ask what would have happened in these rows."
+        )
         described = typer.Option(metavar="FILE", help=text)
         options.append(
             _parameter("recording", Annotated[Path, described])
@@ -117,7 +119,9 @@ def command(name: str) -> Callable[..., None]:
             if foreign and not chosen.of_past:
                 raise OptionError(f"{_dashed(option)} asks about the past: give --recording FILE, too.")
             if foreign:
-                raise OptionError(f"{_dashed(option)} asks about the future: with --recording, give --start and --stop.")
+                raise OptionError(
+                    f"{_dashed(option)} asks about the future: with --recording, give --start and --stop."
+                )
         output.check_kind(given["out"], _kinds(chosen), given["force"])
         Reader.check(chosen, given)
         fit = load(directory)

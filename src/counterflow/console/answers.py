@@ -40,7 +40,8 @@ def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
         if name not in described.output_names:
             raise unknown_name(f"output of unit {unit!r}", name, described.output_names)
     given = {entry.name: _read(seat, entry.form, entry.name, asked) for entry in question.form if entry.page}
-    _refuse_too_much(len(wanted) or DRAWN, given)
+    if question.drawn == "channels":
+        _refuse_too_much(len(wanted) or DRAWN, given)
     request = question.of(given, unit)
     reply: Reply = seat.ask(request)
     drawn = wanted or reply.ranked_channels()[:DRAWN]
@@ -89,9 +90,7 @@ def _check_input(seat: Seat, named: messages.InputChange | messages.PastChange |
 # ---- changes from now on
 
 
-def _schedules(
-    seat: Seat, changes: Sequence[messages.InputChange], horizon: int
-) -> dict[str, dict[str, FloatArray]]:
+def _schedules(seat: Seat, changes: Sequence[messages.InputChange], horizon: int) -> dict[str, dict[str, FloatArray]]:
     """{unit: {input: one number a step}}; the same input twice adds up."""
     out: dict[str, dict[str, FloatArray]] = {}
     for change in changes:

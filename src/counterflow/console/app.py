@@ -28,7 +28,7 @@ from counterflow.errors import (
     UnknownNameError,
     UnstableError,
 )
-from counterflow.questions.question import Request
+from counterflow.questions.question import Request as AnyQuestion
 from counterflow.questions.registry import QUESTIONS
 
 STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
@@ -129,7 +129,7 @@ def application(opened: Opened) -> FastAPI:
     return app
 
 
-def _add_question(app: FastAPI, question: type[Request], at: Callable[[str], Seat]) -> None:
+def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str], Seat]) -> None:
     def asked(seat: str, question: Any) -> dict[str, Any]:
         return answers.answer(at(seat), kind, question).content
 

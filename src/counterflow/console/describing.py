@@ -73,11 +73,13 @@ def _unit(seat: Seat, unit: Unit | PublicUnit) -> messages.UnitTold:
                 reason=reason,
             )
         )  # fmt: skip
-    outputs = seat.parts[unit.name].unit.outputs if unit.name in seat.parts else ()
+    part = seat.parts.get(unit.name)
+    outputs = part.unit.outputs if part is not None else ()
     return messages.UnitTold(
         name=unit.name,
         states=unit.states,
         own=unit.name == seat.unit,
+        phi=None if part is None or part.phi is None else list(map(float, part.phi)),
         inputs=inputs,
         outputs=[messages.OutputTold(name=c.name, measured_in=c.unit) for c in outputs],
     )

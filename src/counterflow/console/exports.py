@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from counterflow.console.answers import Answered, answer
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError
@@ -20,7 +22,9 @@ def export(seat: Seat, question: Any, kind: str) -> bytes:
     """Ask, and write the answer down."""
     answered = answer(seat, _TABS[question.kind], question)
     if kind == "json":
-        told = {"question": question.model_dump(mode="json"), "answer": answered.content}
+        schema: TypeAdapter[Any] = TypeAdapter(answered.request.schema)
+        content = schema.dump_python(schema.validate_python(answered.content), mode="json")
+        told = {"question": question.model_dump(mode="json"), "answer": content}
         return json.dumps(told, indent=1, ensure_ascii=False).encode()
     return _csv(answered) if kind == "csv" else _html(seat, answered).encode()
 

@@ -173,6 +173,7 @@ class UnitTold(BaseModel):
     name: str
     states: int
     own: bool
+    phi: list[float] | None  # of the unit's own seat: what it has learned of all others' joint effect (Q3)
     inputs: list[InputTold]
     outputs: list[OutputTold]
 

@@ -193,7 +193,9 @@ class Seat(Questions):
             mark = np.zeros((1, source.n_inputs))
             mark[0, column] = 1.0
             change = Change(self.asked.asker, unit, False, 0, str(column), mark)
-            return self.asked.gate.refusal(self.asked.asker, [change], Ask(self.asked.asker, AskEffect.kind, 0, 1)) or ""
+            return (
+                self.asked.gate.refusal(self.asked.asker, [change], Ask(self.asked.asker, AskEffect.kind, 0, 1)) or ""
+            )
         return ""
 
     @cached_property

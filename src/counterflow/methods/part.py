@@ -22,7 +22,6 @@ from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient
 
 
-
 @dataclass(frozen=True, eq=False)
 class UnitPart:
     """What stays at a unit: its model, its estimator, and the parameters theta, phi that it has learned."""

@@ -72,9 +72,7 @@ class AskCounterfactual(Request):
     tab = "past"
     command = "whatif"
     title = "What would outputs have done with other inputs?"
-    example = (
-        "counterflow whatif fit --recording recording.safetensors --start 900 --stop 950 --set boiler.valve=0.5"
-    )
+    example = "counterflow whatif fit --recording recording.safetensors --start 900 --stop 950 --set boiler.valve=0.5"
     form = (
         Entry("unit", Form.UNITS, (), "Unit whose outputs are asked about (all).", option="effect"),
         Entry("changes", Form.PAST, ..., "Other inputs in these rows."),

@@ -105,7 +105,13 @@ class AskEffect(Request):
     command = "whatif"
     title = "What would outputs do with other inputs?"
     example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
-    form = (EFFECT, CHANGES, horizon(), Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False), LEVEL)
+    form = (
+        EFFECT,
+        CHANGES,
+        horizon(),
+        Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False),
+        LEVEL,
+    )
     of_states = True
     schema = EffectView
 
@@ -348,5 +354,3 @@ class Effect(Reply):
 def held_effect(request: Any, change: Inputs, level: float = 0.95) -> AskEffect:
     """What holding a change does to the unit that ``request`` is about."""
     return AskEffect(list(change), request.asker, change, request.horizon, level=level)
-
-

@@ -125,7 +125,9 @@ class AskPaths(Request):
                 alive = np.ones((server.A.shape[0], 1))
                 for name in still:
                     alive[server.state_slices[name]] = 0.0
-                return linear_recurrence(alive * server.A, schedule @ (alive * server.B).T, np.zeros(len(alive)))[:, own]
+                return linear_recurrence(alive * server.A, schedule @ (alive * server.B).T, np.zeros(len(alive)))[
+                    :, own
+                ]
 
             whole = response([])
             parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}

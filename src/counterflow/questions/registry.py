@@ -25,6 +25,7 @@ _ALL: tuple[type[Request], ...] = (
 )
 QUESTIONS = MappingProxyType({question.kind: question for question in _ALL})
 
+
 def question(kind: str) -> type[Request]:
     """The kind of question of that name, as it stands in a message.
 

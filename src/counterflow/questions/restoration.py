@@ -154,7 +154,9 @@ class AskRestoration(Request):
                 linear_recurrence(server.A, np.tile(server.B[:, column + k], (steps, 1)), np.zeros(P))[:, own]
                 for k in change.columns
             ]
-            mean = np.vstack([rows[first : first + ask.steps] for rows in held] or [np.zeros((0, own.stop - own.start))])
+            mean = np.vstack(
+                [rows[first : first + ask.steps] for rows in held] or [np.zeros((0, own.stop - own.start))]
+            )
             headroom = np.array([server.headroom(change.cause, k) for k in change.columns]).reshape(-1, 3)
             out.append(replace(part_of(ask, mean, share=change.cause), headroom=headroom))
         return tuple(out)
@@ -252,7 +254,10 @@ class Restoration(Reply):
         about = self.about
         aims, after = about.request.goals(about.plant, about.outputs), wording.span(self.horizon, about.dt)
         held = wording.listed(
-            [f"{cause} {c.name} {wording.quantity(wording.number(v, sign=True), c.unit)}" for cause, c, v in self.held()]
+            [
+                f"{cause} {c.name} {wording.quantity(wording.number(v, sign=True), c.unit)}"
+                for cause, c, v in self.held()
+            ]
         )
         if self.feasible:
             return f"To move {self.unit} {aims} after {after}, hold {held}."

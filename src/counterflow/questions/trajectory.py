@@ -158,10 +158,7 @@ class Trajectories(dict[str, World], Reply):
         import polars
 
         return polars.concat(
-            [
-                world.to_frame().select(polars.lit(name).alias("unit"), polars.all())
-                for name, world in self.items()
-            ]
+            [world.to_frame().select(polars.lit(name).alias("unit"), polars.all()) for name, world in self.items()]
         )
 
     def plot(self) -> Figure:

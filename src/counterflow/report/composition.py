@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
     from counterflow.plant import Recording
 
+
 def write_report(
     path: str | Path,
     fit: Fit,

@@ -334,20 +334,15 @@ class Remedy:
 
     def reached(self) -> list[tuple[str, str, str, str]]:
         """(output, wanted, reached, interval) at the horizon."""
-        out = []
+        out, effect = [], self.effect
         for k, name in enumerate(self.restoration.channels):
             at = self.unit.output_names.index(name)
-            unit, largest = self.unit.outputs[at].unit, float(np.abs(self.restoration.target[k])) or 1.0
-            ends = [end[-1, at] for end in (self.effect.lower, self.effect.upper) if end is not None]
-            interval = f"{100 * (self.effect.level or 0):g} %: " + " to ".join(rounded(e, largest) for e in ends)
-            out.append(
-                (
-                    name,
-                    f"{rounded(self.restoration.target[k], largest)} {unit}".rstrip(),
-                    f"{rounded(self.restoration.reached[k], largest)} {unit}".rstrip(),
-                    interval if ends else "",
-                )
-            )
+            unit, value = self.unit.outputs[at].unit, float(self.restoration.reached[k])
+            lower, upper = (None if end is None else float(end[-1, at]) for end in (effect.lower, effect.upper))
+            got, interval = wording.measured(value, lower, upper, unit, sign=True)
+            spread = f"{wording.percent(effect.level)}: {interval}" if interval and effect.level is not None else ""
+            target = wording.quantity(wording.number(float(self.restoration.target[k]), sign=True), unit)
+            out.append((name, target, got, spread))
         return out
 
     def sentence(self) -> str:
