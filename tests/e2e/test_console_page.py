@@ -30,7 +30,7 @@ import counterflow as cf
 from counterflow import wording
 from counterflow.cli.demo import OPENED, WINDOW, record_incident
 from counterflow.cli.demo_plant import demo_plant
-from counterflow.report import telling
+from counterflow.questions.attribution import share_label
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
@@ -328,7 +328,7 @@ def test_explanations_add_up(desk: Desk) -> None:
         desk.until(lambda c=channel, k=k: _close(desk.curve(c, "departure"), shares.departure[:, k]), channel)
         drawn = desk.drawn()
         for name, values in shares.shares.items():
-            label = telling.share_label("boiler", name)
+            label = share_label("boiler", name)
             parts = [trace["y"] for trace in drawn if trace["name"] == label and trace["stack"]]
             np.testing.assert_allclose(np.sum(parts, axis=0), values[:, k], rtol=LONG, atol=1e-9)
         whole = np.sum([trace["y"] for trace in drawn if trace["stack"]], axis=0)

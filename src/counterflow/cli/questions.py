@@ -298,7 +298,8 @@ class Reader:
 
     def _levers(self, using: Sequence[str]) -> dict[str, list[str]]:
         """``boiler`` stands for all its inputs, ``boiler.valve`` for one."""
-        names, out = tuple(unit.name for unit in self.plant.units), {}
+        names = tuple(unit.name for unit in self.plant.units)
+        out: dict[str, list[str]] = {}
         for text in using:
             if text in names:
                 unit, channels = text, list(self.plant.unit(text).input_names)
@@ -309,7 +310,7 @@ class Reader:
                     raise unknown_name("unit", text, names)
                 unit, channel = inputs.input_of(self.plant, "--using", text, ())
                 channels = [channel]
-            known: list[str] = out.setdefault(unit, [])
+            known = out.setdefault(unit, [])
             known += [channel for channel in channels if channel not in known]
         return out
 

@@ -70,15 +70,14 @@ class Planned(Question):
     value: Number
 
 
-_CHANGES = {"min_length": 1, "max_length": MOST_CHANGES}
 ENTRIES: dict[Form, Any] = {  # how each kind of entry of a question's form is written
     Form.UNIT: Name,
     Form.UNITS: Name,  # a page asks about one unit at a time
-    Form.CHANGES: Annotated[list[InputChange], Field(**_CHANGES)],
-    Form.PAST: Annotated[list[PastChange], Field(**_CHANGES)],
+    Form.CHANGES: Annotated[list[InputChange], Field(min_length=1, max_length=MOST_CHANGES)],
+    Form.PAST: Annotated[list[PastChange], Field(min_length=1, max_length=MOST_CHANGES)],
     Form.PLAN: Annotated[list[Planned], Field(max_length=MOST_CHANGES)],
     Form.TARGET: Annotated[dict[Name, Number], Field(min_length=1, max_length=1000)],
-    Form.LEVERS: Annotated[list[Levers], Field(**_CHANGES)],
+    Form.LEVERS: Annotated[list[Levers], Field(min_length=1, max_length=MOST_CHANGES)],
     Form.STEPS: Steps,
     Form.ROW: Row,
     Form.LEVEL: Level,

@@ -283,7 +283,7 @@ class UnitView(Questions):
     def __init__(self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0) -> None:
         self.part, self.server, self._y = part, server, y
         own = part.unit
-        self.plant = KnownUnits(tuple(own if unit.name == own.name else unit for unit in server.units), dt)
+        self.plant: KnownUnits = KnownUnits(tuple(own if unit.name == own.name else unit for unit in server.units), dt)
         self.parts = {own.name: part}
 
     def measurements(self) -> FloatArray | None:

@@ -182,7 +182,7 @@ class Forecast(Trajectory):
 
     def _movement(self) -> FloatArray:
         """How far each channel will move, against its noise."""
-        return np.nan_to_num(np.abs(self.mean[-1] - self.mean[0]) / self.about.noise)
+        return np.asarray(np.nan_to_num(np.abs(self.mean[-1] - self.mean[0]) / self.about.noise))
 
     def order(self) -> list[int]:
         """Channels, those that will move most first."""

@@ -131,7 +131,7 @@ class Knowledge:
     @cached_property
     def seen(self) -> FloatArray:
         """Range (U,) of each input in the recorded rows; zero if nothing is recorded."""
-        return np.ptp(self.u, axis=0)
+        return np.asarray(np.ptp(self.u, axis=0))
 
     @cached_property
     def radius(self) -> float:

@@ -172,7 +172,8 @@ def tell(
     if not isinstance(question, Request):
         known = ", ".join(kind.__name__ for kind in QUESTIONS.values())
         raise OptionError(f"report: {question!r:.80} is no question; use one of {known}")
-    request: Any = replace(question, level=level) if hasattr(question, "level") else question
+    request: Any = question
+    request = replace(request, level=level) if hasattr(request, "level") else request
     words = request.words(fit.plant)
     try:
         reply = fit.ask(request, recording if request.of_past or request.after_record else None)

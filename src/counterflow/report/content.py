@@ -449,7 +449,7 @@ _DRAWN: dict[type[Reply], Any] = {  # answers that have drawings of their own
 def section(words: str, reply: Reply, clock: Clock, headline: str | None = None) -> Section:
     """An answer as a report shows it."""
     made = _DRAWN.get(type(reply))
-    return Plain(words, reply) if made is None else made(words, reply, clock, headline)  # type: ignore[no-any-return]
+    return Plain(words, reply) if made is None else made(words, reply, clock, headline)
 
 
 def index_of(headline: str, channels: Sequence[Channel], question: str) -> int:

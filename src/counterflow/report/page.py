@@ -144,7 +144,7 @@ def _by_channel(
     prefix: str,
     draw: Callable[..., Svg],
     before: str,
-    caveats: Sequence[str],
+    caveats: Sequence[str | Caveat],
     legend: Sequence[Entry],
     **more: Any,
 ) -> Question:
