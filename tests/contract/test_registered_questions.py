@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_questions_between import OPEN, PLANT, RECORDING, TURBINE, fitted, job_of, same
+from asking_plant import PLANT, RECORDING, TURBINE, fitted, job_of, same
 from typer.testing import CliRunner
 
 import counterflow as cf
@@ -165,7 +165,6 @@ def test_a_unit_that_may_not_ask_is_refused(kind: str, alone: cf.Fit) -> None:
     changes, ask = REQUESTS[kind].messages(alone.server, alone.parts["turbine"])
     with pytest.raises(PrivacyError, match=r"answers\.allowed"):
         gate.answer(alone.server, "turbine", changes, ask)
-    assert OPEN
 
 
 def test_what_is_no_question_is_refused_where_it_is_answered(alone: cf.Fit) -> None:
@@ -176,7 +175,7 @@ def test_what_is_no_question_is_refused_where_it_is_answered(alone: cf.Fit) -> N
 
 def test_an_answer_carries_no_other_units_own_caveats() -> None:
     y = RECORDING["boiler"].y.copy()
-    y[100:110] = np.nan
+    y[100:110, :3] = np.nan
     rows = {name: (RECORDING[name].y if name != "boiler" else y, RECORDING[name].u) for name in RECORDING.names}
     fit = cf.fit(cf.Recording.from_arrays(rows, units=RECORDING.units), PLANT.locals())
     own = fit.effect("turbine", "boiler", {"u1": 1.0}).caveats

@@ -78,7 +78,7 @@ def test_other_questions_are_told_with_their_tables() -> None:
         AskAggregate("turbine", [1.0, 0.0], [0.0, 0.0]),
     ]
     content = compose(FIT, RECORDING, asked)
-    said = texts(render(content))
+    said = unescape(texts(render(content)))
     assert (content.questions, len(content.others)) == (3, 3)
     for each in content.others:
         assert each.sentence() in said
