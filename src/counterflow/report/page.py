@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from counterflow.caveats import Caveat
 from counterflow.files import write_whole
-from counterflow.fits.checks.verdicts import KINDS, ORDER, Check, Checks
+from counterflow.fits.checks.kinds import KINDS, ORDER
+from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.report import figures, graph, templates
 from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
 from counterflow.report.templates import Svg

@@ -15,7 +15,7 @@ import counterflow as cf
 from counterflow import wording
 from counterflow.estimation.influence import Edge, InfluenceGraph
 from counterflow.fits.checks import check
-from counterflow.fits.checks.verdicts import KINDS
+from counterflow.fits.checks.kinds import KINDS
 from counterflow.plant import excitation
 from counterflow.report import (
     AskAggregate,

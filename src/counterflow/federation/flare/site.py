@@ -121,7 +121,9 @@ class PlantSite:
     def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
         """The session of one job, where it stopped."""
         folder = self.home / "sessions" / job.id
-        return _handed_over(lambda: PlantSession.open(folder, self.unit, job, lambda: method_of(job).unit(job, own), guard))
+        return _handed_over(
+            lambda: PlantSession.open(folder, self.unit, job, lambda: method_of(job).unit(job, own), guard)
+        )
 
 
 @dataclass(frozen=True)
