@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from counterflow.errors import StorageError
-from counterflow.privacy.ledger_file import sync_folder
+from counterflow.files import sync_folder
 
 
 class AddedFile:
