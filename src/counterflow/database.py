@@ -6,6 +6,7 @@ Shared by the budget ledger and by the store of a federation; neither the tables
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 BUSY_SECONDS = 30.0  # how long to wait for another process that is writing
+SYNCHRONOUS = "FULL"  # a commit is on the disk when it returns
 COMPANIONS = ("-journal", "-wal", "-shm")  # files that SQLite keeps beside a database
 
 # why an operation failed, the error's code, and what to do, by SQLite's primary result code
@@ -31,9 +33,10 @@ _REASONS = {
     8: ("may not be written", "", "make the file and its directory writable for the account that runs the unit"),
     10: ("could not be read or written: the disk reported an error", "", "check the disk and the space left on it"),
     13: ("could not be written: the disk is full", "full", "free some space, then repeat"),
+    18: ("would have a record that is too large", "", "use fewer rows, or fewer units"),
     14: ("could not be opened", "", "check the path, and that the file and its directory may be read and written"),
 }
-_DAMAGED, _FOREIGN = 11, 26
+_DAMAGED, _FULL, _FOREIGN = 11, 13, 26
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,9 @@ class Form:
         except UnicodeDecodeError as error:  # from names in the file that SQLite wanted to tell
             raise StorageError(f"{place} is damaged ({error}): {restore}.", code="damaged") from error
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                reason, code, remedy = _REASONS[_FULL]
+                raise StorageError(f"{place} {reason} ({error.strerror}): {remedy}.", code=code) from error
             raise StorageError(f"{place} could not be used: {error.strerror or error}. Check the path.") from error
 
     def build(self, connection: sqlite3.Connection) -> None:
@@ -124,7 +130,7 @@ class Form:
             )
 
 
-def connect(target: str, *, uri: bool = False, page: int = 4096, alone: bool = False) -> sqlite3.Connection:
+def connect(target: str, *, uri: bool = False, alone: bool = False) -> sqlite3.Connection:
     """A connection whose commits are on the disk when they return.
 
     ``alone``: it keeps the file to itself until it is closed, and does not wait for another that does.
@@ -141,9 +147,8 @@ def connect(target: str, *, uri: bool = False, page: int = 4096, alone: bool = F
     )
     try:
         for setting in (
-            f"page_size = {page}",  # of a new file
             *(("locking_mode = EXCLUSIVE",) if alone else ()),
-            "synchronous = FULL",  # a commit is on the disk when it returns
+            f"synchronous = {SYNCHRONOUS}",
             "fullfsync = ON",  # ... on Apple's systems, too
             "checkpoint_fullfsync = ON",
             "trusted_schema = OFF",
@@ -167,16 +172,16 @@ def use_write_ahead_log(connection: sqlite3.Connection, place: str) -> None:
         )
 
 
-def make(path: Path, build: Callable[[sqlite3.Connection], None], taken: str, *, page: int = 4096) -> None:
-    """A new database: drafted under another name, whole on the disk before it gets its own; never over another file.
+def make(path: Path, build: Callable[[sqlite3.Connection], None], taken: str = "") -> None:
+    """A new database: drafted under another name, whole on the disk before it gets its own.
 
-    ``taken`` : the error's text if there is a file of that name.
+    ``taken`` : the error's text if there is a file of that name; "": whoever calls has seen to it that there is none.
     """
     make_folder(path.parent)
     draft = draft_of(path)
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        connection = connect(f"{draft.as_uri()}?mode=rw", uri=True, page=page)
+        connection = connect(f"{draft.as_uri()}?mode=rw", uri=True)
         try:
             connection.execute("BEGIN IMMEDIATE")
             build(connection)
@@ -185,14 +190,16 @@ def make(path: Path, build: Callable[[sqlite3.Connection], None], taken: str, *,
         finally:
             connection.close()
         _sync(draft)
-        try:  # the name is taken first, by an empty file: renaming alone would replace another database
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            raise StorageError(taken, code="exists") from None
+        if taken:
+            try:  # the name is taken first, by an empty file: renaming alone would replace another database
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            except FileExistsError:
+                raise StorageError(taken) from None
         try:
             os.replace(draft, path)
         except BaseException:
-            path.unlink()  # the empty file of ours
+            if taken:
+                path.unlink()  # the empty file of ours
             raise
     finally:
         for left in (draft, *companions(draft)):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from counterflow.federation.audit import Audit, verify
+from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.journal import Journal
 from counterflow.federation.loopback import fit_over_sessions
 from counterflow.federation.machines import (
     CoordinatorResult,
@@ -22,24 +22,28 @@ from counterflow.federation.machines import (
     status_part,
     unit_machine,
 )
+from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
-from counterflow.federation.sessions import CoordinatorSession, Outgoing, PlantSession
+from counterflow.federation.store import FileStore, MemoryStore, Store
+from counterflow.federation.turns import Outgoing
 
 __all__ = [
     "Audit",
     "CoordinatorResult",
     "CoordinatorSession",
     "Description",
+    "FileStore",
     "Guard",
     "Job",
-    "Journal",
+    "MemoryStore",
     "Outgoing",
     "PlantSession",
     "PlantView",
     "Policy",
     "QuestionGate",
+    "Store",
     "UnitData",
     "coordinator_machine",
     "fit_over_sessions",

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from counterflow.errors import ProtocolError
+from counterflow.federation import audit as audits
 from counterflow.federation.audit import Audit
+from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
@@ -23,8 +25,8 @@ from counterflow.federation.machines import (
     server_part,
     unit_machine,
 )
+from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
-from counterflow.federation.sessions import CoordinatorSession, PlantSession
 from counterflow.methods.part import UnitPart
 from counterflow.plant import LocalModel, Recording
 from counterflow.questions.answering import Server
@@ -63,7 +65,7 @@ class Federation:
         """A plant's session, opened if it is not."""
         if unit not in self._plants:
             own, home = self.units[unit], self.folder / unit
-            audit = Audit(home / "audit.jsonl")
+            audit = Audit(home / audits.FILE)
             try:
                 guard = Guard(self.job, Description.of(own), self.policies[unit], audit)
                 session = PlantSession.open(

@@ -24,9 +24,9 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.errors import DataError, OptionError, StorageError
-from counterflow.federation.durable import write_whole
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.machines import CoordinatorResult, UnitData, learned_part, server_part, status_part
+from counterflow.files import write_whole
 from counterflow.fits import storage_privacy
 from counterflow.fits.history import Recorder
 from counterflow.fits.outcome import Provenance
@@ -219,5 +219,5 @@ def _kept(home: Path, job: Job, name: str, content: bytes, more: Mapping[str, by
     folder = home / FOLDER / job.id
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for file, data in {JOB_FILE: job.to_text().encode(), **more, name: content}.items():
-        write_whole(folder / file, data)
+        write_whole(folder / file, data, private=True, durable=True)
     return folder

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from counterflow.errors import StorageError
-from counterflow.federation import question_box
+from counterflow.federation import audit
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
@@ -102,12 +102,12 @@ class PlantSite:
 
     def audit(self) -> Audit:
         """The log of what has left."""
-        return Audit(self.home / "audit.jsonl")
+        return Audit(self.home / audit.FILE)
 
     @property
     def box(self) -> QuestionBox:
         """Where this plant's questions wait."""
-        return QuestionBox(self.home / question_box.FOLDER)
+        return QuestionBox(self.home / audit.FILE)
 
     def questions(self, job: Job, audit: Audit, own: UnitData) -> PlantQuestions:
         """This plant's side of a standing job."""
@@ -143,7 +143,7 @@ class CoordinatorSite:
 
     def audit(self) -> Audit:
         """The log of what was asked."""
-        return Audit(self.home / "audit.jsonl")
+        return Audit(self.home / audit.FILE)
 
     def current_fit(self) -> str | None:
         """The job that was finished last; questions are about it."""
@@ -192,6 +192,6 @@ def _handed_over(opened: Callable[[], _Session]) -> _Session:
         try:
             return opened()
         except StorageError as error:
-            if "in use by another process" not in str(error) or time.monotonic() > deadline:
+            if error.code != "in-use" or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
