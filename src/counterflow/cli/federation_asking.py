@@ -8,8 +8,9 @@ from pathlib import Path
 from counterflow.cli import output, whatif
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.flare import party, processes
-from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.federation.engine import engine
+from counterflow.federation.sites import party
+from counterflow.federation.sites.plant_folder import PlantFolder
 
 
 def ask(
@@ -34,7 +35,7 @@ def ask(
     output.check_kind(out, ("json", "csv", "png"), force)
     plant = PlantFolder.open(folder)
     view = plant.site.view(fit, patience)
-    if party.supervisor(plant.folder) is None and (plant.kit is None or not processes.running(plant.kit)):
+    if party.supervisor(plant.folder) is None and (plant.kit is None or not engine().running(plant.kit)):
         raise StorageError(f"{plant.label} is not running, so it can ask nobody: counterflow federation start {folder}")
     if not set_to:
         for name, value in (("--start", start), ("--stop", stop)):

@@ -18,10 +18,11 @@ from counterflow.cli import output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation import status_part
-from counterflow.federation.flare import members, party, require_flare
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.engine import engine
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server
+from counterflow.federation.sites import members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.privacy import Privacy
 
 INTERRUPTED = 130
@@ -46,7 +47,7 @@ def fit(
     answer_format: Format,
 ) -> None:
     """Run a job, or go on with one, and tell how it ended; exit code 3 if it has not converged."""
-    require_flare()
+    engine().require()
     coordinator = CoordinatorFolder.open(folder)
     described: dict[str, Any] = {
         "method": method,
@@ -61,8 +62,6 @@ def fit(
     job = _job(coordinator, job_id, given)
     if party.supervisor(coordinator.folder) is None:
         raise StorageError(f"{coordinator.label} is not running: counterflow federation start {folder} --detach")
-    from counterflow.federation.flare.following import follow
-
     coordinator.keep(job)
     began = time.monotonic()
     try:
@@ -72,9 +71,7 @@ def fit(
                 _refuse_removed(coordinator, job)
                 tell(state)
 
-            state = follow(
-                coordinator.operator_kit, coordinator.site, job, deadline=deadline, patience=patience, progress=news
-            )
+            state = coordinator.engine_jobs.follow(job, deadline=deadline, patience=patience, progress=news)
     except KeyboardInterrupt:
         typer.echo(
             f"counterflow: what runs of the job goes on without this command; follow it again: counterflow federation "

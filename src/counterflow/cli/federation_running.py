@@ -10,11 +10,12 @@ from pathlib import Path
 
 from counterflow.cli import output
 from counterflow.errors import StorageError
-from counterflow.federation.flare import members, party, processes, require_flare
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.keeper import FlareRuns, Keeper, StandingJob
-from counterflow.federation.flare.plant_folder import PlantFolder
-from counterflow.federation.flare.supervisor import Folder, Supervisor, opened, reachable
+from counterflow.federation.engine import engine
+from counterflow.federation.sites import members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.keeper import Keeper, StandingJob
+from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.supervisor import Folder, Supervisor, opened, reachable
 
 STOPPING = 30.0  # seconds for a supervisor to end its site
 
@@ -25,13 +26,13 @@ def start(folder: Path) -> None:
     keeper = None
     if isinstance(site, CoordinatorFolder):
         coordinator = site
-        keeper = Keeper(StandingJob(site.site), FlareRuns(site), lambda: len(coordinator.removed()))
+        keeper = Keeper(StandingJob(site.site), site.engine_jobs, lambda: len(coordinator.removed()))
     Supervisor(site, lambda line: _say(site, line), keeper).run()
 
 
 def detach(folder: Path, patience: float) -> None:
     """Supervise in the background; returns when the site is up, or says why it is not."""
-    require_flare()
+    engine().require()
     site = opened(folder)
     site.prepare()
     process = party.supervisor(site.folder)
@@ -61,7 +62,7 @@ def stop(folder: Path) -> None:
     """End supervisor and site, whatever is left of them."""
     site = opened(folder)
     was = party.end_supervisor(site.folder, STOPPING)
-    left = processes.stop(site.kit) if site.kit is not None else 0
+    left = engine().stop(site.kit) if site.kit is not None else 0
     output.show_text(f"{site.label} {'is stopped' if was or left else 'was not running'}")
 
 
@@ -76,7 +77,7 @@ def _why(site: Folder) -> str:
     if isinstance(site, CoordinatorFolder):
         return f"nothing answers on port {site.port} yet; see {site.folder / party.SITE_LOG}"
     assert site.kit is not None
-    host, port = server_address(site.kit)
+    host, port = engine().address(site.kit)
     refused = reachable(host, port)
     if refused:
         return f"the coordinator's server cannot be reached at {refused}"
@@ -84,18 +85,6 @@ def _why(site: Folder) -> str:
         f"the server at {host}:{port} answers, but has not admitted this plant: has it been removed, or does another "
         f"machine run with its key? See {site.folder / party.SITE_LOG}"
     )
-
-
-def server_address(kit: Path) -> tuple[str, int]:
-    """Where a plant's kit says that the server is."""
-    from counterflow.federation.flare.kit import read_json
-
-    try:
-        target = read_json(kit / "startup" / "fed_client.json")["servers"][0]["service"]["target"]
-        host, _, port = str(target).rpartition(":")
-        return host, int(port)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise StorageError(f"{kit}: it does not say where the server is ({error}); join anew.") from error
 
 
 def _say(site: Folder, line: str) -> None:

@@ -65,6 +65,6 @@ def plant(folder: str | Path, fit: str | None = None, patience: float = 60.0) ->
     fit : the job; default: the latest.
     patience : seconds to wait for an answer.
     """
-    from counterflow.federation.flare.plant_folder import PlantFolder
+    from counterflow.federation.sites.plant_folder import PlantFolder
 
     return PlantFolder.open(Path(folder)).site.view(fit, patience)

@@ -28,7 +28,6 @@ from counterflow.federation import audit
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
-from counterflow.federation.flare.kit import Local
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.machines import UnitData, unit_machine
@@ -51,14 +50,6 @@ class PlantSite:
 
     unit: str
     home: Path
-
-    @classmethod
-    def of_kit(cls, kit: Path) -> PlantSite:
-        """The plant of a hardened kit."""
-        local = Local.read(kit)
-        if not local.unit:
-            raise StorageError(f"federation: {kit} is not the kit of a plant")
-        return cls(local.unit, local.home)
 
     def bind(self, recording: Recording, model: LocalModel | None, policy: str, begins: str | None = None) -> None:
         """Put the plant's own log, model and policy (its text) into its folder; other units' parts are not taken.
@@ -128,14 +119,6 @@ class CoordinatorSite:
     """The server's folder."""
 
     home: Path
-
-    @classmethod
-    def of_kit(cls, kit: Path) -> CoordinatorSite:
-        """The server of a hardened kit."""
-        local = Local.read(kit)
-        if local.unit:
-            raise StorageError(f"federation: {kit} is not the kit of the server")
-        return cls(local.home)
 
     def session(self, job: Job) -> CoordinatorSession:
         """The session of one job, where it stopped."""

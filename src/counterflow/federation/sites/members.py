@@ -27,7 +27,7 @@ def read(path: Path) -> dict[str, str]:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from counterflow.federation.flare import members
+    >>> from counterflow.federation.sites import members
     >>> place = pathlib.Path(tempfile.mkdtemp()) / members.FILE
     >>> members.write(place, {"boiler": "SHA256:AA"})
     >>> members.read(place)
