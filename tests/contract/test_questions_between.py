@@ -21,6 +21,7 @@ import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.description import Description
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import Federation
@@ -29,7 +30,7 @@ from counterflow.federation.parts import questions_about, save_server, save_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import LIFETIME, PlantQuestions, QuestionBox, RemoteServer, digest_of
 from counterflow.federation.question_service import QuestionService
-from counterflow.federation.store import FileStore, MemoryStore
+from counterflow.federation.store import MemoryStore
 from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
 from counterflow.questions import unit_side as questions
 

@@ -22,9 +22,10 @@ import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.federation import Job, Policy, checkpoint, fit_over_sessions, server_part, status_part, verify
 from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.loopback import Federation, Hook, SessionsFit
 from counterflow.federation.machines import UnitData
-from counterflow.federation.store import Entry, FileStore, Row
+from counterflow.federation.store import Entry, Row
 from counterflow.methods.sufficient.private import foreseen
 from counterflow.methods.sufficient.unit import SufficientUnit, sufficient_message
 from counterflow.privacy import Ledger, ledger_path

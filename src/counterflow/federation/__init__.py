@@ -10,6 +10,7 @@ from pathlib import Path
 from counterflow.federation.audit import Audit, verify
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import fit_over_sessions
@@ -26,7 +27,7 @@ from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
-from counterflow.federation.store import FileStore, MemoryStore, Store
+from counterflow.federation.store import MemoryStore, Store
 from counterflow.federation.turns import Outgoing
 
 __all__ = [

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.store import Entry, FileStore, Row, Store
+from counterflow.federation.file_store import FileStore
+from counterflow.federation.store import Entry, Row, Store
 
 FILE = "site.db"
 FORMER = ("audit.jsonl",)  # where 0.1 kept it

@@ -19,10 +19,11 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.job import Job
 from counterflow.federation.machines import CoordinatorResult, coordinator_machine
 from counterflow.federation.policy import SENT_BY_UNITS
-from counterflow.federation.store import Entry, FileStore, Store
+from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import (
     FILE,
     FORMER,

@@ -23,9 +23,10 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard, Release
 from counterflow.federation.job import Job
-from counterflow.federation.store import Entry, FileStore, Store
+from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import (
     FILE,
     FORMER,

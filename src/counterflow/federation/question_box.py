@@ -19,11 +19,12 @@ from typing import Any
 
 from counterflow import errors
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import link_of, questions_about
 from counterflow.federation.policy import Policy
-from counterflow.federation.store import Entry, FileStore, Row, Store
+from counterflow.federation.store import Entry, Row, Store
 from counterflow.fits.storage_server import described_unit
 from counterflow.plant import Unit
 from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode

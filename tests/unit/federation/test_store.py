@@ -16,7 +16,8 @@ import pytest
 
 from counterflow import database
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.store import FORM, LOGS, SLOT, Entry, FileStore, MemoryStore, Row, Store
+from counterflow.federation.file_store import FORM, SLOT, FileStore
+from counterflow.federation.store import LOGS, Entry, MemoryStore, Row, Store
 
 ENTRIES = [
     Entry("opening", {"job": "j"}),

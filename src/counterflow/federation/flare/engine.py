@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
-from counterflow.federation.engine import DEADLINE, Progress
+from counterflow.federation.engine import DEADLINE, Engine, Progress
 from counterflow.federation.flare import jobs, processes, require_flare
 from counterflow.federation.flare import kit as kits
 from counterflow.federation.flare.following import follow
@@ -49,29 +48,21 @@ class FlareJobs:
 
 
 class FlareEngine:
-    """See ``Engine``."""
+    """Sites as FLARE's processes; see ``Engine``."""
 
-    def require(self) -> None:
-        """See ``Engine``."""
-        require_flare()
+    require = staticmethod(require_flare)
+    prepare = staticmethod(kits.harden)
+    start = staticmethod(processes.start)
+    stop = staticmethod(processes.stop)
+    jobs = FlareJobs
 
-    def prepare(self, kit: Path, home: Path, unit: str = "", members: Path | None = None) -> None:
-        """See ``Engine``."""
-        kits.harden(kit, home, unit, members)
-
-    def start(self, kit: Path, log: Path) -> subprocess.Popen[bytes]:
-        """See ``Engine``."""
-        return processes.start(kit, log)
-
-    def running(self, kit: Path) -> bool:
+    @staticmethod
+    def running(kit: Path) -> bool:
         """See ``Engine``."""
         return bool(processes.running(kit))
 
-    def stop(self, kit: Path, patience: float = processes.PATIENCE) -> int:
-        """See ``Engine``."""
-        return processes.stop(kit, patience)
-
-    def address(self, kit: Path) -> tuple[str, int]:
+    @staticmethod
+    def address(kit: Path) -> tuple[str, int]:
         """See ``Engine``."""
         try:
             target = kits.read_json(kit / "startup" / "fed_client.json")["servers"][0]["service"]["target"]
@@ -80,9 +71,5 @@ class FlareEngine:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StorageError(f"{kit}: it does not say where the server is ({error}); join anew.") from error
 
-    def jobs(self, kit: Path, operator_kit: Path, site: CoordinatorSite) -> FlareJobs:
-        """See ``Engine``."""
-        return FlareJobs(kit, operator_kit, site)
 
-
-ENGINE = FlareEngine()
+ENGINE: Engine = FlareEngine()
