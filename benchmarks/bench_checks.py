@@ -110,14 +110,14 @@ def controllers() -> list[str]:
 tank_plant_once = tank_plant()
 
 
-def surprises() -> list[str]:
+def innovations() -> list[str]:
     plant = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
     p_white: list[float] = []
     p_drift: list[float] = []
-    alarms = dict.fromkeys(("whiteness", "surprise size", "drift"), 0)
+    alarms = dict.fromkeys(("whiteness", "innovation size", "drift"), 0)
     for seed in range(RUNS):
         material = material_of(plant.simulate(STEPS, rng=seed), plant)
-        p_white += [whiteness(material.surprises, m).p_value for m in (0, 1)]
+        p_white += [whiteness(material.innovations, m).p_value for m in (0, 1)]
         for m in (0, 1):
             half = drift(material, m)
             assert half is not None
@@ -126,7 +126,7 @@ def surprises() -> list[str]:
             alarms[each.name] += each.verdict != "pass"
     out = [
         f"- whiteness: p below 0.05 in {share(p_white, 0.05)}; {alarms['whiteness']} of {2 * RUNS} not passed",
-        f"- surprise size: {alarms['surprise size']} of {2 * RUNS} not passed",
+        f"- innovation size: {alarms['innovation size']} of {2 * RUNS} not passed",
         f"- drift: p below 0.05 in {share(p_drift, 0.05)}; {alarms['drift']} of {2 * RUNS} not passed",
     ]
     for factor in (1.15, 1.3, 0.7):
@@ -208,9 +208,9 @@ def main() -> None:
         "|---|---:|---:|---:|",
         *controllers(),
         "",
-        f"## Surprises and drift ({STEPS:,} rows, {RUNS} runs of the true model)",
+        f"## Innovations and drift ({STEPS:,} rows, {RUNS} runs of the true model)",
         "",
-        *surprises(),
+        *innovations(),
         "",
         "The change found is below the true one because the filter makes up for part of it.",
     ]

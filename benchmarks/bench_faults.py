@@ -37,7 +37,6 @@ from counterflow.federation.audit import FILE, Audit, verify
 from counterflow.federation.flare import processes
 from counterflow.federation.flare.kit import plant_site, read_json
 from counterflow.federation.job import Job
-from counterflow.federation.machines import server_part
 from counterflow.privacy import Ledger, ledger_path
 
 UNITS = ("boiler", "turbine")
@@ -83,7 +82,7 @@ class Sites(Loopback):
     def checked(self, job: Job) -> str:
         """Raise unless a job ended as if nothing had happened; how far its estimate is from the undisturbed one."""
         result = self.session(job).result()
-        found, wanted = server_part(result), self.wanted(job)
+        found, wanted = result.server, self.wanted(job)
         difference = max(np.abs(found.A - wanted.plant.A).max(), np.abs(found.B - wanted.plant.B).max())
         assert difference <= TOLERANCE, f"{job.id}: off by {difference:.2g}"
         # every message of every unit was taken in once: no round is of a part of them, none was computed twice

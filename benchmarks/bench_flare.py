@@ -30,7 +30,6 @@ from flare_loopback import Loopback
 import counterflow as cf
 from counterflow.federation.flare import processes
 from counterflow.federation.flare.kit import read_json
-from counterflow.federation.machines import server_part
 
 ROWS = 10_000
 ROUNDS = 40
@@ -123,7 +122,7 @@ def _one_round(sites: Loopback, models: Any, number: str) -> dict[str, str]:
             time.sleep(0.05)
         flares.append(time.perf_counter() - clock)
     with sites.server.session(job) as session:
-        found = server_part(session.result())
+        found = session.result().server
     worst = max(np.abs(found.A - wanted.plant.A).max(), np.abs(found.B - wanted.plant.B).max())
     return {
         "one round, in process: fit, s": f"{alone:.2f}",
@@ -170,7 +169,7 @@ def _iterative(sites: Loopback, models: Any, number: str) -> dict[str, str]:
     clock = time.perf_counter()
     with sites.server.session(job) as session:
         opened = time.perf_counter() - clock
-        found = server_part(session.result())
+        found = session.result().server
     worst = max(np.abs(found.A - wanted.plant.A).max(), np.abs(found.B - wanted.plant.B).max())
     cpu = {key: (used[1][key] - used[0][key]) / counted for key in used[0]}
     path = cpu["job"] + cpu["plants"] / len(sites.units)

@@ -276,7 +276,7 @@ def _graph(found: cf.Fit) -> list[str]:
     return [
         *lines,
         "",
-        "This is no map of pipes. The tests take the surprises for white and the plant for one and the same "
+        "This is no map of pipes. The tests take the innovations for white and the plant for one and the same "
         "throughout, and the checks below say that neither holds; with 20,000 rows small misfits then count as "
         "couplings. And one sequencer moves the reactors' phases, so that a part of what one reactor does is booked on "
         "the other. The graph's strengths are left out: they are for an endless horizon, and a mode of this plant (a "

@@ -11,7 +11,7 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.fits import in_process
+from counterflow.fits import engine
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.part import UnitPart
 from counterflow.methods.published.augmented import AugmentedModel
@@ -39,7 +39,7 @@ def seconds_per_round(data, parts, steps: int, rounds: int, compressed: bool) ->
         for state in clients.values():  # what is computed once is not part of a round
             _ = (state.model.base, state.model.gram_norm, state.model.step_sizes(1.0))
         start = perf_counter()
-        in_process.run(coordinator, clients, rows=steps)
+        engine.run(coordinator, clients, rows=steps)
         times.append((perf_counter() - start) / rounds)
     return float(np.median(times))
 

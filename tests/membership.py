@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from counterflow.filtering import compress
-from counterflow.methods.machines import unit_step
+from counterflow.methods.method import unit_step
 from counterflow.methods.sufficient import private
 from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.plant import LocalModel

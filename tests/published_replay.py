@@ -17,8 +17,8 @@ from unittest import mock
 import numpy as np
 
 import counterflow as cf
-from counterflow.fits import in_process
-from counterflow.methods.machines import UnitState, unit_step
+from counterflow.fits import engine
+from counterflow.methods.method import UnitState, unit_step
 from counterflow.methods.published import unit as published_client
 from counterflow.protocol import Message
 from counterflow.protocol.messages import PerturbedStates
@@ -79,7 +79,7 @@ def start_of(recording: cf.Recording, plant: cf.Plant, privacy: cf.Privacy, opti
         caught.update(clients)
         raise _Caught
 
-    with mock.patch.object(in_process, "run", stop), suppress(_Caught):
+    with mock.patch.object(engine, "run", stop), suppress(_Caught):
         cf.fit(recording, plant.locals(), privacy=privacy, **options)
     return caught["unit1"]
 

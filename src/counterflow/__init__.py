@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from counterflow.fits.training import fit
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
-    from counterflow.methods.options import LikelihoodOptions, TrainingOptions
+    from counterflow.methods.published.options import TrainingOptions
+    from counterflow.methods.sufficient.options import LikelihoodOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
     from counterflow.privacy import Ledger, Privacy
     from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
@@ -48,14 +49,14 @@ _HOMES = {
     "FreeRun": "fits.checks",
     "KalmanEstimator": "methods.estimators",
     "Ledger": "privacy",
-    "LikelihoodOptions": "methods.options",
+    "LikelihoodOptions": "methods.sufficient.options",
     "LocalModel": "plant",
     "Plant": "plant",
     "Preparation": "data",
     "Privacy": "privacy",
     "Recording": "plant",
     "Restoration": "questions.answers",
-    "TrainingOptions": "methods.options",
+    "TrainingOptions": "methods.published.options",
     "Trajectory": "questions.answers",
     "Unit": "plant",
     "Validation": "fits.validation",

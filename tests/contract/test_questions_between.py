@@ -25,12 +25,12 @@ from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import Federation
-from counterflow.federation.machines import UnitData
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import LIFETIME, PlantQuestions, QuestionBox, RemoteServer, digest_of
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.store import MemoryStore
+from counterflow.methods.task import UnitData
 from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
 from counterflow.questions import unit_side as questions
 

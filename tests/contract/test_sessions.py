@@ -20,14 +20,14 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
-from counterflow.federation import Job, Policy, checkpoint, fit_over_sessions, server_part, status_part, verify
+from counterflow.federation import Job, Policy, checkpoint, fit_over_sessions, verify
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.loopback import Federation, Hook, SessionsFit
-from counterflow.federation.machines import UnitData
 from counterflow.federation.store import Entry, Row
 from counterflow.methods.sufficient.private import foreseen
 from counterflow.methods.sufficient.unit import SufficientUnit, sufficient_message
+from counterflow.methods.task import UnitData
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.protocol import Request, StateGradients, Sufficient, decode, encode
 
@@ -163,7 +163,7 @@ def test_estimates_are_those_of_one_process(case: str, tmp_path: Path) -> None:
     found = run(tmp_path, job)
     agree(found, case)
     if job.privacy is None:
-        assert status_part(found.result) == reference(case).status
+        assert found.result.status == reference(case).status
     for name in INPUTS:
         assert verify(tmp_path / name / FILE).broken is None
 
@@ -398,8 +398,8 @@ def test_a_job_that_is_over_is_not_estimated_again(tmp_path: Path, monkeypatch: 
     with Federation(tmp_path, job, {}, {}) as alone:
         assert not alone.coordinator.outgoing()
         result = alone.coordinator.result()
-        assert np.array_equal(server_part(result).A, wanted.server.A)
-        assert status_part(result) == status_part(wanted.result)
+        assert np.array_equal(result.server.A, wanted.server.A)
+        assert result.status == wanted.result.status
         assert result.traffic == wanted.result.traffic
 
 
@@ -682,6 +682,6 @@ def test_the_server_part_needs_nothing_of_a_unit(tmp_path: Path) -> None:
     job = job_of("sufficient")
     wanted = run(tmp_path, job).server
     with Federation(tmp_path, job, {}, {}) as alone:
-        found = server_part(alone.coordinator.result())
+        found = alone.coordinator.result().server
     assert np.array_equal(found.A, wanted.A)
     assert [unit.input_names for unit in found.units] == [RECORDING[n].unit.input_names for n in INPUTS]

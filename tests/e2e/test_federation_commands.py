@@ -24,7 +24,6 @@ import counterflow as cf
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
 from counterflow.cli import app
-from counterflow.federation import server_part
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.flare import processes
 from counterflow.federation.sites import members, party
@@ -79,7 +78,7 @@ def test_three_plants_from_one_script(folder: Path) -> None:
     job = coordinator.job("first")
     assert job is not None
     with coordinator.site.session(job) as session:
-        found = server_part(session.result())
+        found = session.result().server
     whole = cf.Recording.load(folder / "data" / "recording.safetensors")
     recording = cf.Recording({unit: whole[unit] for unit in job.units}, whole.dt)
     models = {unit: load_model(folder / "data" / "models" / f"{unit}.safetensors") for unit in UNITS}

@@ -27,7 +27,6 @@ from counterflow.federation.audit import FILE, Audit, verify
 from counterflow.federation.flare import envelope, jobs, kit, processes
 from counterflow.federation.flare.operator import Operator
 from counterflow.federation.job import Job
-from counterflow.federation.machines import server_part
 from counterflow.federation.parts import questions_about
 from counterflow.federation.sites import certificates
 from counterflow.federation.sites.certificates import Participant
@@ -128,7 +127,7 @@ class TestTogether:
         wanted = cf.fit(
             running.recording, running.models, job.method, privacy=job.privacy, seed=7, **job.options, **more
         )
-        found = server_part(result)
+        found = result.server
         np.testing.assert_allclose(found.A, wanted.plant.A, rtol=EXACT, atol=EXACT)
         np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
         if job.privacy is None:
@@ -232,7 +231,7 @@ class TestTogether:
         assert made.follow(job)["run"] == done[0]["run"], "what is finished is not submitted again"
         wanted = cf.fit(made.recording, made.models, "penalty", solver="gradient", rounds=ROUNDS, compress=False)
         result = made.session(job).result()
-        np.testing.assert_allclose(server_part(result).B, wanted.plant.B, rtol=EXACT, atol=EXACT)
+        np.testing.assert_allclose(result.server.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
         traffic, due = result.traffic, wanted.traffic
         assert (traffic.rounds, traffic.bytes_up, traffic.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down)
         for unit in UNITS:
@@ -435,7 +434,7 @@ class TestIntruders:
     def test_no_estimate_is_spoilt_by_it(self, lying: Loopback, forged: dict[str, list[Any]]) -> None:
         job = lying.job("fit-forged", "penalty", solver="gradient", rounds=3)
         wanted = cf.fit(lying.recording, lying.models, "penalty", solver="gradient", rounds=3, compress=False)
-        found = server_part(lying.session(job).result())
+        found = lying.session(job).result().server
         np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
 
     @pytest.mark.parametrize("how", ["right", "none", "self-signed", "plaintext"])

@@ -138,7 +138,7 @@ def test_effects_in_every_district_are_those_of_the_twin(recorded, found, change
 
 
 def test_the_fit_finds_out_that_inputs_act_on_their_own_row(found):
-    said = [text for text in found.caveats if "act on their own row" in text]
+    said = [c.text for c in found.caveats if c.code == "input-alignment" and "act on their own row" in c.text]
     assert said
     assert all(unit in said[0].split("act on")[0] for unit in net3.UNITS)
 

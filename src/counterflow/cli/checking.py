@@ -40,7 +40,7 @@ def check(
     recording = None if recording_file is None else asking.load_recording(fit, recording_file)
     found = look(fit, recording, horizon)
     sentence = _sentence(found)
-    told = {**telling.envelope("check", fit, sentence, telling.caveats(fit, fit.caveats)), **found.to_dict()}
+    told = {**telling.envelope("check", fit, sentence, telling.caveats(fit, list(map(str, fit.caveats)))), **found.to_dict()}
     if plot is not None:
         buffer = BytesIO()
         found.plot().savefig(buffer, format="png", dpi=130)

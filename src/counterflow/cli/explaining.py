@@ -256,7 +256,7 @@ def graph(directory: Path, *, rate: float, answer_format: Format, out: Path | No
     found = fit.graph(rate)
     edges = sorted(found, key=lambda edge: edge.q_value if np.isfinite(edge.q_value) else 2.0)
     sentence = telling.acting_directly([(edge.cause, edge.effect) for edge in edges if edge.direct], rate)
-    notes = telling.caveats(fit, fit.caveats)
+    notes = telling.caveats(fit, list(map(str, fit.caveats)))
     fields = (
         "cause", "effect", "direct", "reaches", "p_value", "p_value_A", "p_value_B", "q_value", "direct_strength",
         "total_strength",

@@ -41,7 +41,9 @@ from counterflow.arrays import FloatArray
 from counterflow.cli import data_federation
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
-from counterflow.methods.options import LIKELIHOOD_METHODS, METHODS, LikelihoodOptions, TrainingOptions
+from counterflow.fits.training import METHODS
+from counterflow.methods.published.options import TrainingOptions
+from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.plant.model_file import load_model
 from counterflow.privacy import Privacy
@@ -226,7 +228,7 @@ def _head(page: Page, head: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]
     if method == "oracle":
         page.refuse(("federation", "method"), "'oracle' needs the true plant, which a federation does not have")
     seed = page.whole(("federation", "seed"), head.get("seed", 0), 0)
-    kind = LikelihoodOptions if method in LIKELIHOOD_METHODS else TrainingOptions
+    kind = LikelihoodOptions if method in ("sufficient", "centralized") else TrainingOptions
     options: dict[str, Any] = {}
     if "estimate" in head:
         with page.blaming(("federation", "estimate")):

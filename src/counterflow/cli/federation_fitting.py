@@ -17,7 +17,6 @@ from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation import status_part
 from counterflow.federation.engine import engine
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server
@@ -113,7 +112,7 @@ def _job(coordinator: CoordinatorFolder, job_id: str | None, given: dict[str, An
 def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], seconds: float) -> dict[str, Any]:
     with coordinator.site.session(job) as session:
         result = session.result()
-    status = status_part(result)
+    status = result.status
     part = saved_server(coordinator.folder, job.id)[1]
     return {
         "version": __version__,

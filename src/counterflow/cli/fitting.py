@@ -50,8 +50,6 @@ def fit(
         progress=answer_format is Format.table and sys.stdout.isatty(),
         **merged,
     )
-    if found.couplings is not None:
-        found = found.checked()  # large fits have not done so
     found.save(out)
     if answer_format is Format.json:
         print(output.as_json(_as_json(found, federation, out)))

@@ -121,7 +121,7 @@ def _unit_seat(
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        (*server.caveats, *part.caveats), checked,
+        tuple(map(str, (*server.caveats, *part.caveats))), checked,
     )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def _plant(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats
+        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=tuple(map(str, view.part.caveats))
     )
 
 

@@ -22,11 +22,11 @@ from counterflow.federation import QuestionGate
 from counterflow.federation.plant_view import KnownUnits
 from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
-from counterflow.fits.outcome import Status
-from counterflow.fits.privacy import PrivacyReport
 from counterflow.fits.storage_server import Record
 from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.outcome import Status
 from counterflow.methods.part import UnitPart
+from counterflow.methods.privacy import PrivacyReport
 from counterflow.plant import LocalModel, Unit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions import unit_side as questions
@@ -264,5 +264,5 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method,
         "the server sees states and nobody's measurements: take a unit's seat", server, record,
-        privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
+        privacy=None if fit is None else fit.privacy, caveats=tuple(map(str, server.caveats)), checked=checked,
     )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.parameters import Estimate
 
@@ -29,6 +30,11 @@ class Doubt:
     channels: tuple[int, ...]
     reason: str
     remedy: str
+
+    @property
+    def caveat(self) -> Caveat:
+        """What answers through this coupling carry along."""
+        return Caveat("undetermined", self.cause, str(self))
 
     def __str__(self) -> str:
         return f"{self.cause} -> {self.effect} ({self.letter}): {self.reason}; {self.remedy}"

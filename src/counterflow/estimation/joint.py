@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.free import (
     FLAT,
@@ -71,7 +72,7 @@ class System:
     number_slices: tuple[slice, ...]  # where each unit's numbers stand
     input_level: FloatArray  # (U,)
     same_row: tuple[bool, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Caveat, ...]
     spread: Uncertainty | None = None  # of the free form; that of the partitioned form is asked for by who needs it
 
 
@@ -363,7 +364,7 @@ def _standard(
     scale: FloatArray,
     level: FloatArray,
     same_row: tuple[bool, ...],
-    notes: tuple[str, ...],
+    notes: tuple[Caveat, ...],
 ) -> System:
     """The same in engineering units of the inputs, with the numbers whitened: the form of sufficient messages."""
     assert found.R is not None
@@ -390,7 +391,7 @@ def _standard(
 
 def _notes(
     names: tuple[str, ...], same_row: tuple[bool, ...], unsure: tuple[str, ...], states: str, options: JointOptions
-) -> tuple[str, ...]:
+) -> tuple[Caveat, ...]:
     held_out = "by the likelihood of held-out rows"
     ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
     how = held_out if options.same_row is None else "as given"
@@ -399,12 +400,13 @@ def _notes(
         if ahead
         else ("inputs act on the next row")
     )
-    notes = (states.format(held_out if options.order is None else "as given"), f"{acting} ({how})")
+    chosen = states.format(held_out if options.order is None else "as given")
+    notes = (Caveat("states-chosen", "", chosen), Caveat("input-alignment", "", f"{acting} ({how})"))
     if not unsure:
         return notes
-    return (
-        *notes,
+    text = (
         f"inputs of {', '.join(unsure)} are taken to act on their own row, but earlier measurements foretell them: if "
         "a controller sets them from their own row's measurements, effects of them are wrong, even in sign, and their "
-        "intervals do not say so; then fit with same_row=False for these units",
+        "intervals do not say so; then fit with same_row=False for these units"
     )
+    return (*notes, Caveat("alignment-unsure", "", text))

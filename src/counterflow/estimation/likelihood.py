@@ -12,7 +12,7 @@ all measurements: with x[t] = (h[t], u[t]) and moments S_yx = Î£ E[h[t] x[t-1]áµ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,6 +49,10 @@ class SharedRecord(Layout):
     def steps(self) -> int:
         """T."""
         return int(self.values.shape[0]) - 1
+
+    def last(self, rows: int) -> SharedRecord:
+        """The newest rows only; nothing is known of the state before them."""
+        return replace(self, values=self.values[-rows:], u=self.u[-rows:], initial_mean=None)
 
     @cached_property
     def observation_slices(self) -> tuple[slice, ...]:

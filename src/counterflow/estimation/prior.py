@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, Quadratic
@@ -28,7 +29,7 @@ from counterflow.estimation.uncertainty import uncertainty
 STRENGTH = 8.0  # of a coupling, as expected beforehand; strong ones must not be pulled in by much
 DROWNED = 0.7  # strength of the doubt about a coupling beyond which it is said to be left open
 SETTLED = 0.1
-DROWNS = "noise drowns this coupling"
+DROWNED_CODE = "drowned-by-noise"  # of caveats about couplings that noise leaves open
 
 
 def weak_prior(record: SharedRecord, estimate: Estimate) -> Quadratic | None:
@@ -51,12 +52,15 @@ class Faint:
     doubt: float
     rows: int  # that would settle it
 
-    def __str__(self) -> str:
+    @property
+    def caveat(self) -> Caveat:
+        """What answers through this coupling carry along."""
         about = int(float(f"{self.rows:.1g}"))
-        return (
-            f"{self.cause} -> {self.effect}: {DROWNS}; what is said of it is mostly that it is not "
+        text = (
+            f"{self.cause} -> {self.effect}: noise drowns this coupling; what is said of it is mostly that it is not "
             f"many times as strong as the unit's own inputs. About {about:,} rows with the same noise would settle it"
         )
+        return Caveat(DROWNED_CODE, self.cause, text)
 
 
 def faint_couplings(record: SharedRecord, found: Estimated) -> tuple[Faint, ...]:

@@ -14,21 +14,14 @@ from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import fit_over_sessions
-from counterflow.federation.machines import (
-    CoordinatorResult,
-    UnitData,
-    coordinator_machine,
-    learned_part,
-    server_part,
-    status_part,
-    unit_machine,
-)
+from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.federation.store import MemoryStore, Store
 from counterflow.federation.turns import Outgoing
+from counterflow.methods.task import UnitData
 
 __all__ = [
     "Audit",
@@ -46,13 +39,8 @@ __all__ = [
     "QuestionGate",
     "Store",
     "UnitData",
-    "coordinator_machine",
     "fit_over_sessions",
-    "learned_part",
     "plant",
-    "server_part",
-    "status_part",
-    "unit_machine",
     "verify",
 ]
 

@@ -15,26 +15,11 @@ import numpy as np
 
 from counterflow.errors import StorageError
 from counterflow.federation.snapshot import freeze, thaw
-from counterflow.methods.logs.server import LogServer
-from counterflow.methods.logs.unit import LogUnit, filled
-from counterflow.methods.machines import ServerState, UnitState
-from counterflow.methods.published.server import TrainingServer
-from counterflow.methods.published.unit import TrainingUnit
-from counterflow.methods.sufficient.server import SufficientServer
-from counterflow.methods.sufficient.unit import SufficientUnit
-from counterflow.plant import LocalModel
+from counterflow.methods.method import ServerState, UnitState
 
 KEPT = 4  # of a unit's last turns that may be repeated: a crash repeats the last two at most
 LEAST = 8 << 20  # bytes that a journal may always have
 SPARSE = 2  # times the size of its last snapshot that it may have besides: so much less is written than without bound
-GIVEN: dict[type, frozenset[str]] = {
-    TrainingUnit: frozenset({"unit", "model", "steps", "tolerance", "noise"}),
-    SufficientUnit: frozenset({"unit", "model", "y", "u", "privacy"}),
-    LogUnit: frozenset({"description", "y", "u", "rank", "most"}),
-    TrainingServer: frozenset({"config", "ones", "steps"}),
-    SufficientServer: frozenset({"config", "progress"}),
-    LogServer: frozenset({"config", "progress"}),
-}
 _SAME = 1e-6  # relative, as in ``turns``: estimates of another machine may differ by rounding
 State = TypeVar("State", UnitState, ServerState)
 
@@ -50,34 +35,28 @@ def is_due(size: int, snapshot: int) -> bool:
 
 def kept(state: UnitState | ServerState, **more: object) -> tuple[dict[str, Any], list[bytes]]:
     """All of a state but what its machine is given at the beginning, and what else a session has to remember."""
-    given = GIVEN[type(state)]
-    of_state = {f.name: getattr(state, f.name) for f in fields(state) if f.name not in given}
+    given = state.GIVEN
+    of_state = {f.name: getattr(state, f.name) for f in fields(cast(Any, state)) if f.name not in given}
     return freeze({"state": of_state, "more": more})
 
 
 def restored(beginning: State, table: object, pieces: list[bytes], where: str) -> tuple[State, Mapping[str, Any]]:
     """The state that was kept, of a machine that stands at its beginning; and the rest."""
     found = thaw(table, pieces, where)
-    expected = {f.name for f in fields(beginning)} - GIVEN[type(beginning)]
+    expected = {f.name for f in fields(cast(Any, beginning))} - beginning.GIVEN
     if not isinstance(found, Mapping) or set(found) != {"state", "more"} or set(found["state"]) != expected:
         raise StorageError(f"{where} holds a snapshot of another kind of job: give its own folder.")
-    state: Any = replace(beginning, **found["state"])
-    if isinstance(state, LogUnit) and state.reading is not None:
-        state = replace(state, y=filled(state.y))
-    return cast(State, state), found["more"]
+    state: Any = replace(cast(Any, beginning), **found["state"])
+    return cast(State, state.resumed() if hasattr(state, "resumed") else state), found["more"]
 
 
 def fingerprint(beginning: UnitState) -> dict[str, Any]:
     """What a unit's machine is made of, in a few numbers: ``exact`` of its log and model, ``near`` of its estimates."""
+    raw, estimates = beginning.sources()
     near: list[float] = []
-    if isinstance(beginning, TrainingUnit):
-        data, model = beginning.model.data, beginning.model.model
-        raw = [data.measured, data.previous[:1], data.inputs, *_letters(model)]
-        for array in (data.refined, data.predicted):
-            ramp = np.linspace(0.5, 1.5, len(array))
-            near += [float(np.linalg.norm(array)), float(np.linalg.norm(ramp @ array))]
-    else:
-        raw = [beginning.y, beginning.u, *(_letters(beginning.model) if beginning.model is not None else ())]
+    for array in estimates:
+        ramp = np.linspace(0.5, 1.5, len(array))
+        near += [float(np.linalg.norm(array)), float(np.linalg.norm(ramp @ array))]
     digest = hashlib.sha256()
     for array in raw:
         digest.update(repr(array.shape).encode())
@@ -94,7 +73,3 @@ def difference(before: object, now: dict[str, Any]) -> str:
     if len(before["near"]) != len(now["near"]) or not np.allclose(before["near"], now["near"], rtol=_SAME, atol=1e-300):
         return "the unit's estimator gives other states than it did"
     return ""
-
-
-def _letters(model: LocalModel) -> tuple[Any, ...]:
-    return model.A, model.B, model.C, model.Q, model.R

@@ -21,7 +21,7 @@ from counterflow.errors import CounterflowError, DataError, ProtocolError, Stora
 from counterflow.federation import checkpoint
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.job import Job
-from counterflow.federation.machines import CoordinatorResult, coordinator_machine
+from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.policy import SENT_BY_UNITS
 from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import (
@@ -34,9 +34,10 @@ from counterflow.federation.turns import (
     checked_sequence,
     strange,
 )
-from counterflow.fits.in_process import Traffic
-from counterflow.methods.machines import ServerState, server_begin, server_step
-from counterflow.methods.published.server import RoundRecord, TrainingServer
+from counterflow.fits.engine import Traffic
+from counterflow.methods.method import Round, ServerState, server_step
+from counterflow.methods.published.server import RoundRecord
+from counterflow.methods.registry import method_of
 from counterflow.protocol import Message, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 from counterflow.threads import one_blas_thread
@@ -52,12 +53,12 @@ class CoordinatorSession:
     def __init__(self, store: Store, job: Job, largest_bytes: int) -> None:
         """Not for users: see ``open``."""
         self._store, self.job, self._largest = store, job, largest_bytes
-        self._state: ServerState = coordinator_machine(job)
+        self._state: ServerState = method_of(job).server(job)
         self._received = dict.fromkeys(job.units, 0)
         self._digests: dict[str, dict[int, str]] = {unit: {} for unit in job.units}  # SHA-256 of the last messages
         self._pending: dict[str, list[Outgoing]] = {unit: [] for unit in job.units}
         self._sent = dict.fromkeys(job.units, 0)
-        self._records: list[RoundRecord] = []
+        self._records: list[Round] = []
         self._taken: dict[str, int] = {}  # acknowledgements that are not on the disk yet
         self._bytes_up = self._bytes_down = self._snapshot = 0
         self._failure: str | None = None
@@ -168,14 +169,7 @@ class CoordinatorSession:
 
     def waiting(self) -> tuple[str, ...]:
         """Units that must speak before anything more is computed; a deadline for them is the engine's affair."""
-        state = self._state
-        if state.finished or self._failure is not None:
-            return ()
-        if isinstance(state, TrainingServer):
-            there = {name for name, message in state.inbox.items() if message.round == state.round} | state.settled
-        else:
-            there = set(state.messages)
-        return tuple(unit for unit in self.job.units if unit not in there)
+        return () if self._state.finished or self._failure is not None else self._state.waiting
 
     def result(self) -> CoordinatorResult:
         """What has been found, for ``server_part`` and ``status_part``."""
@@ -296,7 +290,7 @@ class CoordinatorSession:
             self._sent = {unit: int(table["sent"][unit]) for unit in units}
             self._digests = {unit: {int(n): str(d) for n, d in table["digests"][unit]} for unit in units}
             self._bytes_up, self._bytes_down = map(int, table["bytes"])
-            beginning = coordinator_machine(self.job)
+            beginning = method_of(self.job).server(self.job)
             self._state, more = checkpoint.restored(beginning, table["state"], list(pieces[count:]), self._store.name)
             self._records = [
                 RoundRecord(
@@ -314,7 +308,7 @@ class CoordinatorSession:
     def _replay(self) -> None:
         rows = self._store.rows(LOG)
         opening = next(rows, None)
-        state, begun = server_begin(self._state)
+        state, begun = self._state.begin()
         sent = self._numbered(begun)
         if opening is None:
             table: dict[str, Any] = {"job": self.job.to_text(), "to": [message.unit for message in sent]}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from counterflow.errors import ProtocolError
-from counterflow.federation.machines import UnitData
+from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel
 from counterflow.protocol import (
     Answer,

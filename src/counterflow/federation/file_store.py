@@ -149,9 +149,9 @@ class FileStore:
             try:
                 self._connect()
                 self._check_head()
-                for left in self._piece_files() if self._pieces is not None else ():
-                    if left != self._pieces.path:  # of a process that was killed while a log began anew
-                        left.unlink(missing_ok=True)
+                for left in self._piece_files():
+                    if self._pieces is not None and left != self._pieces.path:
+                        left.unlink(missing_ok=True)  # of a process that was killed while a log began anew
             except BaseException:
                 self.close()
                 raise

@@ -8,7 +8,6 @@ the disk, is it approved.
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -17,19 +16,15 @@ from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation.audit import Audit
 from counterflow.federation.description import Description
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.federation.machines import round_cost, rounds_of
 from counterflow.federation.policy import SENT_BY_SERVERS, SENT_BY_UNITS, Policy
-from counterflow.fits.privacy import Spending, record_sufficient, spend_sufficient
-from counterflow.methods.published.fitting import MECHANISM
-from counterflow.methods.published.unit import MessageRelease
-from counterflow.methods.sufficient.private import SHARE, PrivateRelease, most_numbers
-from counterflow.privacy import Entry, classical_multiplier
-from counterflow.protocol import Message, PerturbedStates, Sufficient, decode, encode
+from counterflow.methods.privacy import Spending
+from counterflow.methods.registry import method_of
+from counterflow.privacy import Entry
+from counterflow.protocol import Message, PerturbedStates, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 
 MOST_REFUSALS = 1000  # that are written down for one job: a hostile coordinator must not fill the disk
 COORDINATOR = "coordinator"
-Release = PrivateRelease | MessageRelease
 
 
 class Guard:
@@ -59,7 +54,7 @@ class Guard:
             self._check_job()
         except CounterflowError as error:
             self._refuse("job", job.to_text().encode(), error)
-        self._rounds = None if job.method in ("sufficient", QUESTIONS) else rounds_of(job)
+        self._rounds = None if job.method == QUESTIONS else method_of(job).rounds(job)
         self._sent = SENT_BY_UNITS[job.method]
         if policy.kinds is not None:
             self._sent &= policy.kinds
@@ -87,7 +82,7 @@ class Guard:
             self._refuse("incoming", data, error)
         return message
 
-    def outgoing(self, data: bytes, release: Release | None = None, to: str = COORDINATOR) -> bytes:
+    def outgoing(self, data: bytes, release: object | None = None, to: str = COORDINATOR) -> bytes:
         """These bytes, approved: charged to the ledger if they are private, and audited. Otherwise an error.
 
         ``release``: how a private message was made. The very same bytes are approved once and charged once.
@@ -209,7 +204,7 @@ class Guard:
     def _check_shapes(self, message: Message) -> None:
         self.description.check(message, self._rounds, uses_inputs=self.job.method != "fedgc")
 
-    def _checked(self, data: bytes, release: Release | None) -> Message:
+    def _checked(self, data: bytes, release: object | None) -> Message:
         """An outgoing message that agrees with protocol, description and policy."""
         message = self._decoded(data, self.policy.largest_bytes)
         kind = type(message).__name__
@@ -218,62 +213,33 @@ class Guard:
                 f"unit {self.unit!r}: {kind} may not leave under {self.job.label} (method {self.job.method!r}): by "
                 f"method and policy, {', '.join(sorted(self._sent)) or 'nothing'} may (leave.kinds)"
             )
-        if self.job.method == "sufficient" and isinstance(message, Sufficient) == self.job.from_logs:
-            raise ProtocolError(f"unit {self.unit!r}: {kind} does not go with a job whose units have "
-                                f"{'no models' if self.job.from_logs else 'models'}")  # fmt: skip
+        if self.job.method != QUESTIONS and kind not in method_of(self.job).sends:
+            raise ProtocolError(
+                f"unit {self.unit!r}: {kind} does not go with a job whose units have "
+                f"{'no models' if self.job.from_logs else 'models'}"
+            )
         self._check_shapes(message)
         private = isinstance(message, PerturbedStates)
         if self.job.privacy is not None:
-            self._check_release(message, release)
+            method_of(self.job).checked_release(self.job, self.description.rows, message, release)
         elif private:
             raise ProtocolError(f"unit {self.unit!r}: {kind} belongs to a private job, {self.job.label} is none")
         return message
 
-    def _check_release(self, message: Message, release: Release | None) -> None:
-        """Whether a message was made private as the job asks for."""
-        privacy = self.job.privacy
-        assert privacy is not None
-        if isinstance(message, Sufficient) and isinstance(release, PrivateRelease):
-            numbers = most_numbers(self.description.rows, message.observation.shape[1])
-            mu = math.sqrt(1 - SHARE if release.found_clip else 1.0) / privacy.multiplier(numbers)
-            needed = 2 * release.clip * math.sqrt(privacy.window) / mu
-            clip = privacy.clip is None or privacy.clip == release.clip
-            good = clip and release.found_clip == (privacy.clip is None)
-        elif isinstance(message, PerturbedStates) and isinstance(release, MessageRelease):
-            rounds = rounds_of(self.job)
-            needed = release.sensitivity * classical_multiplier(
-                privacy.epsilon / (2 * rounds), privacy.delta / (2 * rounds)
-            )
-            good = message.noise == release.sigma and message.clip == release.clip
-        else:
-            raise PrivacyError(
-                f"unit {self.unit!r}: {self.job.label} is private, and {type(message).__name__} was not made private; "
-                "nothing was released"
-            )
-        if not good or not release.sigma >= needed * (1 - 1e-9):
-            raise PrivacyError(
-                f"unit {self.unit!r}: {type(message).__name__} has noise of {release.sigma:.6g}, {self.job.label} "
-                f"needs {needed:.6g}; nothing was released"
-            )
-
     def _charge(self, message: Message) -> Entry:
         """Write a private release into the unit's ledger; it costs whether or not it then leaves."""
         assert self.job.privacy is not None
-        privacy, label = replace(self.job.privacy, ledger=self.ledger), f"job {self.job.id}"
-        if isinstance(message, Sufficient):
-            model = self.description.model
-            if model is None:
-                raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
-            with spend_sufficient(privacy, {self.unit: model}, self.description.rows, label) as spending:
-                record_sufficient(spending, message)
-                return spending.written[self.unit][-1]
-        assert isinstance(message, PerturbedStates)
-        cost = round_cost(self.job, self.description.rows)
-        # before the first round, see that all of them can be paid for
-        ahead = rounds_of(self.job) if message.round == 0 else 1
-        with Spending.start(privacy, (self.unit,), label, MECHANISM, {self.unit: [cost] * ahead}) as spending:
-            spending.record(self.unit, cost, f"round {message.round}: message and gradient")
-            return spending.written[self.unit][-1]
+        model, rows, method = self.description.model, self.description.rows, method_of(self.job)
+        if model is None:
+            raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
+        charge = method.charge(self.job, model, rows, message)
+        # before the first message, see that all of them can be paid for
+        ahead = [charge.cost] if getattr(message, "round", 0) else method.charges(self.job, model, rows)
+        privacy, unit = replace(self.job.privacy, ledger=self.ledger), self.unit
+        label = f"job {self.job.id}"
+        with Spending.start(privacy, (unit,), label, method.mechanism, {unit: ahead}, {unit: model}) as spending:
+            spending.record(unit, *charge)
+            return spending.written[unit][-1]
 
     def _refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
         self._refusals += 1

@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from counterflow.errors import CounterflowError, OptionError
-from counterflow.fits.privacy import refuse_method
-from counterflow.fits.storage_server import described_unit
-from counterflow.fits.storage_unit import describe_channel
-from counterflow.methods.options import PUBLISHED_METHODS, LikelihoodOptions, TrainingOptions
-from counterflow.plant import Channel, Unit
+from counterflow.errors import CounterflowError, ModelError, OptionError
+from counterflow.methods.registry import FEDERATED, method_of
+from counterflow.methods.task import Task
+from counterflow.plant import Channel, PublicUnit
 from counterflow.privacy import Privacy
 
 FORMAT = 1
 QUESTIONS = "questions"
-FITS = ("sufficient", *PUBLISHED_METHODS)
+FITS = tuple(FEDERATED)
 METHODS = (*FITS, QUESTIONS)
 LARGEST_TEXT = 1 << 20
 MOST_UNITS = 1000
@@ -31,7 +29,7 @@ _KEYS = ("format", "id", "method", "units", "options", "seed", "privacy", "from_
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class Job(Task):
     """One job.
 
     Parameters
@@ -97,20 +95,10 @@ class Job:
                 f"{self.label}: begins must be the time of the first row as text, got {self.begins!r:.80}"
             )
         self._check_options()
-        self._check_privacy()
 
     @property
     def label(self) -> str:
         return f"job {self.id!r}"
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Names of the units that take part, in order."""
-        return tuple(self.inputs)
-
-    def input_names(self, unit: str) -> tuple[str, ...]:
-        """What a unit calls its inputs, in order."""
-        return tuple(channel.name for channel in self.inputs[unit])
 
     def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):
@@ -124,28 +112,17 @@ class Job:
                 raise OptionError(f"{self.label}: questions have one option, 'of': the job whose fit is asked about")
             if self.privacy is not None or self.from_logs:
                 raise OptionError(f"{self.label}: questions have no privacy and no from_logs")
-        elif self.method == "sufficient":
-            LikelihoodOptions.parse(self.method, self.options)
-            for name in () if self.from_logs else LikelihoodOptions.LOGS:
-                if name in self.options:
-                    raise OptionError(f"{self.label}: option {name!r} is for fits from logs: set from_logs")
-        else:
-            TrainingOptions.parse(self.method, self.options).weights(self.units)
-            if self.options.get("compress"):
-                raise OptionError(f"{self.label}: option 'compress' pools the units' data, so it is for one process")
-        if self.from_logs and self.method != "sufficient":
-            raise OptionError(f"{self.label}: from_logs goes with method 'sufficient', got {self.method!r}")
-
-    def _check_privacy(self) -> None:
-        if self.privacy is None:
             return
-        if not isinstance(self.privacy, Privacy):
+        if self.options.get("compress"):
+            raise OptionError(f"{self.label}: option 'compress' pools the units' data, so it is for one process")
+        if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise OptionError(f"{self.label}: privacy must be a Privacy, got {type(self.privacy).__name__}")
-        if self.privacy.ledger is not None:
+        if self.privacy is not None and self.privacy.ledger is not None:
             raise OptionError(f"{self.label}: where a ledger lies is each unit's own affair; leave 'ledger' out")
-        if self.from_logs:
-            raise OptionError(f"{self.label}: no bound is known on what a message from a log without a model reveals")
-        refuse_method(self.method, self.privacy)
+        try:
+            method_of(self).check(self)
+        except ModelError as error:
+            raise OptionError(str(error)) from error
 
     # ---- as text
 
@@ -161,7 +138,7 @@ class Job:
             "id": self.id,
             "method": self.method,
             "units": [
-                {"name": name, "inputs": [describe_channel(channel) for channel in channels]}
+                {"name": name, "inputs": [channel.to_json() for channel in channels]}
                 for name, channels in self.inputs.items()
             ],
             "options": dict(self.options),
@@ -214,10 +191,9 @@ class Job:
         return cls(inputs=inputs, privacy=privacy, **plain)
 
 
-def _unit(label: str, name: object, channels: object) -> Unit:
+def _unit(label: str, name: object, channels: object) -> PublicUnit:
     try:
-        known = Unit("unit", 1, channels, ["(none)"]).inputs  # type: ignore[arg-type]
-        return described_unit(name, 1, known)  # type: ignore[arg-type]
+        return PublicUnit(name, channels, 1)  # type: ignore[arg-type]
     except CounterflowError as error:
         raise OptionError(f"{label}: {error}") from error
     except TypeError:
@@ -247,16 +223,8 @@ def _plain(label: str, value: object) -> None:
 
 
 def _channel(found: object) -> Channel:
-    table = _table("job: a channel", found, ("name", "unit", "limits"))
-    limits = table["limits"]
-    if limits is not None:
-        numbers = isinstance(limits, list) and len(limits) == 2
-        if not numbers or not all(end is None or type(end) in (int, float) for end in limits):
-            raise OptionError(f"job: limits of channel {table['name']!r:.80} must be two numbers, got {limits!r:.80}")
-        low, high = limits
-        limits = (-math.inf if low is None else low, math.inf if high is None else high)
     try:
-        return Channel(table["name"], table["unit"], limits)
+        return Channel.from_json(found)
     except CounterflowError as error:
         raise OptionError(f"job: {error}") from error
 

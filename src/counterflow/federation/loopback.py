@@ -1,7 +1,7 @@
 """Sessions in one process: carries bytes between them, and can lose any of them between any two steps.
 
 An engine between machines does what this one does: deliver what is outgoing, hand replies over, acknowledge. For tests
-and rehearsals; the reference engine is ``counterflow.fits.in_process``.
+and rehearsals; the reference engine is ``counterflow.fits.engine``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,14 @@ from counterflow.federation.description import Description
 from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.machines import (
-    CoordinatorResult,
-    UnitData,
-    learned_part,
-    server_part,
-    unit_machine,
-)
-from counterflow.federation.parts import save_server
+from counterflow.federation.parts import CoordinatorResult, link_of, save_server
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
 from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.fits import complete
 from counterflow.methods.part import UnitPart
+from counterflow.methods.registry import method_of
+from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, Recording
 from counterflow.questions.answering import Server
 
@@ -72,7 +68,7 @@ class Federation:
             try:
                 guard = Guard(self.job, Description.of(own), self.policies[unit], audit)
                 session = PlantSession.open(
-                    home / self.job.id, unit, self.job, lambda: unit_machine(self.job, own), guard
+                    home / self.job.id, unit, self.job, lambda: method_of(self.job).unit(self.job, own), guard
                 )
             except BaseException:
                 audit.close()
@@ -111,8 +107,11 @@ class Federation:
         if not self.coordinator.finished:
             raise ProtocolError(f"{self.job.label} has stopped; it waits for {', '.join(self.coordinator.waiting())}")
         result = self.coordinator.result()
-        parts = {unit: learned_part(self.job, own, self.plant(unit).state) for unit, own in self.units.items()}
-        return SessionsFit(server_part(result), parts, result)
+        link = link_of(self.job)
+        parts = {
+            unit: complete.unit_part(self.job, own, self.plant(unit).state, link) for unit, own in self.units.items()
+        }
+        return SessionsFit(result.server, parts, result)
 
     def close(self) -> None:
         """Let go of all folders."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,22 +26,17 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.federation.machines import CoordinatorResult, UnitData, learned_part, server_part, status_part
 from counterflow.files import write_whole
-from counterflow.fits import storage_privacy
+from counterflow.fits import complete, storage_privacy
+from counterflow.fits.engine import Traffic
 from counterflow.fits.history import Recorder
-from counterflow.fits.outcome import Provenance
-from counterflow.fits.privacy import SIMULATED, clipping_caveats
 from counterflow.fits.storage import load_unit
 from counterflow.fits.storage_server import SERVER_FILE, load_server, server_bytes
 from counterflow.fits.storage_unit import unit_bytes
-from counterflow.methods.logs import fitting as logs
-from counterflow.methods.logs.unit import LogUnit
-from counterflow.methods.machines import UnitState
+from counterflow.methods.method import Round, ServerState, UnitState
+from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
-from counterflow.methods.published.unit import TrainingUnit
-from counterflow.methods.sufficient import fitting as likelihood
-from counterflow.methods.sufficient.unit import SufficientUnit
+from counterflow.methods.task import UnitData
 from counterflow.questions.answering import Server
 
 FOLDER = "fits"
@@ -48,6 +44,29 @@ JOB_FILE = "job.json"
 UNIT_FILE = "unit.safetensors"
 LOG_FILE = "log.json"
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class CoordinatorResult:
+    """What the coordinator holds when a job is over; ``records`` are the rounds of an iterative method."""
+
+    job: Job
+    state: ServerState
+    records: tuple[Round, ...]
+    traffic: Traffic
+
+    @cached_property
+    def completed(self) -> tuple[Server, Status]:
+        """The server's part of the fit, and how it ended."""
+        return complete.server_part(self.job, self.state, link_of(self.job))
+
+    @property
+    def server(self) -> Server:
+        return self.completed[0]
+
+    @property
+    def status(self) -> Status:
+        return self.completed[1]
 
 
 def link_of(job: Job) -> str:
@@ -74,12 +93,7 @@ def questions_about(job: Job) -> Job:
 def save_server(home: Path, result: CoordinatorResult) -> Path:
     """Keep the server's part; the folder of the fit. What was kept before of the same job is replaced."""
     job = result.job
-    server = replace(server_part(result), link=link_of(job))
-    status = status_part(result)
-    told = () if job.privacy is None else _private_sentences(job)
-    if not status.converged and not any("not converged" in text for text in server.caveats):
-        told = (*told, f"the fit is {status.message}")
-    server = replace(server, caveats=(*server.caveats, *told))
+    server, status = result.completed
     recorder = Recorder(job.units)
     recorder.records = list(result.records)
     recorder.losses = {unit: [0.0] * len(result.records) for unit in job.units}  # theirs, and not known here
@@ -94,18 +108,6 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
         privacy=None if job.privacy is None else storage_privacy.APART,
     )
     return _kept(home, job, SERVER_FILE, content)
-
-
-def _private_sentences(job: Job) -> tuple[str, ...]:
-    privacy = job.privacy
-    assert privacy is not None
-    kind = "" if privacy.accounting == "rigorous" else " as published"
-    rows = "one measurement" if privacy.window == 1 else f"any {privacy.window} consecutive measurements"
-    told = (
-        f"differentially private{kind} with epsilon {privacy.epsilon:.4g} and delta {privacy.delta:.3g} for {rows} of "
-        "one unit; each unit keeps its own account",
-    )
-    return told if privacy.seed is None else (*told, SIMULATED.format(source=privacy.source))
 
 
 def saved_server(home: Path, fit: str) -> tuple[Job, Server]:
@@ -128,32 +130,16 @@ def finished_fits(home: Path, file: str = SERVER_FILE) -> list[str]:
 
 def save_unit(home: Path, job: Job, own: UnitData, state: UnitState, losses: dict[int, float]) -> Path:
     """Keep a unit's part; the folder of the fit."""
-    part = learned_part(job, own, state)
-    part = replace(part, link=link_of(job), caveats=_own_caveats(job, own, state, part))
+    part = complete.unit_part(job, own, state, link_of(job))
     rounds = [losses[round] for round in sorted(losses)]
-    proprietary = state.model.proprietary_loss if isinstance(state, TrainingUnit) else 0.0
     content = unit_bytes(
         part,
         estimated={},
-        losses={"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), proprietary)},
+        losses={"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), state.proprietary_loss)},
         privacy=None,
     )
-    read = json.dumps({"rows": len(own.y), "digest": _digest(own)}).encode()
+    read = json.dumps({"rows": len(own.y), "digest": own.digest}).encode()
     return _kept(home, job, UNIT_FILE, content, {LOG_FILE: read})
-
-
-def _digest(own: UnitData) -> str:
-    return hashlib.sha256(own.y.tobytes() + own.u.tobytes()).hexdigest()
-
-
-def _own_caveats(job: Job, own: UnitData, state: UnitState, part: UnitPart) -> tuple[str, ...]:
-    if isinstance(state, LogUnit):
-        return tuple(logs.reading_caveats(state, own.y, own.u))
-    if not isinstance(state, SufficientUnit):
-        return ()
-    told = likelihood.message_caveats(own.unit, own.y, part.model, job.privacy is not None)
-    made = state.release
-    return told if made is None else (*told, *clipping_caveats(own.unit.name, made))
 
 
 @dataclass(frozen=True)
@@ -168,7 +154,7 @@ class SavedUnit:
 
     def require_log(self, own: UnitData) -> None:
         """DataError unless the log is the one that the fit rests on."""
-        if len(own.y) != self.rows or _digest(own) != self.digest:
+        if len(own.y) != self.rows or own.digest != self.digest:
             raise DataError(
                 f"unit {own.unit.name!r}: its log has changed since {self.job.label}, so that the coordinator's rows "
                 "are others: ask about the past after the next fit, or ask what a change would do from now on"

@@ -24,7 +24,7 @@ import numpy as np
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
 from counterflow.federation.file_store import FileStore
-from counterflow.federation.guard import Guard, Release
+from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import (
@@ -38,8 +38,7 @@ from counterflow.federation.turns import (
     first_difference,
     strange,
 )
-from counterflow.methods.logs.unit import LogUnit
-from counterflow.methods.machines import UnitState, unit_step
+from counterflow.methods.method import UnitState, unit_step
 from counterflow.methods.sufficient.private import PrivateRelease
 from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.protocol import Message, StateGradients, encode
@@ -290,8 +289,8 @@ class PlantSession:
         )
 
 
-def _release(state: UnitState) -> Release | None:
-    return None if isinstance(state, LogUnit) else state.release
+def _release(state: UnitState) -> object | None:
+    return state.release
 
 
 def _kept(state: UnitState) -> dict[str, Any] | None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
-from counterflow.federation.machines import UnitData
 from counterflow.federation.parts import SavedUnit
 from counterflow.federation.question_box import QuestionBox, RemoteServer
 from counterflow.methods.part import UnitPart
+from counterflow.methods.task import UnitData
 from counterflow.plant import Unit
 from counterflow.plant.units import unit_named
 from counterflow.questions import unit_side as questions

@@ -40,27 +40,20 @@ from typing import Any, NoReturn
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.job import FITS, QUESTIONS
+from counterflow.methods.registry import FEDERATED, FROM_LOGS
 from counterflow.protocol.codec import SIZE_LIMIT
 
 LARGEST_FILE = 1 << 20
 ALL = "*"
-# what a unit sends and what a server sends, by method; a private published training has messages of its own
+# what a unit sends and what a server sends, by method
+_METHODS = {name: {method, FROM_LOGS.get(name, method)} for name, method in FEDERATED.items()}
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "sufficient": frozenset({"Sufficient", "Reduced"}),
-        QUESTIONS: frozenset({"Terms", "Change", "Ask"}),
-    }
-    | dict.fromkeys(
-        ("penalty", "lagrangian", "hybrid", "fedgc"),
-        frozenset({"Introduction", "AugmentedStates", "Settled", "PerturbedStates"}),
-    )
+    {QUESTIONS: frozenset({"Terms", "Change", "Ask"})}
+    | {name: frozenset().union(*(method.sends for method in both)) for name, both in _METHODS.items()}
 )
 SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "sufficient": frozenset({"Request", "Identified", "Finished"}),
-        QUESTIONS: frozenset({"Answer", "Refused", "Terms"}),
-    }
-    | dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), frozenset({"Plan", "StateGradients", "Finished"}))
+    {QUESTIONS: frozenset({"Answer", "Refused", "Terms"})}
+    | {name: frozenset().union(*(method.hears for method in both)) for name, both in _METHODS.items()}
 )
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow.caveats import Caveat
 from counterflow.errors import CounterflowError, StorageError
 from counterflow.estimation.joint import System
 from counterflow.estimation.likelihood import SharedRecord
@@ -44,7 +45,7 @@ def kinds() -> Mapping[str, type]:
     own = (
         ConjugateState, Whitening, Contraction, MessageRelease, PrivateRelease, Reading, SignalSpace, LocalModel,
         OperatingPoint, Eliminator, Evidence, Estimated, GradientRelease, Parameters, RoundRecord, SharedRecord, System,
-        Uncertainty,
+        Uncertainty, Caveat,
     )  # fmt: skip
     return MappingProxyType({**KINDS, **{kind.__name__: kind for kind in own}})
 

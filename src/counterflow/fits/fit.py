@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
 from counterflow.estimation.online import Predictor
 from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.fits.in_process import Traffic
-from counterflow.fits.outcome import Couplings, Provenance, StandardErrors, Status
-from counterflow.fits.privacy import (
-    PrivacyReport,
-    unit_digest,
-)
+from counterflow.methods.outcome import Couplings, Provenance, StandardErrors, Status
 from counterflow.methods.part import UnitPart, sufficient_messages
+from counterflow.methods.privacy import PrivacyReport
+from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.privacy import Privacy
 from counterflow.questions import unit_side as questions
@@ -53,9 +52,14 @@ class Fit:
     traffic: Traffic
     status: Status
     provenance: Provenance
-    caveats: tuple[str, ...] = field(default=())
+    server_caveats: tuple[Caveat, ...] = field(default=())  # they travel with every answer
     couplings: Couplings | None = field(default=None, repr=False)
     privacy: PrivacyReport | None = field(default=None, repr=False)
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What answers must be read with: the server's caveats, and each unit's own."""
+        return distinct((*self.server_caveats, *(c for part in self.parts.values() for c in part.caveats)))
 
     @property
     def log_likelihood(self) -> float:
@@ -210,22 +214,6 @@ class Fit:
 
         return check(self, recording, horizon, local)
 
-    def checked(self, recording: Recording | None = None) -> Fit:
-        """The same fit, whose answers carry the verdict of ``check`` among their caveats.
-
-        Fits from sufficient messages and from logs are so from the beginning, unless they are so large that checks take
-        more than a second or two.
-        """
-        found = self.check(recording)
-        told = self.couplings is not None and bool(self.couplings.doubts)  # doubts are caveats already
-        kept = [c for c in found.checks if c.name != "excitation" or not told]
-        faint = [c for c in found.checks if c.name == "feedback"]  # of feedback a hint is enough to be told
-        said = (
-            *replace(found, checks=tuple(kept)).sentences(),
-            *replace(found, checks=tuple(faint)).sentences("caution"),
-        )
-        return replace(self, caveats=tuple(dict.fromkeys((*self.caveats, *said))))
-
     def effect(
         self,
         cause: str | Sequence[str],
@@ -366,13 +354,13 @@ class Fit:
         shared = None if self.couplings is None else self.couplings.shared
         return Server(
             self.method,
-            self.plant.units,
+            tuple(unit.public for unit in self.plant.units),
             self.plant.A,
             self.plant.B,
             self.plant.Q if self.couplings is None else self.couplings.found.Q,
             self.couplings,
             shared,
-            self.caveats,
+            self.server_caveats,
             self.points,
         )
 
@@ -389,7 +377,10 @@ class Fit:
         self.check_recording(recording)
         if self.privacy is None:
             return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))
-        same = all(part.rows_digest == unit_digest(recording, name) for name, part in self.parts.items())
+        same = all(
+            part.rows_digest == UnitData(part.unit, recording[name].y, recording[name].u).digest
+            for name, part in self.parts.items()
+        )
         if self.couplings is not None and self.couplings.memory is not None:
             raise PrivacyError(
                 "this fit is private and has been updated: the server keeps no rows of it to ask about, and new "

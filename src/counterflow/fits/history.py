@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-    from counterflow.methods.machines import UnitState
-    from counterflow.methods.published.server import RoundRecord, TrainingServer
+    from counterflow.methods.method import Round, ServerState, UnitState
 
 
 
@@ -70,10 +69,10 @@ class Recorder:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self.records: list[RoundRecord] = []
+        self.records: list[Round] = []
         self.losses: dict[str, list[float]] = {name: [] for name in names}
 
-    def __call__(self, coordinator: TrainingServer, states: Mapping[str, UnitState]) -> None:
+    def __call__(self, coordinator: ServerState, states: Mapping[str, UnitState]) -> None:
         assert coordinator.record is not None
         self.records.append(coordinator.record)
         for name in self.names:

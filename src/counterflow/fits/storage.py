@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, StorageError
 from counterflow.fits import storage_couplings, storage_privacy, storage_server
 from counterflow.fits.fit import Fit
@@ -34,7 +35,7 @@ from counterflow.fits.sealed_file import (
     check_keys,
     digest_of,
     read,
-    texts,
+    typed,
 )
 from counterflow.fits.storage_server import (
     SERVER_FILE,
@@ -297,7 +298,7 @@ def _stored_fit(
         traffic=record.traffic,
         status=record.status,
         provenance=record.provenance,
-        caveats=texts(described, "caveats"),
+        server_caveats=tuple(map(Caveat.from_json, typed(described, "caveats", list))),
         couplings=couplings,
     )
 

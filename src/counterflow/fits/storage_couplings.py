@@ -19,8 +19,8 @@ from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import ESTIMATES, Estimate, Parameters
 from counterflow.estimation.uncertainty import Uncertainty
-from counterflow.fits.outcome import Couplings
 from counterflow.fits.sealed_file import SealedFile, check_keys, count, number, texts, typed
+from counterflow.methods.outcome import Couplings
 
 MISSING = ("couplings/values", "couplings/covariance")  # NaN means something in these
 _MEMORY = ("information", "mean", "covariance", "last_input")

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from counterflow.fits.privacy import PrivacyReport, UnitPrivacy
 from counterflow.fits.sealed_file import Demand, check_keys, count, number, texts, typed
+from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
 from counterflow.privacy import Cost, Entry
 
 APART = {"apart": True}  # in the server's file of a fit between machines

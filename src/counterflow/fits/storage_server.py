@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import StorageError
 from counterflow.fits import storage_couplings, storage_privacy
+from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.fits.in_process import Traffic
-from counterflow.fits.outcome import Provenance, Status
 from counterflow.fits.sealed_file import SealedFile, blaming, check_keys, count, number, read, seal, texts, typed
 from counterflow.fits.storage_unit import channel_of, describe_channel
+from counterflow.methods.outcome import Provenance, Status
 from counterflow.plant import Channel, OperatingPoint, Unit
 from counterflow.plant.units import check_name
 from counterflow.questions.answering import Server
@@ -57,7 +58,7 @@ def server_bytes(
         "privacy": None if privacy is None else dict(privacy),
         "method": server.method,
         "dt": dt,
-        "caveats": list(server.caveats),
+        "caveats": [caveat.to_json() for caveat in server.caveats],
         "units": [
             {"name": unit.name, "states": unit.states, "inputs": [describe_channel(c) for c in unit.inputs]}
             for unit in server.units
@@ -111,7 +112,7 @@ def load_server(directory: str | Path) -> Server:
             Q=couplings.found.Q if couplings is not None else np.zeros_like(A),
             couplings=couplings,
             shared=couplings.shared if couplings is not None else None,
-            caveats=texts(stored.described, "caveats"),
+            caveats=tuple(map(Caveat.from_json, typed(stored.described, "caveats", list))),
             points=points_of(stored, counts),
             link=link_of(stored),
         )

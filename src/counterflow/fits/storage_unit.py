@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.fits import storage_privacy
-from counterflow.fits.sealed_file import Demand, SealedFile, check_keys, count, seal, texts, typed
+from counterflow.fits.sealed_file import Demand, SealedFile, check_keys, count, seal, typed
 from counterflow.methods.estimators import Estimator, KalmanEstimator
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Channel, LocalModel, OperatingPoint, Unit
@@ -57,7 +58,7 @@ def unit_bytes(
         "uses_inputs": part.uses_inputs,
         "same_row": part.point is not None and part.point.same_row,
         "estimator": kind,
-        "caveats": list(part.caveats),
+        "caveats": [caveat.to_json() for caveat in part.caveats],
         "privacy": None if privacy is None else dict(privacy),
     }
     return seal(TITLE, described, arrays, VERSION, f"unit {unit.name!r}")
@@ -128,7 +129,7 @@ def stored_part(
         doubt = (stored.take("doubt/variance", (D,)), stored.take("doubt/scatter", (P, P)))
     link = stored.text("server")
     rows_digest = storage_privacy.rows_digest(stored.described["privacy"])
-    told = texts(stored.described, "caveats")
+    told = tuple(map(Caveat.from_json, typed(stored.described, "caveats", list)))
     part = UnitPart(
         unit, model, estimator, uses_inputs, theta, phi, output_level, point, link, rows_digest, doubt, told
     )

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow._version import __version__
-from counterflow.errors import DataError, ModelError, OptionError, PrivacyError
-from counterflow.fits import in_process
+from counterflow.errors import DataError, ModelError, OptionError
+from counterflow.fits import complete, engine
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import Recorder
-from counterflow.fits.outcome import Provenance, Status, Task
-from counterflow.fits.privacy import public_digest, refuse_method
+from counterflow.fits.progress import progress_bar
+from counterflow.fits.references import centralized, oracle
 from counterflow.methods.estimators import Estimator
-from counterflow.methods.logs.fitting import log_fit
-from counterflow.methods.options import LIKELIHOOD_METHODS, METHODS
-from counterflow.methods.part import unit_parts
-from counterflow.methods.published.fitting import published_fit
-from counterflow.methods.sufficient.fitting import likelihood_fit
+from counterflow.methods.method import Method, ServerState, UnitState
+from counterflow.methods.outcome import Provenance
+from counterflow.methods.privacy import Spending
+from counterflow.methods.registry import FEDERATED, POOLED, method_of
+from counterflow.methods.task import LocalTask, Task, UnitData
 from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.privacy import Privacy
 from counterflow.threads import one_blas_thread
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from counterflow.protocol import Message
 
 Models = Plant | Mapping[str, LocalModel]
-PRIVATE_LOGS = (
-    "fit: without models, a unit finds level, scale and basis of its message on the very rows that are to be private, "
-    "and no bound on what they reveal is known. Give models from elsewhere; or fit an earlier stretch of the log "
-    "without privacy (its rows are then not protected) and take in the rest with found.update(later, privacy=...)"
-)
+METHODS = (*FEDERATED, *POOLED)
 
 
 def fit(
@@ -90,28 +86,82 @@ def fit(
         )
     if watch is not None and not callable(watch):
         raise OptionError(f"fit: watch must be callable with (message, goes_up), got {type(watch).__name__}")
-    if estimators is not None and not isinstance(estimators, Mapping):
-        raise OptionError(f"fit: estimators must be {{unit name: Estimator}}, got {type(estimators).__name__}")
     if not isinstance(method, str) or method not in METHODS:
         raise OptionError(f"fit: method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise OptionError(f"fit: seed must be a whole number of at least 0, got {seed!r}")
-    if privacy is not None:
-        if not isinstance(privacy, Privacy):
-            raise OptionError(f"fit: privacy must be a counterflow.Privacy or None, got {type(privacy).__name__}")
-        refuse_method(method, privacy)
-    digest = recording.digest if privacy is None else public_digest(recording)
-    provenance = Provenance(__version__, int(seed), digest, method)
-    if method == "oracle":
-        return _oracle(recording, models, provenance, options)
-    if models is None:
+    if privacy is not None and not isinstance(privacy, Privacy):
+        raise OptionError(f"fit: privacy must be a counterflow.Privacy or None, got {type(privacy).__name__}")
+    task = LocalTask(
+        method, {unit.name: unit.inputs for unit in recording.units}, options, int(seed), privacy, models is None,
+        recording.dt,
+    )  # fmt: skip
+    provenance = Provenance(__version__, task.seed, recording.digest if privacy is None else recording.public_digest, method)
+    if method in POOLED:
         if privacy is not None:
-            raise PrivacyError(PRIVATE_LOGS)
-        return _without_models(recording, method, provenance, options, progress, watch, over_the_wire, estimators)
-    local = _checked_models(recording, models)
-    task = Task(recording, local, method, provenance, options, progress, watch, over_the_wire, estimators, privacy)
-    with _within_precision(recording):
-        return likelihood_fit(task) if method in LIKELIHOOD_METHODS else published_fit(task)
+            raise OptionError(f"fit: method {method!r} pools raw data; privacy goes with 'sufficient', the default")
+        if watch is not None or over_the_wire:
+            raise OptionError(f"fit: method {method!r} pools raw data and sends no messages to watch")
+        if method == "oracle" and not isinstance(models, Plant):
+            raise ModelError("fit: method 'oracle' needs the true plant: pass models=plant, a counterflow.Plant")
+        if models is None:
+            raise ModelError(f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant")
+        own = _brought(recording, models, estimators)
+        if isinstance(models, Plant) and method == "oracle":
+            return oracle(task, own, models, provenance)
+        with _within_precision(recording), progress_bar(progress, None) as shown:
+            return centralized(task, own, provenance, shown.passes)
+    chosen = method_of(task)
+    chosen.check(task)
+    own = _brought(recording, models, estimators)
+    with _within_precision(recording), progress_bar(progress, chosen.rounds(task)) as shown:
+        recorder = Recorder(task.units)
+
+        def observe(state: ServerState, units: Mapping[str, UnitState]) -> None:
+            recorder(state, units)
+            shown.round(state)
+
+        seen = watch is not None or over_the_wire
+        fewer = chosen.pooled(task, own, seen)
+        server, units = fewer or (
+            chosen.server(task, shown.passes), {name: chosen.unit(task, own[name]) for name in task.units}
+        )  # fmt: skip
+        with _paying(chosen, task, own, f"fit {provenance.data_digest[:12]}") as spending:
+
+            def leaving(message: Message) -> None:
+                if spending is not None:
+                    brought = own[message.unit]
+                    assert brought.model is not None
+                    spending.record(message.unit, *chosen.charge(task, brought.model, len(brought.y), message))
+
+            done, states, traffic = engine.run(
+                server, units, rows=recording.steps, observe=observe, watch=watch, over_the_wire=over_the_wire,
+                leaving=leaving,
+            )  # fmt: skip
+            report = None if spending is None else chosen.privacy_report(task, spending, done, states)
+        part, status = complete.server_part(task, done)
+        return complete.joined(
+            part,
+            status,
+            {name: complete.unit_part(task, own[name], states[name]) for name in task.units},
+            dt=recording.dt,
+            history=recorder.history({name: states[name].proprietary_loss for name in task.units}),
+            traffic=traffic,
+            provenance=provenance,
+            privacy=report,
+        )
+
+
+@contextmanager
+def _paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str) -> Iterator[Spending | None]:
+    """The units' ledgers, open while their messages leave; None if nothing is private."""
+    if task.privacy is None:
+        yield None
+        return
+    models = {name: brought.model for name, brought in own.items() if brought.model is not None}
+    costs = {name: method.charges(task, model, len(own[name].y)) for name, model in models.items()}
+    with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models) as spending:
+        yield spending
 
 
 @contextmanager
@@ -126,28 +176,6 @@ def _within_precision(recording: Recording) -> Iterator[None]:
         ) from error
 
 
-def _without_models(
-    recording: Recording,
-    method: str,
-    provenance: Provenance,
-    options: Mapping[str, Any],
-    progress: bool,
-    watch: Callable[[Message, bool], None] | None,
-    over_the_wire: bool,
-    estimators: Mapping[str, Estimator] | None,
-) -> Fit:
-    if method != "sufficient":
-        raise ModelError(
-            f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant whose local blocks are taken; "
-            "only method 'sufficient' identifies units from their logs. A fit from logs has such models: "
-            "{name: part.model for name, part in found.parts.items()}"
-        )
-    if estimators:
-        raise OptionError("fit: estimators go with given models; a fit from logs has none to estimate with")
-    with _within_precision(recording):
-        return log_fit(recording, provenance, options, progress, watch, over_the_wire)
-
-
 def _largest(recording: Recording) -> str:
     """The largest measurement, with its place."""
     unit, row, column, value = "", 0, 0, -1.0
@@ -159,17 +187,23 @@ def _largest(recording: Recording) -> str:
     return f"{value:.3g} in {unit} {recording[unit].unit.output_names[column]}, row {row}"
 
 
-def _oracle(recording: Recording, models: Models | None, provenance: Provenance, options: Mapping[str, Any]) -> Fit:
-    if options:
-        raise OptionError(f"fit: method 'oracle' has no options, got {', '.join(map(repr, options))}")
-    if not isinstance(models, Plant):
-        raise ModelError("fit: method 'oracle' needs the true plant: pass models=plant, a counterflow.Plant")
-    local = _checked_models(recording, models)
-    parts = unit_parts(recording, local, None, uses_inputs=True)
-    recorder = Recorder(recording.names)
-    status = Status(True, 0, 0.0, "the true plant was given; nothing was estimated")
-    history = recorder.history(dict.fromkeys(recording.names, 0.0))
-    return Fit("oracle", models, parts, history, in_process.Traffic(0, 0, 0), status, provenance)
+def _brought(
+    recording: Recording, models: Models | None, estimators: Mapping[str, Estimator] | None
+) -> dict[str, UnitData]:
+    """What every unit brings."""
+    if estimators is not None and not isinstance(estimators, Mapping):
+        raise OptionError(f"fit: estimators must be {{unit name: Estimator}}, got {type(estimators).__name__}")
+    local: Mapping[str, LocalModel] = {} if models is None else _checked_models(recording, models)
+    given = estimators or {}
+    for name in given:
+        if name not in recording.names:
+            raise OptionError(f"fit: an estimator is given for {name!r}, but the units are {list(recording.names)}")
+    return {
+        unit.name: UnitData(
+            unit, recording[unit.name].y, recording[unit.name].u, local.get(unit.name), given.get(unit.name)
+        )
+        for unit in recording.units
+    }
 
 
 def _checked_models(recording: Recording, models: Models) -> dict[str, LocalModel]:

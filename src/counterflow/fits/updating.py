@@ -10,17 +10,13 @@ import numpy as np
 
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.online import Memory, remember, update
-from counterflow.estimation.prior import DROWNS
-from counterflow.fits.in_process import Traffic
-from counterflow.fits.outcome import Status
-from counterflow.fits.privacy import (
-    PrivacyReport,
-    public_digest,
-    record_sufficient,
-    report_sufficient,
-    spend_sufficient,
-)
+from counterflow.estimation.prior import DROWNED_CODE
+from counterflow.fits.engine import Traffic
+from counterflow.methods.outcome import Status
 from counterflow.methods.part import sufficient_messages
+from counterflow.methods.privacy import PrivacyReport, Spending
+from counterflow.methods.sufficient.method import sufficient_report
+from counterflow.methods.sufficient.private import MECHANISM, message_cost
 from counterflow.methods.sufficient.server import share
 from counterflow.plant import Recording
 from counterflow.privacy import Privacy
@@ -49,12 +45,12 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
         found.converged, found.evaluations, float(np.sqrt(found.decrement)),
         f"updated with {recording.rows} rows in {found.evaluations} passes over them; {later.rows} rows in all",
     )  # fmt: skip
-    digest = recording.digest if privacy is None else public_digest(recording)
+    digest = recording.digest if privacy is None else recording.public_digest
     joined = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
-    caveats = tuple(text for text in fit.caveats if DROWNS not in text)  # they were of the rows before
+    caveats = tuple(c for c in fit.server_caveats if c.code != DROWNED_CODE)  # they were of the rows before
     return replace(
         fit,
-        caveats=caveats,
+        server_caveats=caveats,
         plant=fit.plant.replace(A=found.A, B=found.B),
         traffic=traffic,
         status=status,
@@ -83,11 +79,13 @@ def _messages(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[
     if not isinstance(privacy, Privacy) or privacy.accounting != "rigorous":
         raise OptionError(f"update: privacy must be a counterflow.Privacy with rigorous accounting, got {privacy!r}")
     models = {name: fit.parts[name].model for name in names}
-    with spend_sufficient(privacy, models, recording.rows, f"update {public_digest(recording)[:12]}") as spending:
+    costs = {name: [message_cost(privacy, recording.rows, model.states)] for name, model in models.items()}
+    label, what = f"update {recording.public_digest[:12]}", f"sufficient message of {recording.rows} rows"
+    with Spending.start(privacy, tuple(names), label, MECHANISM, costs, models) as spending:
         made = {name: fit.parts[name].private(recording[name].y, recording[name].u, privacy) for name in names}
-        for message, _ in made.values():
-            record_sufficient(spending, message)
-        report = report_sufficient(spending, {name: release for name, (_, release) in made.items()})
+        for name in names:
+            spending.record(name, costs[name][0], what)
+        report = sufficient_report(spending, {name: release for name, (_, release) in made.items()})
     if fit.privacy is None:
         report = replace(report, excluded=(EARLIER_ROWS, *report.excluded))
     else:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import DataError, OptionError
+from counterflow.caveats import Caveat
+from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.filtering import compress
 from counterflow.methods.estimators import Estimator, KalmanEstimator, checked_estimates
 from counterflow.methods.logs.unit import filled
 from counterflow.methods.published.augmented import ClientData
 from counterflow.methods.sufficient.private import PrivateRelease, privatised
 from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.methods.task import Task, UnitData
 from counterflow.plant import LocalModel, OperatingPoint, Recording, Unit
 from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient
@@ -43,7 +45,7 @@ class UnitPart:
     link: str | None = None  # of a stored part: which server's file it belongs to
     rows_digest: str | None = None  # of a private fit: of the rows that it rests on
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
-    caveats: tuple[str, ...] = ()  # what its answers must be read with and the server does not know
+    caveats: tuple[Caveat, ...] = ()  # what its answers must be read with and the server does not know
 
     def departures(self, y: FloatArray) -> FloatArray:
         """Measurements as the model takes them; a unit fitted from logs fills the shortest gaps of its channels."""
@@ -145,27 +147,20 @@ def sufficient_messages(parts: Mapping[str, UnitPart], names: Sequence[str], rec
     return [parts[name].sufficient(recording[name].y, recording[name].u) for name in names]
 
 
-def unit_parts(
-    recording: Recording,
-    local: Mapping[str, LocalModel],
-    estimators: Mapping[str, Estimator] | None,
-    uses_inputs: bool,
-) -> dict[str, UnitPart]:
-    chosen = dict(estimators or {})
-    for name, estimator in chosen.items():
-        if name not in recording.names:
-            raise OptionError(f"fit: an estimator is given for {name!r}, but the units are {list(recording.names)}")
-        if not isinstance(estimator, Estimator):
-            raise OptionError(f"fit: the estimator of unit {name!r} must have a method estimate(y, u)")
-    out = {}
-    for unit in recording.units:
-        model = local[unit.name]
-        used = model if uses_inputs else replace(model, B=model.B[:, :0])
-        estimator = chosen.get(unit.name, KalmanEstimator(used))
-        if unit.states != model.states:
-            unit = replace(unit, states=model.states)
-        out[unit.name] = UnitPart(unit, model, estimator, uses_inputs)
-    return out
+def given_part(task: Task, own: UnitData) -> UnitPart:
+    """What stays at a unit whose model is given, before it has learned anything."""
+    name = own.unit.name
+    if own.model is None:
+        raise ModelError(
+            f"unit {name!r}: {task.label} needs its local model, and it has brought none; give the model, or fit from "
+            "logs"
+        )
+    if own.estimator is not None and not isinstance(own.estimator, Estimator):
+        raise OptionError(f"{task.label}: the estimator of unit {name!r} must have a method estimate(y, u)")
+    uses_inputs = task.method != "fedgc"
+    used = own.model if uses_inputs else replace(own.model, B=own.model.B[:, :0])
+    estimator = KalmanEstimator(used) if own.estimator is None else own.estimator
+    return UnitPart(replace(own.unit, states=own.model.states), own.model, estimator, uses_inputs)
 
 
 def _frozen(array: FloatArray) -> FloatArray:

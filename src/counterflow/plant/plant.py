@@ -60,6 +60,11 @@ class LocalModel:
     Q: FloatArray
     R: FloatArray
 
+    @property
+    def arrays(self) -> tuple[FloatArray, ...]:
+        """A, B, C, Q and R."""
+        return self.A, self.B, self.C, self.Q, self.R
+
     def __post_init__(self) -> None:
         given = {letter: numeric(getattr(self, letter), f"local model: {letter}") for letter in _LETTERS}
         for letter, array in given.items():

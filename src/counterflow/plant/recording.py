@@ -229,6 +229,14 @@ class Recording(Mapping[str, UnitRecording]):
                 hasher.update(np.where(np.isnan(array), np.nan, array + 0.0).astype("<f8").tobytes())
         return hasher.hexdigest()
 
+    @cached_property
+    def public_digest(self) -> str:
+        """SHA-256 of what is no secret: the units' names and inputs."""
+        hasher = hashlib.sha256()
+        for name in sorted(self.names):
+            hasher.update(name.encode() + b"\0" + self[name].u.tobytes())
+        return hasher.hexdigest()
+
     def slice(self, start: int | None = None, stop: int | None = None) -> Recording:
         """Rows start, ..., stop-1, as Python slices count; at least 2 rows must remain.
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError, UnidentifiedError
 from counterflow.estimation.information import positions
 from counterflow.estimation.layout import Layout
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.filtering import rts_smoother
 from counterflow.methods.sufficient.server import share
-from counterflow.plant import OperatingPoint, Unit
+from counterflow.plant import OperatingPoint, PublicUnit
 from counterflow.plant.units import unit_named
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.protocol.messages import NO_LIMIT, NOTE_LIMIT
@@ -28,7 +29,7 @@ from counterflow.questions.propagation import Knowledge, answer
 from counterflow.questions.sensitivity import Spread
 
 if TYPE_CHECKING:
-    from counterflow.fits.outcome import Couplings
+    from counterflow.methods.outcome import Couplings
 
 Watch = Callable[[Message, bool], None]
 WITH_INTERVALS = ("effect", "counterfactual", "forecast")
@@ -50,20 +51,20 @@ NO_INTERVAL = "standard errors were not computed for this fit, so there is no in
 
 @dataclass(frozen=True)
 class Server:
-    """The server's part of a fit, as far as questions need it; outputs of ``units`` mean nothing here.
+    """The server's part of a fit, as far as questions need it; nothing private.
 
     ``answer`` is all that a question asks of it. What it says is for the asking unit alone: its own states, and what
     the answer must be read with.
     """
 
     method: str
-    units: tuple[Unit, ...]
+    units: tuple[PublicUnit, ...]
     A: FloatArray
     B: FloatArray
     Q: FloatArray
     couplings: Couplings | None
     shared: SharedRecord | None  # the rows that questions about the past refer to
-    caveats: tuple[str, ...] = ()  # of the fit; they travel with every answer
+    caveats: tuple[Caveat, ...] = ()  # of the fit; they travel with every answer
     points: Mapping[str, OperatingPoint] = field(default_factory=dict)  # of the inputs of units fitted from logs
 
     link: str | None = None  # of a stored server: what its units' files refer to
@@ -76,7 +77,7 @@ class Server:
     def names(self) -> tuple[str, ...]:
         return tuple(unit.name for unit in self.units)
 
-    def unit(self, name: str) -> Unit:
+    def unit(self, name: str) -> PublicUnit:
         """The unit of that name."""
         return unit_named(self.units, name)
 
@@ -302,7 +303,7 @@ class Server:
             lines.append(NO_INTERVAL)
         elif self.couplings is not None and part.kind == "forecast" and self.couplings.spread is None:
             lines.append(BAND_WITHOUT_COUPLINGS)
-        lines += self.caveats
+        lines += map(str, self.caveats)
         if part.kind == "attribute" and self.radius > 1 - 1 / self.rows:
             lines.append(SLOW)
         lines += part.notes

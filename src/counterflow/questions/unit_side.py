@@ -98,7 +98,7 @@ def effect(
         channels=part.unit.output_names,
         mean=_frozen(mean),
         states=_frozen(found.mean),
-        caveats=(*found.notes, *part.caveats),
+        caveats=(*found.notes, *map(str, part.caveats)),
         lower=lower,
         upper=upper,
         level=level if lower is not None else None,
@@ -145,7 +145,7 @@ def what_would_have_happened(
     lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, start, _frozen(measured), _frozen(mean), lower, upper,
-        level if lower is not None else None, (*found.notes, *part.caveats),
+        level if lower is not None else None, (*found.notes, *map(str, part.caveats)),
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def forecast(
     lower, upper = band(mean, deviation(found, model.C, model.R, part.C_doubt), level)
     return Trajectory(
         name, part.unit.output_names, first, _frozen(np.full_like(mean, np.nan)), _frozen(mean), lower, upper, level,
-        (*found.notes, *part.caveats),
+        (*found.notes, *map(str, part.caveats)),
     )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def attribute(
     frozen = MappingProxyType({name: _frozen(values) for name, values in shares.items()})
     return Attribution(
         unit.name, unit.output_names, start, _frozen(baseline), _frozen(departure), frozen,
-        (*parts[0].notes, *part.caveats),
+        (*parts[0].notes, *map(str, part.caveats)),
     )  # fmt: skip
 
 
@@ -212,7 +212,8 @@ def paths(
     mapped = {piece.share: _frozen(piece.mean @ part.model.C.T) for piece in found}
     total, direct = mapped.pop(""), mapped.pop(DIRECT)
     return Paths(
-        cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped), (*found[0].notes, *part.caveats)
+        cause, name, part.unit.output_names, total, direct, MappingProxyType(mapped),
+        (*found[0].notes, *map(str, part.caveats)),
     )
 
 
@@ -271,7 +272,7 @@ def restore(
     names = tuple(target)
     seen = np.abs(change) > FAR * scale
     far = list(dict.fromkeys(source.name for (source, _), beyond in zip(levers, seen, strict=True) if beyond))
-    notes = (*parts[0].notes, *((extrapolating(far),) if far else ()), *part.caveats)
+    notes = (*parts[0].notes, *((extrapolating(far),) if far else ()), *map(str, part.caveats))
     if feasible:
         message = f"{unit} reaches the target after {horizon} steps with these changes held:"
     else:

@@ -11,7 +11,6 @@ import numpy as np
 
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.fits.checks import check
-from counterflow.fits.privacy import public_digest
 from counterflow.report.content import (
     Answer,
     Clock,
@@ -158,7 +157,7 @@ def compose(
         whatifs=_of(told, WhatIf),
         units=units,
         trainings=tuple(trainings),
-        notes=tuple(dict.fromkeys([*notes, *assumptions(fit.couplings is not None), *fit.caveats])),
+        notes=tuple(dict.fromkeys([*notes, *assumptions(fit.couplings is not None), *map(str, fit.caveats)])),
         provenance=provenance(fit, recording),
         worlds=_of(told, World),
         shares=_of(told, Shares),
@@ -186,7 +185,7 @@ def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[
 
 
 def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
-    own = recording.digest if fit.privacy is None else public_digest(recording)
+    own = recording.digest if fit.privacy is None else recording.public_digest
     same = fit.provenance.data_digest == own
     out = {
         "Counterflow": fit.provenance.version,

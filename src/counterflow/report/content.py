@@ -15,10 +15,10 @@ from counterflow.errors import DataError
 if TYPE_CHECKING:
     from counterflow.estimation.influence import InfluenceGraph
     from counterflow.fits.checks import Check
+    from counterflow.fits.engine import Traffic
     from counterflow.fits.fit import Fit
     from counterflow.fits.history import History
-    from counterflow.fits.in_process import Traffic
-    from counterflow.fits.privacy import PrivacyReport
+    from counterflow.methods.privacy import PrivacyReport
     from counterflow.plant import Channel, Unit
     from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
 

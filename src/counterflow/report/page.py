@@ -295,7 +295,7 @@ def _checks(report: Report) -> str:
     cards = "".join(_checked(name, found, f"k{k}-") for k, (name, found) in enumerate(kinds.items()) if found)
     worst = Checks(report.checks).verdict
     return f"""<section><h2>What was checked</h2>
-<p>{_mark(worst)} is the worst verdict of all. Surprises are what each row brought that the model, with all units, did
+<p>{_mark(worst)} is the worst verdict of all. Innovations are what each row brought that the model, with all units, did
 not foresee. If the model is right they are white, and as large as the noise levels say.</p>
 <div class="grid two">{cards}</div></section>"""
 

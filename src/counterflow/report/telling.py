@@ -18,7 +18,7 @@ from counterflow.arrays import FloatArray
 from counterflow.plant import Channel, Unit
 
 if TYPE_CHECKING:
-    from counterflow.fits.outcome import Status
+    from counterflow.methods.outcome import Status
     from counterflow.methods.part import UnitPart
     from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
 

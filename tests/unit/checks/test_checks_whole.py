@@ -135,7 +135,7 @@ def test_one_unit_no_inputs_no_measurements_no_movement() -> None:
     few = RECORDING.slice(0, 400)
     gone = changed(lambda n, y, u: (np.full_like(y, np.nan) if n == "boiler" else y, u), few)
     found = check(cf.fit(gone, PLANT.locals(), evaluations=3), gone)
-    for kind in ("whiteness", "surprise size", "drift", "free run"):
+    for kind in ("whiteness", "innovation size", "drift", "free run"):
         assert {each.about: each.verdict for each in found[kind]}["boiler"] == "unknown"
     assert any(each.verdict == "fail" and "0 measured rows" in each.finding for each in found["excitation"])
     flat = changed(lambda n, y, u: (0 * y + 5, u), few)

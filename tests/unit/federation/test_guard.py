@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 import counterflow as cf
 from counterflow import protocol
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
-from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData, unit_machine
+from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.guard import MOST_REFUSALS
-from counterflow.methods.machines import unit_step
+from counterflow.methods.method import unit_step
+from counterflow.methods.registry import method_of
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.privacy import Ledger, ledger_path
@@ -393,7 +394,7 @@ def test_fuzz_guard(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     job = Job("fuzz", method, INPUTS, {"of": "fit"} if method == "questions" else {})
     with Audit(tmp_path / FILE) as audit:
         watchman = guard(audit, job)
-        state = None if method == "questions" else unit_machine(job, OWN)
+        state = None if method == "questions" else method_of(job).unit(job, OWN)
 
         @FUZZ
         @given(HOSTILE)

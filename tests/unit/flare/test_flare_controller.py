@@ -20,12 +20,12 @@ from nvflare.apis.fl_constant import ReservedTopic, ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from counterflow.federation import Job, Policy, server_part
+from counterflow.federation import Job, Policy
 from counterflow.federation.flare import controller, envelope, jobs
 from counterflow.federation.flare.controller import CoordinatorController
 from counterflow.federation.loopback import Federation
-from counterflow.federation.machines import UnitData
 from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.methods.task import UnitData
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(60, rng=2)
@@ -110,7 +110,7 @@ def run(root: Path, answer: Engine, deadline: int = 60, abort: Signal | None = N
 def agrees(root: Path) -> None:
     wanted = cf.fit(RECORDING, PLANT.locals(), "penalty", compress=False, **OPTIONS)
     with CoordinatorSite(root).session(JOB) as session:
-        found = server_part(session.result())
+        found = session.result().server
     np.testing.assert_allclose(found.A, wanted.plant.A, rtol=EXACT, atol=EXACT)
     np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
 

@@ -10,7 +10,7 @@ from tolerances import LONG
 
 import counterflow as cf
 from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.machines import server_begin, server_step, unit_step
+from counterflow.methods.method import server_step, unit_step
 from counterflow.methods.published.augmented import AugmentedModel, ClientData
 from counterflow.methods.published.contraction import LAGS, STARTS, estimator_responses, signal_bound
 from counterflow.methods.published.couplings import Evidence, gradient_sensitivities
@@ -179,7 +179,7 @@ def gradients(plant, recording, responses, theta, couplings, *, xi, refined_grad
     noise = GradientNoise(0.0, Source(seed))
     phase = Phase("penalty", 1, (xi,) * len(names))
     config = ServerConfig(names, (phase,), refined_gradient=refined_gradient, noise=noise)
-    coordinator, plans = server_begin(TrainingServer(config))
+    coordinator, plans = TrainingServer(config).begin()
     messages = []
     for plan in plans:
         model, record = plant.local(plan.unit), recording[plan.unit]

@@ -10,9 +10,9 @@ from scipy.linalg import solve_discrete_are
 from tolerances import ITERATES, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.fits import in_process
+from counterflow.fits import engine
 from counterflow.methods.estimators import Estimates, KalmanEstimator
-from counterflow.methods.machines import server_step
+from counterflow.methods.method import server_step
 from counterflow.methods.published import server as server_published
 from counterflow.methods.published import unit as published
 from counterflow.methods.published.augmented import AugmentedModel, ClientData
@@ -54,7 +54,7 @@ def conversation(recording, models, method="penalty", **options):
 @pytest.fixture
 def noiseless(monkeypatch):
     """The private protocol with noise of zero: everything but the noise."""
-    monkeypatch.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("counterflow.methods.published.method.classical_multiplier", lambda epsilon, delta: 0.0)
 
 
 def close(found, wanted, tolerance=ITERATES):
@@ -207,7 +207,7 @@ def test_less_noise_comes_nearer_to_the_training_without(monkeypatch):
     open_ = cf.fit(recording, plant.locals(), method="penalty", solver="gradient", rounds=5, compress=False)
     gaps = []
     for multiplier in (1e-1, 1e-2, 1e-3, 1e-4):
-        monkeypatch.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda e, d, m=multiplier: m)
+        monkeypatch.setattr("counterflow.methods.published.method.classical_multiplier", lambda e, d, m=multiplier: m)
         found = cf.fit(recording, plant.locals(), method="penalty", rounds=5, privacy=privacy(clip=100.0))
         gaps.append(np.linalg.norm(found.plant.A - open_.plant.A) / np.linalg.norm(open_.plant.A))
     assert gaps == sorted(gaps, reverse=True)
@@ -220,7 +220,7 @@ def test_noise_has_the_deviation_of_the_formula_on_both_channels(monkeypatch):
     options = dict(rounds=1, xi=2.0, privacy=privacy(epsilon=1.0))
     _, noisy = conversation(recording, models, **options)
     with monkeypatch.context() as patched:
-        patched.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda epsilon, delta: 0.0)
+        patched.setattr("counterflow.methods.published.method.classical_multiplier", lambda epsilon, delta: 0.0)
         _, plain = conversation(recording, models, **options)
     factor = classical_multiplier(0.5, 0.5e-3)
     sent = {m.unit: m for m, _ in noisy if isinstance(m, PerturbedStates)}
@@ -285,7 +285,7 @@ def test_the_gradients_clip_leaves_room_for_the_multipliers():
     recording = plant.simulate(50, rng=3)
     phase = Phase("lagrangian", 8, (3.0,) * 3)
     config = ServerConfig(plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1)))
-    done, _, _ = in_process.run(TrainingServer(config), noiseless_clients(plant, recording))
+    done, _, _ = engine.run(TrainingServer(config), noiseless_clients(plant, recording))
     for own, bound in zip(done.evidence.state_slices, done.multiplier_bound, strict=True):
         assert 0 < np.linalg.norm(done.multipliers[:, own], axis=1).max() <= bound
 
@@ -299,7 +299,7 @@ def test_rows_are_cut_to_the_clips_that_are_given():
     )
     clients = noiseless_clients(plant, recording, clip=0.5)
     seen = []
-    done, states, _ = in_process.run(TrainingServer(config), clients, watch=lambda m, up: seen.append(m))
+    done, states, _ = engine.run(TrainingServer(config), clients, watch=lambda m, up: seen.append(m))
     for message in seen:
         if isinstance(message, PerturbedStates) and message.round == 0:
             rows = np.hstack([message.refined, message.augmented, message.predicted, message.inputs])
@@ -588,7 +588,7 @@ def test_gap_noise_in_the_published_method_leaves_a_bias_that_more_rows_do_not_c
 
     for module in (published, server_published):
         monkeypatch.setattr(module, "gaussian_release", quick)
-    monkeypatch.setattr("counterflow.methods.published.fitting.classical_multiplier", lambda epsilon, delta: 0.1)
+    monkeypatch.setattr("counterflow.methods.published.method.classical_multiplier", lambda epsilon, delta: 0.1)
     errors, bias = {2_000: [], 32_000: []}, {2_000: [], 32_000: []}
     for seed in range(2):
         plant = cf.random_plant(units=["a", "b"], states=1, inputs=1, outputs=2, rng=seed)

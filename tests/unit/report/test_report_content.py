@@ -187,7 +187,7 @@ def test_checks_are_on_the_page_with_verdict_number_remedy_and_picture() -> None
     content = compose(fit, RECORDING)
     assert [str(each) for each in content.checks] == [str(each) for each in check(fit, RECORDING)]
     bad = [each for each in content.checks if each.verdict == "fail"]
-    assert {"whiteness", "surprise size"} <= {each.name for each in bad}
+    assert {"whiteness", "innovation size"} <= {each.name for each in bad}
     page = render(content)
     said = unescape(texts(page))
     for each in bad:

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 import counterflow as cf
+from counterflow.caveats import Caveat
 from counterflow.estimation.identifiability import Doubt
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.online import Memory
@@ -22,12 +23,12 @@ from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Parameters
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.fits import sealed_file, storage
+from counterflow.fits.engine import Traffic
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
-from counterflow.fits.in_process import Traffic
-from counterflow.fits.outcome import Couplings, Provenance, Status
-from counterflow.fits.privacy import PrivacyReport, UnitPrivacy
+from counterflow.methods.outcome import Couplings, Provenance, Status
 from counterflow.methods.part import UnitPart
+from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
 from counterflow.privacy import Cost, Entry
 
 UNITS = [
@@ -148,7 +149,9 @@ def test_an_oracle_whose_plant_is_in_another_order(tmp_path: Path) -> None:
 
 def test_a_plant_that_differs_from_the_local_models(tmp_path: Path) -> None:
     fit = fitted()
-    changed = replace(fit, plant=fit.plant.replace(Q=0.3 * np.eye(6), C=2 * PLANT.C, R=3 * PLANT.R), caveats=("é", "b"))
+    told = (Caveat("first", "", "é"), Caveat("second", "boiler", "b"))
+    plant = fit.plant.replace(Q=0.3 * np.eye(6), C=2 * PLANT.C, R=3 * PLANT.R)
+    changed = replace(fit, plant=plant, server_caveats=told)
     changed.save(tmp_path / "fit")
     assert_same(changed, cf.load(tmp_path / "fit"))
 

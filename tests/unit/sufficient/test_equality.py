@@ -12,7 +12,7 @@ from counterflow.estimation.likelihood import evaluate
 from counterflow.estimation.optimiser import maximum_likelihood
 from counterflow.estimation.parameters import Parameters
 from counterflow.filtering import kalman_filter
-from counterflow.methods.sufficient.fitting import pool
+from counterflow.fits.references import pool
 from counterflow.methods.sufficient.server import share
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import excitation

@@ -40,7 +40,7 @@ def test_a_dead_sensor_costs_its_channel_not_the_unit():
     found = cf.fit(cf.Recording.from_arrays(rows, units=plant.units), plant.locals())
     assert found.status.converged
     assert not found.couplings.doubts
-    assert any("most of the time: y3" in text for text in found.caveats)
+    assert any(c.code == "rows-left-out" and "most of the time: y3" in c.text for c in found.caveats)
     se = found.standard_errors.B
     free = se > 0
     assert (np.abs(found.plant.B - plant.B)[free] < 5 * se[free]).all()
@@ -53,7 +53,7 @@ def test_rows_left_out_are_counted():
     rows["a"][0][[5, 9, 40], [0, 1, 3]] = np.nan
     rows["b"][0][7] = np.nan  # a whole row: nothing was thrown away
     found = cf.fit(cf.Recording.from_arrays(rows, units=plant.units), plant.locals())
-    notes = [text for text in found.caveats if "left out" in text]
+    notes = [c.text for c in found.caveats if c.code == "rows-left-out"]
     assert len(notes) == 1
     assert "'a': left out were 3 rows" in notes[0]
 
@@ -64,7 +64,7 @@ def test_a_message_that_hides_nothing_is_announced():
     sent = []
     found = cf.fit(recording, plant.locals(), watch=lambda m, up: sent.append(m) if up else None)
     assert np.allclose(np.abs(sent[0].values), np.abs(recording["a"].y))
-    assert sum("determines its measurements exactly" in text for text in found.caveats) == 2
+    assert sum(c.code == "exact-message" for c in found.caveats) == 2
     tall = cf.random_plant(["a", "b"], outputs=8, rng=1)
     assert not cf.fit(tall.simulate(200, rng=0), tall.locals()).caveats
 

@@ -17,11 +17,11 @@ from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT, guarding
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.federation.machines import UnitData
 from counterflow.federation.parts import save_unit
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.question_box import PlantQuestions
 from counterflow.federation.sites.site import PlantSite
+from counterflow.methods.task import UnitData
 
 PATIENCE = 10.0  # seconds that a plant keeps the coordinator waiting for a question
 

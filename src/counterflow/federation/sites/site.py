@@ -30,13 +30,14 @@ from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.machines import UnitData, unit_machine
 from counterflow.federation.parts import finished_fits, questions_about, saved_server, saved_unit
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import PlantQuestions, QuestionBox
 from counterflow.federation.question_service import GRACE, QuestionService
+from counterflow.methods.registry import method_of
+from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model, save_model
 
@@ -111,7 +112,8 @@ class PlantSite:
     def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
         """The session of one job, where it stopped."""
         folder = self.home / "sessions" / job.id
-        return _handed_over(lambda: PlantSession.open(folder, self.unit, job, lambda: unit_machine(job, own), guard))
+        machine = method_of(job).unit
+        return _handed_over(lambda: PlantSession.open(folder, self.unit, job, lambda: machine(job, own), guard))
 
 
 @dataclass(frozen=True)

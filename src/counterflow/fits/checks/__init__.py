@@ -1,11 +1,11 @@
 """Checks before answers: what in the data or the fit speaks against trusting an answer, with numbers and remedies.
 
-`check` looks at excitation, feedback, stability, whiteness and size of surprises, drift, and free-run prediction;
+`check` looks at excitation, feedback, stability, whiteness and size of innovations, drift, and free-run prediction;
 `free_run` returns the predictions themselves.
 """
 
-from counterflow.fits.checks.check import check
+from counterflow.fits.checks.check import check, server_checks
 from counterflow.fits.checks.free_runs import FreeRun, UnitRun, free_run
 from counterflow.fits.checks.verdicts import Check, Checks, Verdict
 
-__all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "free_run"]
+__all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "free_run", "server_checks"]

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.fits.checks.free_runs import HORIZON, free_run_checks
+from counterflow.arrays import slices
+from counterflow.fits.checks.free_runs import (
+    HORIZON,
+    FreeRun,
+    free_run_checks,
+    run_of_messages,
+    run_of_recording,
+)
 from counterflow.fits.checks.innovations import drift_checks, size_checks, white_checks
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
 from counterflow.fits.checks.material import Material
 from counterflow.fits.checks.verdicts import KINDS, Check, Checks, Verdict
+from counterflow.methods.outcome import Status
+from counterflow.methods.sufficient.method import NEARLY
+from counterflow.questions.answering import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from counterflow.fits.fit import Fit
     from counterflow.methods.part import UnitPart
     from counterflow.plant import LocalModel, Recording
@@ -58,25 +69,45 @@ def check(
     if fit.privacy is not None and recording is not None:
         fit.about(recording)  # refuses any but the fitted rows
         recording = None
-    material = Material.of(fit, recording)
-    found = [_convergence(fit), _stability(fit, material)]
+    if recording is None:
+        return server_checks(fit.server, fit.status, horizon)
+    rows = recording
+
+    def run(material: Material, horizon: int) -> FreeRun:
+        return run_of_recording(fit, material, rows, horizon, None, local or {})
+
+    fitted = fit.provenance.data_digest == recording.digest
+    return server_checks(fit.about(recording), fit.status, horizon, run, fitted)
+
+
+def server_checks(
+    server: Server,
+    status: Status,
+    horizon: int = HORIZON,
+    run: Callable[[Material, int], FreeRun] | None = None,
+    fitted: bool = True,
+) -> Checks:
+    """The same from what the server knows: what speaks against its answers, in the rows that it refers to.
+
+    ``run``: free runs in place of those of the messages. ``fitted``: whether the fit rests on these rows.
+    """
+    material = Material.of(server)
+    found = [_convergence(server, status), _stability(server, material)]
     if material is None:
+        text = f"method {server.method!r} keeps no rows to look at"
         found += [
-            Check(
-                name, "", "unknown", math.nan, "", f"method {fit.method!r} keeps no rows to look at", "give a recording"
-            )
+            Check(name, "", "unknown", math.nan, "", text, "give a recording")
             for name in KINDS
             if name not in ("convergence", "stability")
         ]
         return Checks(_sorted(found))
-    doubts = () if fit.couplings is None else fit.couplings.doubts
+    doubts = () if server.couplings is None else server.couplings.doubts
     found += excitation_checks(material, doubts)
     found += feedback_checks(material)
     found += white_checks(material)
     found += size_checks(material)
     found += drift_checks(material)
-    found += free_run_checks(fit, material, recording, horizon, local)
-    fitted = recording is None or fit.provenance.data_digest == recording.digest
+    found += free_run_checks(material, horizon, run or run_of_messages)
     return Checks(_sorted(found), material.rows, fitted)
 
 
@@ -85,30 +116,30 @@ def _sorted(found: list[Check]) -> tuple[Check, ...]:
     return tuple(sorted(found, key=lambda each: order.index(each.name)))
 
 
-def _convergence(fit: Fit) -> Check:
-    trace = () if fit.couplings is None else fit.couplings.found.trace
+def _convergence(server: Server, status: Status) -> Check:
+    couplings = server.couplings
+    trace = () if couplings is None else couplings.found.trace
     verdict: Verdict = "pass"
-    if not fit.status.converged:
-        from counterflow.methods.sufficient.fitting import NEARLY
-
-        nearly = fit.couplings is not None and fit.status.gradient <= NEARLY
-        verdict = "caution" if nearly else "fail"
-    elif fit.couplings is not None and fit.status.gradient > FAR:  # flat, by the rule of fits from logs, but not there
+    if not status.converged:
+        verdict = "caution" if couplings is not None and status.gradient <= NEARLY else "fail"
+    elif couplings is not None and status.gradient > FAR:  # flat, by the rule of fits from logs, but not there
         verdict = "caution"
     short = {"pass": "", "caution": "the fit has nearly converged", "fail": "the fit has not converged"}[verdict]
     remedy = "" if verdict == "pass" else "give more passes or rounds; look for units that hardly differ"
     return Check(
-        "convergence", "", verdict, float(fit.status.gradient), "gradient left", fit.status.message, remedy, short,
+        "convergence", "", verdict, float(status.gradient), "gradient left", status.message, remedy, short,
         {"trace": np.array(trace, np.float64)},
     )  # fmt: skip
 
 
-def _stability(fit: Fit, material: Material | None) -> Check:
+def _stability(server: Server, material: Material | None) -> Check:
     """Spectral radius, and the slowest mode's time constant against the length of the record."""
-    poles = np.linalg.eigvals(fit.plant.A)
+    poles = np.linalg.eigvals(server.A)
     radius = float(np.abs(poles).max())
-    given = max((float(np.abs(np.linalg.eigvals(part.model.A)).max()) for part in fit.parts.values()), default=0.0)
-    bound = fit.couplings is not None and fit.couplings.found.at_bound
+    local = server.A if material is None else material.shared.A_local  # of methods that keep no rows, blocks are given
+    own = slices(unit.states for unit in server.units)
+    given = max((float(np.abs(np.linalg.eigvals(local[block, block])).max()) for block in own), default=0.0)
+    bound = server.couplings is not None and server.couplings.found.at_bound
     constant = -1 / math.log(radius) if 0 < radius < 1 else (math.inf if radius >= 1 else 0.0)
     rows = 0 if material is None else material.rows
     verdict: Verdict = "pass"

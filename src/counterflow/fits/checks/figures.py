@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.fits.checks import innovations as surprises
+from counterflow.fits.checks import innovations as innovations
 from counterflow.fits.checks import inputs
 from counterflow.fits.checks.verdicts import KINDS, Check, Checks, Verdict
 from counterflow.questions.plots import COLOURS, canvas
@@ -148,13 +148,13 @@ def _size(pen: _Pen, checks: list[Check]) -> None:
     pen.line(1.0)
     pen.axis.set_ylim(bottom=0)
     pen.axis.set_xlabel("share of the record", fontsize=8)
-    pen.axis.set_ylabel("variance of surprises", fontsize=8)
+    pen.axis.set_ylabel("variance of innovations", fontsize=8)
     pen.axis.legend(frameon=False, fontsize=7)
 
 
 def _drift(pen: _Pen, checks: list[Check]) -> None:
     _bars(
-        pen, checks, [check.number for check in checks], surprises.LARGE_CHANGE,
+        pen, checks, [check.number for check in checks], innovations.LARGE_CHANGE,
         "change of what acts on it between the halves, relative",
     )  # fmt: skip
     pen.axis.set_xlim(0, max(0.5, 1.1 * max(check.number for check in checks[:MOST_BARS])))
@@ -179,7 +179,7 @@ _PANELS: dict[str, Callable[[_Pen, list[Check]], None]] = {
     "feedback": _feedback,
     "stability": _stability,
     "whiteness": _whiteness,
-    "surprise size": _size,
+    "innovation size": _size,
     "drift": _drift,
     "free run": _free_run,
 }

@@ -7,7 +7,7 @@ alone, which knows its own measurements and inputs and nothing of the other unit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -21,12 +21,12 @@ from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.filtering import kalman_filter
 from counterflow.fits.checks.material import Material
 from counterflow.fits.checks.verdicts import Check, Verdict
+from counterflow.methods.part import UnitPart
 
 if TYPE_CHECKING:
     import polars
 
     from counterflow.fits.fit import Fit
-    from counterflow.methods.part import UnitPart
     from counterflow.plant import LocalModel, Recording
 
 HORIZON = 30
@@ -164,58 +164,79 @@ def free_run(
     for name in local or {}:
         if name not in fit.names:
             raise OptionError(f"free_run: local names unit {name!r}, but the units are {', '.join(fit.names)}")
-    material = Material.of(fit, recording)
+    material = Material.of(fit.server if recording is None else fit.about(recording))
     if material is None:
         raise OptionError(f"free_run: method {fit.method!r} keeps no rows to predict: give a recording")
-    return _run(fit, material, recording, horizon, starts, local or {})
+    if recording is None:
+        return run_of_messages(material, horizon, starts)
+    return run_of_recording(fit, material, recording, horizon, starts, local or {})
 
 
-def _run(
+Starts = int | Sequence[int] | NDArray[np.intp] | None
+
+
+def run_of_messages(material: Material, horizon: int, starts: Starts = None) -> FreeRun:
+    """Free runs of what the units have sent."""
+    at, states = _states_ahead(material, horizon, starts)
+    units = {}
+    for m, name in enumerate(material.names):
+        own = material.columns[m]
+        truth, C = material.s[:, own], material.C[own]
+        channels = tuple(f"number {k + 1}" for k in range(truth.shape[1]))
+        alone = _alone_on_messages(material, m, at, horizon)
+        units[name] = _unit_run(name, channels, truth, states @ C.T, alone, at, horizon)
+    return FreeRun(at, int(horizon), MappingProxyType(units), "message numbers")
+
+
+def run_of_recording(
     fit: Fit,
     material: Material,
-    recording: Recording | None,
+    recording: Recording,
     horizon: int,
-    starts: int | Sequence[int] | NDArray[np.intp] | None,
+    starts: Starts,
     local: Mapping[str, LocalModel | UnitPart],
 ) -> FreeRun:
+    """Free runs of the measurements themselves."""
+    at, states = _states_ahead(material, horizon, starts)
+    units = {}
+    for name in material.names:
+        part, truth = fit.parts[name], recording[name].y
+        seen = states if part.model.C.shape[1] == len(material.A) else states[:, :, fit.plant.state_slice(name)]
+        joint = part.at_level(seen @ part.model.C.T)
+        alone = _alone(local.get(name, part), part, truth, recording[name].u, at, int(horizon))
+        units[name] = _unit_run(name, part.unit.output_names, truth, joint, alone, at, horizon)
+    return FreeRun(at, int(horizon), MappingProxyType(units), "engineering units")
+
+
+def _states_ahead(material: Material, horizon: int, starts: Starts) -> tuple[NDArray[np.intp], FloatArray]:
     if isinstance(horizon, bool) or not isinstance(horizon, (int, np.integer)) or not 1 <= horizon < material.rows:
         raise OptionError(f"free_run: horizon must be a whole number from 1 to {material.rows - 1}, got {horizon!r}")
     at = _starts(starts, material.rows, int(horizon))
-    states = _ahead(material.A, material.B, material.filtered.filtered, material.u, at, int(horizon))
-    units = {}
-    for m, name in enumerate(material.names):
-        part = fit.parts[name]
-        if recording is None:
-            own = material.columns[m]
-            truth, C = material.s[:, own], material.C[own]
-            joint = states @ C.T
-            alone = _alone_on_messages(fit, material, m, at, int(horizon))
-            channels = tuple(f"number {k + 1}" for k in range(truth.shape[1]))
-        else:
-            truth = recording[name].y
-            seen = states if part.model.C.shape[1] == len(material.A) else states[:, :, fit.plant.state_slice(name)]
-            joint = part.at_level(seen @ part.model.C.T)
-            alone = _alone(local.get(name, part), part, truth, recording[name].u, at, int(horizon))
-            channels = part.unit.output_names
-        ahead = truth[at[:, None] + 1 + np.arange(int(horizon))]
-        held = np.broadcast_to(_last_measured(truth, at)[:, None], ahead.shape)
-        local_run = np.full(ahead.shape, np.nan) if alone is None else alone
-        units[name] = UnitRun(name, channels, ahead, joint, local_run, held, _spread(truth))
-    said = "message numbers" if recording is None else "engineering units"
-    return FreeRun(at, int(horizon), MappingProxyType(units), said)
+    return at, _ahead(material.A, material.B, material.filtered.filtered, material.u, at, int(horizon))
+
+
+def _unit_run(
+    name: str,
+    channels: tuple[str, ...],
+    truth: FloatArray,
+    joint: FloatArray,
+    alone: FloatArray | None,
+    at: NDArray[np.intp],
+    horizon: int,
+) -> UnitRun:
+    ahead = truth[at[:, None] + 1 + np.arange(int(horizon))]
+    held = np.broadcast_to(_last_measured(truth, at)[:, None], ahead.shape)
+    local_run = np.full(ahead.shape, np.nan) if alone is None else alone
+    return UnitRun(name, channels, ahead, joint, local_run, held, _spread(truth))
 
 
 def free_run_checks(
-    fit: Fit,
-    material: Material,
-    recording: Recording | None,
-    horizon: int,
-    local: Mapping[str, LocalModel | UnitPart] | None,
+    material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]
 ) -> list[Check]:
     """One for each unit: does the joint model predict better than what is simpler?"""
     counted = "error / persistence"
     horizon = min(horizon, max(1, (material.rows - 1) // 4))
-    runs = _run(fit, material, recording, horizon, None, local or {}) if material.rows > 2 else None
+    runs = run_of(material, horizon) if material.rows > 2 else None
     out = []
     for name in material.names:
         run = None if runs is None else runs[name]
@@ -305,8 +326,6 @@ def _alone(
     model: LocalModel | UnitPart, part: UnitPart, y: FloatArray, u: FloatArray, at: NDArray[np.intp], horizon: int
 ) -> FloatArray | None:
     """A unit's outputs by a model of it alone; None if that cannot be filtered."""
-    from counterflow.methods.part import UnitPart
-
     if isinstance(model, UnitPart):
         part, own = model, model.model
     else:
@@ -326,21 +345,20 @@ def _alone(
     return np.asarray(part.at_level(_ahead(own.A, own.B, found.filtered, inputs, at, horizon) @ own.C.T))
 
 
-def _alone_on_messages(fit: Fit, material: Material, m: int, at: NDArray[np.intp], horizon: int) -> FloatArray | None:
-    """The same, of a unit's messages, by its own blocks."""
-    model, own = fit.parts[material.names[m]].model, material.columns[m]
-    states = material.shared.state_slices[m]
+def _alone_on_messages(material: Material, m: int, at: NDArray[np.intp], horizon: int) -> FloatArray | None:
+    """The same, of a unit's messages, by its own blocks; None where states belong to nobody."""
+    shared, own, columns = material.shared, material.columns[m], material.inputs[m]
+    states = shared.state_slices[m]
     C = material.C[own, states]
-    if C.shape[1] != model.states or np.abs(material.C[own]).sum() > np.abs(C).sum() or own.stop == own.start:
+    if np.abs(material.C[own]).sum() > np.abs(C).sum() or own.stop == own.start:
         return None
-    inputs = material.u[:, material.inputs[m]]
-    if inputs.shape[1] != model.n_inputs:
-        return None
+    A, B, Q = shared.A_local[states, states], shared.B_local[states, columns], shared.Q_local[states, states]
+    inputs = material.u[:, columns]
     try:
-        found = kalman_filter(material.s[:, own], inputs, model.A, model.B, C, model.Q, material.R[own, own])
+        found = kalman_filter(material.s[:, own], inputs, A, B, C, Q, material.R[own, own])
     except CounterflowError:
         return None
-    return np.asarray(_ahead(model.A, model.B, found.filtered, inputs, at, horizon) @ C.T)
+    return np.asarray(_ahead(A, B, found.filtered, inputs, at, horizon) @ C.T)
 
 
 def _last_measured(values: FloatArray, at: NDArray[np.intp]) -> FloatArray:

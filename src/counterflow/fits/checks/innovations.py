@@ -1,4 +1,4 @@
-"""Whiteness and size of surprises, and whether the two halves of a record agree."""
+"""Whiteness and size of innovations, and whether the two halves of a record agree."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.fits.checks.material import Material, Surprises
+from counterflow.fits.checks.material import Innovations, Material
 from counterflow.fits.checks.verdicts import Check, Verdict, beyond, worst
 
 LAGS = 10
 LIKELY = 1e-3  # a p-value below this is no accident: a handful of units is looked at, not thousands
-NEGLIGIBLE, MATERIAL = 0.01, 0.05  # share of a surprise's variance that could still be foreseen
-SIZE, FAR = 1.1, 1.5  # factor by which the variance of surprises departs from one: worth a word, wrong
+NEGLIGIBLE, MATERIAL = 0.01, 0.05  # share of an innovation's variance that could still be foreseen
+SIZE, FAR = 1.1, 1.5  # factor by which the variance of innovations departs from one: worth a word, wrong
 COLLINEAR = 1e5  # condition of regressors beyond which the size of a change is not to be trusted
 CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves
-SHIFT, LARGE_SHIFT = 0.1, 0.5  # of the mean surprise between the halves, in standard deviations
-SPREAD, LARGE_SPREAD = 1.25, 2.0  # ratio of the surprises' variances of the halves
+SHIFT, LARGE_SHIFT = 0.1, 0.5  # of the mean innovation between the halves, in standard deviations
+SPREAD, LARGE_SPREAD = 1.25, 2.0  # ratio of the innovations' variances of the halves
 DEVIATIONS = 4.0  # standard errors that count as no accident where no p-value is to be had
 _BLOCK = 65536  # rows at a time, so that working memory does not grow with the record
 
 
 @dataclass(frozen=True, eq=False)
 class Whiteness:
-    """How much of a unit's surprises the surprises of earlier rows foretell."""
+    """How much of a unit's innovations the innovations of earlier rows foretell."""
 
     p_value: float
     share: float  # of its variance, less what chance gives
@@ -36,29 +36,29 @@ class Whiteness:
     rows: int
 
 
-def whiteness(surprises: Surprises, m: int, lags: int = LAGS) -> Whiteness:
-    """Of unit ``m``: correlations of its surprise with all units' surprises 1..``lags`` rows before.
+def whiteness(innovations: Innovations, m: int, lags: int = LAGS) -> Whiteness:
+    """Of unit ``m``: correlations of its innovation with all units' innovations 1..``lags`` rows before.
 
     The multivariate portmanteau statistic Σ_l n_l ‖R_l‖², n_l being the pairs of rows that there are at lag l (so far
-    Ljung's and Box's), chi-square if surprises are white. Rows in which one of the two was not measured bring nothing.
-    The share is that of a linear regression on those surprises (Yule-Walker), less what chance gives.
+    Ljung's and Box's), chi-square if innovations are white. Rows in which one of the two was not measured bring
+    nothing. The share is that of a linear regression on those innovations (Yule-Walker), less what chance gives.
     """
-    own, there = surprises.columns[m], surprises.measured
+    own, there = innovations.columns[m], innovations.measured
     n, width = int(there[:, m].sum()), own.stop - own.start
     nothing = Whiteness(float("nan"), float("nan"), np.full(lags, np.nan), n)
     if not width or n <= 2 * lags:
         return nothing
-    seen = np.repeat(there.any(axis=0), surprises.widths)
-    found = surprises.correlations(lags)
+    seen = np.repeat(there.any(axis=0), innovations.widths)
+    found = innovations.correlations(lags)
     R = found.own[1:, own][:, :, seen]  # (lags, width, k)
-    pairs = np.repeat(found.pairs[1:, m], surprises.widths, axis=1)[:, seen]  # (lags, k)
+    pairs = np.repeat(found.pairs[1:, m], innovations.widths, axis=1)[:, seen]  # (lags, k)
     statistic, freedom = float((np.square(R).sum(axis=1) * pairs).sum()), width * int((pairs > 0).sum())
     if not freedom:
         return nothing
     p_value = beyond(statistic, freedom)
     plain = (float(np.square(R).sum()) - width * float((1 / pairs[pairs > 0]).sum())) / width
     share = max(0.0, plain)
-    if p_value < LIKELY and 4 * lags * R.shape[2] < n:  # surprises are not white, and so foretell in part the same
+    if p_value < LIKELY and 4 * lags * R.shape[2] < n:  # innovations are not white, and so foretell in part the same
         share = _foretold(found.joint[:-1][:, seen][:, :, seen], R, n)
     return Whiteness(p_value, share, np.abs(R).max(axis=(1, 2)), n)
 
@@ -75,10 +75,10 @@ def _foretold(auto: FloatArray, cross: FloatArray, n: int) -> float:
 
 
 def white_checks(material: Material) -> list[Check]:
-    """One for each unit: are its surprises white?"""
+    """One for each unit: are its innovations white?"""
     out = []
     for m, name in enumerate(material.names):
-        found = whiteness(material.surprises, m)
+        found = whiteness(material.innovations, m)
         data = {"largest": found.largest, "bound": np.array([2 / math.sqrt(max(found.rows, 1))])}
         if not math.isfinite(found.p_value):
             out.append(_too_few("whiteness", name, "share foreseeable"))
@@ -87,7 +87,7 @@ def white_checks(material: Material) -> list[Check]:
         if found.p_value < LIKELY and found.share >= NEGLIGIBLE:
             verdict = "fail" if found.share >= MATERIAL else "caution"
         finding = (
-            f"earlier surprises foretell {_percent(found.share)} of the variance of {name}'s (Ljung-Box over {LAGS} "
+            f"earlier innovations foretell {_percent(found.share)} of the variance of {name}'s (Ljung-Box over {LAGS} "
             f"lags and all units: p = {found.p_value:.2g}; largest correlation {found.largest.max():.2f})"
         )
         if verdict == "pass" and found.p_value < LIKELY:
@@ -97,7 +97,7 @@ def white_checks(material: Material) -> list[Check]:
             "states, or form='free'), or "
             "record what else acts on the unit"
         )
-        short = f"the model misses dynamics: {_percent(found.share)} of what surprises it could have been foreseen"
+        short = f"the model misses dynamics: {_percent(found.share)} of what innovations it could have been foreseen"
         out.append(
             Check(
                 "whiteness",
@@ -115,19 +115,19 @@ def white_checks(material: Material) -> list[Check]:
 
 
 def size_checks(material: Material) -> list[Check]:
-    """One for each unit: is the variance of its whitened surprises one?"""
+    """One for each unit: is the variance of its whitened innovations one?"""
     out = []
     for m, name in enumerate(material.names):
-        square = _squares(material.surprises, m)
+        square = _squares(material.innovations, m)
         if len(square) < 8:
-            out.append(_too_few("surprise size", name, "variance (1 expected)"))
+            out.append(_too_few("innovation size", name, "variance (1 expected)"))
             continue
         size, error = _mean(square)
         factor = max(size, 1 / size) if size > 0 else math.inf
         verdict: Verdict = "pass"
         if factor > SIZE and abs(size - 1) > DEVIATIONS * error:
             verdict = "fail" if factor > FAR else "caution"
-        finding = f"the variance of {name}'s surprises is {size:.2f} ± {2 * error:.2f} where 1 is expected"
+        finding = f"the variance of {name}'s innovations is {size:.2f} ± {2 * error:.2f} where 1 is expected"
         side = "narrow" if size > 1 else "wide"
         remedy = (
             "let the fit estimate the noise levels (estimate='all'), or mend R and Q of the unit's model; until then "
@@ -136,14 +136,14 @@ def size_checks(material: Material) -> list[Check]:
         blocks = np.array([part.mean() for part in np.array_split(square, min(20, len(square)))])
         out.append(
             Check(
-                "surprise size",
+                "innovation size",
                 name,
                 verdict,
                 size,
                 "variance (1 expected)",
                 finding,
                 remedy if verdict != "pass" else "",
-                f"surprises have {size:.2g} times the variance that the model says",
+                f"innovations have {size:.2g} times the variance that the model says",
                 {"blocks": blocks},
             )
         )
@@ -152,46 +152,46 @@ def size_checks(material: Material) -> list[Check]:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """What differs between the halves of a record, as seen in one unit's surprises."""
+    """What differs between the halves of a record, as seen in one unit's innovations."""
 
     p_values: FloatArray  # (M,) what each unit does to this one
     changes: FloatArray  # (M,) relative, less what chance gives
     overall: float  # the same of all units together
     level_p: float
-    level: float  # difference of the mean surprise, standard deviations
-    ratio: float  # variance of the surprises, second half over first
+    level: float  # difference of the mean innovation, standard deviations
+    ratio: float  # variance of the innovations, second half over first
     ratio_error: float  # of its logarithm
-    condition: float  # of the correlations of what the surprises are regressed on
+    condition: float  # of the correlations of what the innovations are regressed on
 
 
 def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = None) -> Drift | None:
     """Of unit ``m``; None if there are too few rows. ``grams`` keeps what units measured in the same rows share.
 
-    If the model is right, surprises depend on nothing that went before, in neither half. If unit n acts on unit m with
-    another strength than the estimate's, m's surprises follow n's states and inputs of the row before. So they are
-    regressed on all units' estimated signals C̃ ĥ[t-1] and inputs u[t-1] in each half, and the coefficients compared:
+    If the model is right, innovations depend on nothing that went before, in neither half. If unit n acts on unit m
+    with another strength than the estimate's, m's innovations follow n's states and inputs of the row before. So they
+    are regressed on all units' estimated signals C̃ ĥ[t-1] and inputs u[t-1] in each half, and the coefficients compared:
     an error of the estimate is common to both halves and drops out. The change found is somewhat below the true one,
     because the filter makes up for part of it.
     """
-    surprises, grams = material.surprises, {} if grams is None else grams
+    innovations, grams = material.innovations, {} if grams is None else grams
     own, begin = material.columns[m], material.settled
     width = own.stop - own.start
-    rows = np.flatnonzero(surprises.measured[:, m])
+    rows = np.flatnonzero(innovations.measured[:, m])
     groups = _groups(material)
     k = 1 + sum(len(group) for group in groups)
     if not width or len(rows) < 8 * k:
         return None
     middle = len(rows) // 2
     halves = [
-        _Moments.of(material, rows[part] + begin - 1, surprises.own[rows[part], own], own, grams)
+        _Moments.of(material, rows[part] + begin - 1, innovations.own[rows[part], own], own, grams)
         for part in (slice(0, middle), slice(middle, None))
     ]
     # their own covariance, not the identity that the model says: a wrong size is not a drift
-    root = np.asarray(np.linalg.cholesky(_covariance(surprises.own[rows][:, own])), np.float64)
+    root = np.asarray(np.linalg.cholesky(_covariance(innovations.own[rows][:, own])), np.float64)
     halves = [half.scaled(root) for half in halves]
     whole = halves[0] + halves[1]
     inverses = [_inverse(half.gram) for half in halves]
-    step = inverses[0] @ halves[0].surprise - inverses[1] @ halves[1].surprise  # (k, width)
+    step = inverses[0] @ halves[0].innovation - inverses[1] @ halves[1].innovation  # (k, width)
     spread = inverses[0] + inverses[1]
     usual = _inverse(whole.gram) @ whole.signal  # what the model itself says, in the same terms
     covariance = whole.gram / whole.gram[0, 0] - np.outer(whole.gram[0], whole.gram[0]) / whole.gram[0, 0] ** 2
@@ -207,9 +207,9 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
         size[n] = float(np.einsum("ic,ij,jc->", usual[group], covariance[block], usual[group]))
     changes = np.sqrt(np.divide(np.maximum(moved, 0.0), size, out=np.zeros_like(size), where=size > 0))
     overall = math.sqrt(max(float(moved.sum()), 0.0) / float(size.sum())) if size.sum() > 0 else 0.0
-    means = [half.surprise[0] / half.gram[0, 0] for half in halves]
+    means = [half.innovation[0] / half.gram[0, 0] for half in halves]
     share = 1 / halves[0].gram[0, 0] + 1 / halves[1].gram[0, 0]
-    squares = np.square(surprises.own[rows][:, own]).mean(axis=1)
+    squares = np.square(innovations.own[rows][:, own]).mean(axis=1)
     (first, first_error), (second, second_error) = _mean(squares[:middle]), _mean(squares[middle:])
     level = float(np.abs(means[1] - means[0]).max())
     return Drift(
@@ -259,9 +259,9 @@ def drift_checks(material: Material) -> list[Check]:
             who = "itself" if worst_unit == m else material.names[worst_unit]
             said.append(f"what {who} does to {name} changes by about {_percent(change)} from one half to the other")
         if level != "pass":
-            said.append(f"the mean surprise of {name} moves by {found.level:.2g} standard deviations")
+            said.append(f"the mean innovation of {name} moves by {found.level:.2g} standard deviations")
         if size != "pass":
-            said.append(f"the variance of {name}'s surprises changes by a factor of {found.ratio:.2g}")
+            said.append(f"the variance of {name}'s innovations changes by a factor of {found.ratio:.2g}")
         verdict = worst(couplings, level, size)
         finding = (
             "; ".join(said) if said else f"the two halves agree on what acts on {name} and how well it is foreseen"
@@ -290,39 +290,39 @@ class _Moments:
     """Sums over rows t of x xᵀ, x eᵀ and x (C̃ E[h[t+1]])ᵀ, x = (1, signals of row t, inputs of row t)."""
 
     gram: FloatArray  # (k, k)
-    surprise: FloatArray  # (k, width)
-    signal: FloatArray  # (k, width), in the scale of the surprises
+    innovation: FloatArray  # (k, width)
+    signal: FloatArray  # (k, width), in the scale of the innovations
 
     @classmethod
     def of(
         cls, material: Material, before: NDArray[np.intp], e: FloatArray, own: slice, grams: dict[bytes, FloatArray]
     ) -> _Moments:
-        """``before``: the rows before those of the surprises ``e``."""
+        """``before``: the rows before those of the innovations ``e``."""
         r, k = len(material.C), 1 + len(material.C) + material.u.shape[1]
         key = hashlib.sha256(before.tobytes()).digest()
         gram = grams.get(key)
-        fresh, surprise, states = np.zeros((k, k)), np.zeros((k, e.shape[1])), np.zeros((k, len(material.A)))
+        fresh, innovation, states = np.zeros((k, k)), np.zeros((k, e.shape[1])), np.zeros((k, len(material.A)))
         for first in range(0, len(before), _BLOCK):
             rows = before[first : first + _BLOCK]
             x = np.empty((len(rows), k))
             x[:, 0] = 1.0
             x[:, 1 : 1 + r] = material.filtered.filtered[rows] @ material.C.T
             x[:, 1 + r :] = material.u[rows]
-            surprise += x.T @ e[first : first + _BLOCK]
+            innovation += x.T @ e[first : first + _BLOCK]
             states += x.T @ material.filtered.predicted[rows + 1]
             if gram is None:
                 fresh += x.T @ x
         gram = grams.setdefault(key, fresh) if gram is None else gram
         whiten = np.linalg.inv(np.linalg.cholesky(_typical(material)[own, own]))
-        return cls(gram, surprise, states @ (whiten @ material.C[own]).T)
+        return cls(gram, innovation, states @ (whiten @ material.C[own]).T)
 
     def scaled(self, root: FloatArray) -> _Moments:
-        """With surprises and signals in units in which the surprises' covariance ``root rootᵀ`` is the identity."""
+        """With innovations and signals in units in which the innovations' covariance ``root rootᵀ`` is the identity."""
         inverse = np.linalg.inv(root).T
-        return _Moments(self.gram, self.surprise @ inverse, self.signal @ inverse)
+        return _Moments(self.gram, self.innovation @ inverse, self.signal @ inverse)
 
     def __add__(self, other: _Moments) -> _Moments:
-        return _Moments(self.gram + other.gram, self.surprise + other.surprise, self.signal + other.signal)
+        return _Moments(self.gram + other.gram, self.innovation + other.innovation, self.signal + other.signal)
 
 
 def _covariance(series: FloatArray) -> FloatArray:
@@ -333,7 +333,7 @@ def _covariance(series: FloatArray) -> FloatArray:
 
 
 def _typical(material: Material) -> FloatArray:
-    """Covariance of the surprises in the longest run of rows that share one."""
+    """Covariance of the innovations in the longest run of rows that share one."""
     run = max(material.filtered.runs, key=lambda run: run.stop - run.start)
     return np.asarray(material.C @ run.predicted @ material.C.T + material.R)
 
@@ -361,12 +361,12 @@ def _inverse_rank(gram: FloatArray) -> tuple[FloatArray, int]:
     return np.asarray(half @ half.T), int(keep.sum())
 
 
-def _squares(surprises: Surprises, m: int) -> FloatArray:
-    """Mean square of unit ``m``'s whitened surprise in each row that it was measured in."""
-    own = surprises.columns[m]
+def _squares(innovations: Innovations, m: int) -> FloatArray:
+    """Mean square of unit ``m``'s whitened innovation in each row that it was measured in."""
+    own = innovations.columns[m]
     if own.stop == own.start:
         return np.zeros(0)
-    return np.asarray(np.square(surprises.own[surprises.measured[:, m], own]).mean(axis=1))
+    return np.asarray(np.square(innovations.own[innovations.measured[:, m], own]).mean(axis=1))
 
 
 def _mean(series: FloatArray, batches: int = 20) -> tuple[float, float]:

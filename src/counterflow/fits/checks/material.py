@@ -1,27 +1,22 @@
-"""What the checks look at: messages, inputs and model of all units, and the surprises that follow from them.
+"""What the checks look at: messages, inputs and model of all units, and the innovations that follow from them.
 
-A surprise is what a row brought that the model, with all units, did not foresee: e[t] = s[t] - C̃ E[h[t] | rows before],
-of covariance S[t] = C̃ X[t] C̃ᵀ + R. If the model is right it is independent of all that came before, inputs included.
+An innovation is what a row brought that the model, with all units, did not foresee: e[t] = s[t] - C̃ E[h[t] | rows
+before], of covariance S[t] = C̃ X[t] C̃ᵀ + R. If the model is right it is independent of all that came before, inputs
+included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.filtering import FilterResult, compress, kalman_filter
-
-if TYPE_CHECKING:
-    from counterflow.fits.fit import Fit
-    from counterflow.plant import Recording
+from counterflow.questions.answering import Server
 
 BoolArray = NDArray[np.bool_]
 _CHUNK = 2048  # rows with covariances of their own that are whitened at a time
@@ -47,15 +42,17 @@ class Material:
     shared: SharedRecord
 
     @classmethod
-    def of(cls, fit: Fit, recording: Recording | None) -> Material | None:
-        """Of the rows that the fit rests on, or of a recording; None if there is neither."""
-        shared = fit.server.shared if recording is None else fit.about(recording).shared
+    def of(cls, server: Server) -> Material | None:
+        """Of the rows that questions to the server refer to; None if there are none."""
+        shared = server.shared
         if shared is None:
             return None
         s, C, R, columns = _squeezed(shared)
-        labels = tuple(f"{unit.name} {name}" for unit in fit.plant.units for name in unit.input_names)
+        labels = tuple(f"{unit.name} {name}" for unit in server.units for name in unit.input_names)
+        # process noise that units share has no place in their own models
+        within = block_diagonal([np.ones((unit.states, unit.states)) for unit in server.units])
         return cls(
-            shared.names, labels, columns, shared.input_slices, s, shared.u, fit.plant.A, fit.plant.B, fit.plant.Q,
+            shared.names, labels, columns, shared.input_slices, s, shared.u, server.A, server.B, server.Q * within,
             C, R, shared.initial_mean, shared.prior, shared,
         )  # fmt: skip
 
@@ -81,11 +78,11 @@ class Material:
 
     @cached_property
     def settled(self) -> int:
-        """First row whose surprise no longer hangs on the guess of the first state."""
+        """First row whose innovation no longer hangs on the guess of the first state."""
         return min(1 + len(self.A), max(1, self.rows // 4))
 
     @cached_property
-    def surprises(self) -> Surprises:
+    def innovations(self) -> Innovations:
         """Of every row from ``settled`` on."""
         e = self.s - self.filtered.predicted @ self.C.T
         own, joint = np.zeros_like(e), np.zeros_like(e)
@@ -102,7 +99,7 @@ class Material:
             S = self.C @ np.array([run.predicted for run in some]) @ self.C.T + self.R
             own[at], joint[at] = self._whitened(e[at], S, np.isfinite(e[at]))
         begin = self.settled
-        return Surprises(self.columns, own[begin:], joint[begin:], self.measured[begin:])
+        return Innovations(self.columns, own[begin:], joint[begin:], self.measured[begin:])
 
     def _whitened(self, e: FloatArray, S: FloatArray, there: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Rows of e with S of all of them (1, r, r) or of each (n, r, r): each unit's by itself, and all together."""
@@ -118,11 +115,11 @@ class Material:
 
 
 @dataclass(frozen=True, eq=False)
-class Surprises:
+class Innovations:
     """Standard normal numbers if the model is right; zero where a unit was not measured.
 
-    ``own``: each unit's surprise whitened by itself, so that its columns belong to it. ``joint``: all of them whitened
-    together, so that columns of different units are independent as well.
+    ``own``: each unit's innovation whitened by itself, so that its columns belong to it. ``joint``: all of them
+    whitened together, so that columns of different units are independent as well.
     """
 
     columns: tuple[slice, ...]
@@ -162,10 +159,10 @@ class Surprises:
 
 @dataclass(frozen=True, eq=False)
 class Correlations:
-    """Of surprises, at lags 0..l: row i of a matrix is the later of the two."""
+    """Of innovations, at lags 0..l: row i of a matrix is the later of the two."""
 
     pairs: FloatArray  # (l+1, M, M) rows in which both units were measured
-    own: FloatArray  # (l+1, r, r) of each unit's own surprise with the joint ones before
+    own: FloatArray  # (l+1, r, r) of each unit's own innovation with the joint ones before
     joint: FloatArray  # (l+1, r, r) of the joint ones with themselves
 
 
@@ -194,8 +191,3 @@ def _squeezed(shared: SharedRecord) -> tuple[FloatArray, FloatArray, FloatArray,
     C = np.vstack(observation)
     return np.hstack(values), C, np.eye(len(C)), slices([len(each) for each in observation])
 
-
-def slices(widths: Sequence[int]) -> tuple[slice, ...]:
-    """Where blocks of these widths stand, side by side."""
-    ends = np.cumsum([0, *widths])
-    return tuple(slice(int(a), int(b)) for a, b in pairwise(ends))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ KINDS = {
     "excitation": "inputs were moved enough",
     "feedback": "inputs do not react to measurements",
     "stability": "the estimated system is stable",
-    "whiteness": "surprises are white",
-    "surprise size": "surprises are of their size",
+    "whiteness": "innovations are white",
+    "innovation size": "innovations are of their size",
     "drift": "both halves of the record agree",
     "free run": "predictions beat simpler ones",
 }
@@ -123,8 +124,8 @@ class Checks:
         """The checks with one of these verdicts."""
         return tuple(check for check in self.checks if check.verdict in verdicts)
 
-    def sentences(self, *verdicts: Verdict) -> tuple[str, ...]:
-        """Short sentences that an answer should carry, one for each kind of check and verdict (default: "fail").
+    def caveats(self, *verdicts: Verdict) -> tuple[Caveat, ...]:
+        """What an answer should carry, one caveat for each kind of check and verdict (default: "fail").
 
         Examples
         --------
@@ -132,17 +133,18 @@ class Checks:
         >>> from counterflow.fits.checks import check
         >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
         >>> wrong = {n: cf.LocalModel(A=0.5 * m.A, B=m.B, C=m.C, Q=m.Q, R=m.R) for n, m in plant.locals().items()}
-        >>> for text in check(cf.fit(plant.simulate(1000, rng=2), wrong)).sentences():
-        ...     print(text[:38])
-        check 'whiteness' fails for boiler and
-        check 'surprise size' fails for boiler
+        >>> for caveat in check(cf.fit(plant.simulate(1000, rng=2), wrong)).caveats():
+        ...     print(caveat.code, "|", str(caveat)[:29])
+        check-whiteness-fail | check 'whiteness' fails for b
+        check-innovation-size-fail | check 'innovation size' fails
         """
         out = []
         for verdict in verdicts or ("fail",):
             for name in KINDS:
                 found = [check for check in self.checks if check.name == name and check.verdict == verdict]
                 if found:
-                    out.append(_sentence(name, verdict, found))
+                    code = f"check-{name.replace(' ', '-')}-{verdict}"
+                    out.append(Caveat(code, "", _sentence(name, verdict, found)))
         return tuple(out)
 
     def __str__(self) -> str:

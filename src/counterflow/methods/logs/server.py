@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import ClassVar
 
 from counterflow.estimation.joint import JointOptions, System, identify
 from counterflow.methods.sufficient.server import collected
@@ -31,21 +32,28 @@ class LogServer:
     record: None = None  # there are no losses by the round
     progress: Callable[[int, float], None] | None = None
 
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress"})
 
-def begin(state: LogServer) -> tuple[LogServer, tuple[Message, ...]]:
-    return state, tuple(Request(name) for name in state.config.units)
+    @property
+    def units(self) -> tuple[str, ...]:
+        return self.config.units
 
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(name for name in self.units if name not in self.messages)
 
-def step(state: LogServer, message: Message) -> tuple[LogServer, tuple[Message, ...]]:
-    """React to one message of a unit."""
-    state = replace(state, messages=collected(state.messages, message, Reduced))
-    if len(state.messages) < len(state.config.units):
-        return state, ()
-    system = identify([state.messages[name] for name in state.config.units], state.config.options, state.progress)
-    state = replace(state, system=system, round=1, finished=True)
-    answers = [_own_blocks(system, m) for m in range(len(system.record.names))]
-    closing = [Finished(name, 1, system.found.converged) for name in state.config.units]
-    return state, (*answers, *closing)
+    def begin(self) -> tuple[LogServer, tuple[Message, ...]]:
+        return self, tuple(Request(name) for name in self.units)
+
+    def step(self, message: Message) -> tuple[LogServer, tuple[Message, ...]]:
+        state = replace(self, messages=collected(self.messages, message, Reduced))
+        if state.waiting:
+            return state, ()
+        system = identify([state.messages[name] for name in self.units], self.config.options, self.progress)
+        state = replace(state, system=system, round=1, finished=True)
+        answers = [_own_blocks(system, m) for m in range(len(system.record.names))]
+        closing = [Finished(name, 1, system.found.converged) for name in self.units]
+        return state, (*answers, *closing)
 
 
 def _own_blocks(system: System, m: int) -> Identified:

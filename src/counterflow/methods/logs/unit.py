@@ -8,6 +8,7 @@ server never learns what was measured; what it finds for s, the unit lifts back 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,30 +39,38 @@ class LogUnit:
     point: OperatingPoint | None = None
     finished: bool = False
     loss: float | None = None
+    proprietary_loss: float = 0.0
+    release: None = None  # nothing of it is private
+
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "rank", "most"})
 
     @property
     def unit(self) -> str:
         return self.description.name
 
+    def step(self, message: Message) -> tuple[LogUnit, tuple[Message, ...]]:
+        match message:
+            case Request() if self.reading is None:
+                state = replace(self, y=filled(self.y))
+                reading = Reading.of(state.description, state.y, state.u, state.rank)
+                if state.most is not None and reading.space.rank > state.most:
+                    reading = Reading.of(state.description, state.y, state.u, state.most)
+                return replace(state, reading=reading), (reading.message(state.unit, state.y, state.u),)
+            case Identified() if self.reading is not None and self.model is None:
+                if message.input_level.shape != (self.u.shape[1],):
+                    raise ProtocolError(f"unit {self.unit!r}: the identified blocks are of other inputs")
+                model, doubt = self.reading.model(self.unit, message), self.reading.doubt(message)
+                point = OperatingPoint(message.input_level, message.same_row)
+                return replace(self, model=model, doubt=doubt, point=point), ()
+            case Finished() if self.model is not None:
+                return replace(self, finished=True), ()
+        raise ProtocolError(f"unit {self.unit!r} did not expect {type(message).__name__}")
 
-def step(state: LogUnit, message: Message) -> tuple[LogUnit, tuple[Message, ...]]:
-    """React to one message of the server."""
-    match message:
-        case Request() if state.reading is None:
-            state = replace(state, y=filled(state.y))
-            reading = Reading.of(state.description, state.y, state.u, state.rank)
-            if state.most is not None and reading.space.rank > state.most:
-                reading = Reading.of(state.description, state.y, state.u, state.most)
-            return replace(state, reading=reading), (reading.message(state.unit, state.y, state.u),)
-        case Identified() if state.reading is not None and state.model is None:
-            if message.input_level.shape != (state.u.shape[1],):
-                raise ProtocolError(f"unit {state.unit!r}: the identified blocks are of other inputs")
-            model, doubt = state.reading.model(state.unit, message), state.reading.doubt(message)
-            point = OperatingPoint(message.input_level, message.same_row)
-            return replace(state, model=model, doubt=doubt, point=point), ()
-        case Finished() if state.model is not None:
-            return replace(state, finished=True), ()
-    raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__}")
+    def resumed(self) -> LogUnit:
+        return self if self.reading is None else replace(self, y=filled(self.y))
+
+    def sources(self) -> tuple[list[FloatArray], list[FloatArray]]:
+        return [self.y, self.u], []
 
 
 def filled(y: FloatArray) -> FloatArray:

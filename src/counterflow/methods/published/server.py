@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -126,7 +126,7 @@ class TrainingServer:
 
     config: ServerConfig
     introductions: MappingProxyType[str, Introduction] = field(default_factory=lambda: MappingProxyType({}))
-    ones: FloatArray | None = None  # given only with rows that stand for others (runtime.compression)
+    ones: FloatArray | None = None  # given only with rows that stand for others (``compression``)
     steps: int | None = None
     evidence: Evidence | None = None
     A_cross: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
@@ -148,19 +148,32 @@ class TrainingServer:
     converged: bool = False
     multiplier_bound: FloatArray | None = None  # how long a row of the multipliers can be, if messages are noised
     release: GradientRelease | None = None  # of the last round, if its gradients were noised
+    first_noise: MappingProxyType[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    growth: float = 1.0  # of the messages' noise since the first round, if they are noised
+
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "ones", "steps"})
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return self.config.units
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        there = {name for name, message in self.inbox.items() if message.round == self.round} | self.settled
+        return tuple(name for name in self.units if name not in there)
+
+    def begin(self) -> tuple[TrainingServer, Replies]:
+        config, phase = self.config, self.config.phases[0]
+        return self, tuple(
+            Plan(name, config.offset, config.refined_gradient, phase.conjugate, float(penalty))
+            for name, penalty in zip(config.units, phase.penalty, strict=True)
+        )
+
+    def step(self, message: Message) -> tuple[TrainingServer, Replies]:
+        return _step(self, message)
 
 
-def begin(state: TrainingServer) -> tuple[TrainingServer, Replies]:
-    """The messages that open the conversation."""
-    config = state.config
-    phase = config.phases[0]
-    return state, tuple(
-        Plan(name, config.offset, config.refined_gradient, phase.conjugate, float(penalty))
-        for name, penalty in zip(config.units, phase.penalty, strict=True)
-    )
-
-
-def step(state: TrainingServer, message: Message) -> tuple[TrainingServer, Replies]:
+def _step(state: TrainingServer, message: Message) -> tuple[TrainingServer, Replies]:
     """React to one message of a unit."""
     private = state.config.noise is not None
     if private != isinstance(message, PerturbedStates):
@@ -254,6 +267,12 @@ def _receive_perturbed(state: TrainingServer, message: PerturbedStates) -> Train
                 f"server: unit {unit!r} must send states and inputs of shape {shapes[0]}, got {shapes[1]}"
             )
     refuse_other_rows(unit, message.predicted.shape[0], {n: i.predicted.shape[0] for n, i in state.inbox.items()})
+    first = state.first_noise.get(unit, message.noise)
+    state = replace(
+        state,
+        first_noise=MappingProxyType({**state.first_noise, unit: first}),
+        growth=max(state.growth, message.noise / first if first > 0 else 1.0),
+    )
     return replace(state, inbox=MappingProxyType({**state.inbox, unit: message}))
 
 

@@ -7,7 +7,7 @@ is one message a round, clipped and noised as in the paper's privacy analysis, a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class MessageNoise:
     multiplier: float
     source: Source
     clip: float | None = None
+    cut: float = 0.0  # share of the unit's rows that R_max has cut; nobody else may know
 
 
 @dataclass(frozen=True)
@@ -87,17 +88,29 @@ class TrainingUnit:
     noise: MessageNoise | None = None
     release: MessageRelease | None = None  # of the last message, if it was noised
 
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"unit", "model", "steps", "tolerance", "noise"})
 
-def step(state: TrainingUnit, message: Message) -> tuple[TrainingUnit, tuple[Message, ...]]:
-    """React to one message of the server."""
-    match message:
-        case Plan() if state.plan is None:
-            return _begin(replace(state, plan=message))
-        case StateGradients() if state.plan is not None and state.sent is not None and not state.finished:
-            return _update(state, message)
-        case Finished() if state.plan is not None:
-            return replace(state, finished=True), ()
-    raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__} in round {state.round}")
+    @property
+    def proprietary_loss(self) -> float:
+        return self.model.proprietary_loss
+
+    def step(self, message: Message) -> tuple[TrainingUnit, tuple[Message, ...]]:
+        match message:
+            case Plan() if self.plan is None:
+                return _begin(replace(self, plan=message))
+            case StateGradients() if self.plan is not None and self.sent is not None and not self.finished:
+                return _update(self, message)
+            case Finished() if self.plan is not None:
+                return replace(self, finished=True), ()
+        raise ProtocolError(f"unit {self.unit!r} did not expect {type(message).__name__} in round {self.round}")
+
+    def resumed(self) -> TrainingUnit:
+        return self
+
+    def sources(self) -> tuple[list[FloatArray], list[FloatArray]]:
+        data = self.model.data
+        raw = [data.measured, data.previous[:1], data.inputs, *self.model.model.arrays]
+        return raw, [data.refined, data.predicted]
 
 
 def _begin(state: TrainingUnit) -> tuple[TrainingUnit, tuple[Message, ...]]:

@@ -22,10 +22,20 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.plant import LocalModel
-from counterflow.privacy import Privacy, gaussian_release, grid_of
+from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 from counterflow.protocol import Sufficient
 from counterflow.recurrence import linear_recurrence
 
+MECHANISM = "analytic Gaussian mechanism on clipped sufficient messages"
+UNPROTECTED = (
+    "inputs and which rows are missing: they are sent as they are",
+    "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
+    "rows (by holding, filling or resampling) is protected as one only if the window is that wide",
+)
+MODELS_EXCLUDED = (
+    "local models (A, B, Q and the shape of the messages) and preprocessing statistics: taken to come from other data; "
+    "if they were fitted on these rows, what they reveal is not covered"
+)
 SHARE = 0.05  # of μ²: what finding the clip costs
 STEPS, RATIO, FIRST = 6, 1.2, 0.25  # of the bisection among 64 radii, from 0.25 √r to 24,000 √r
 OUTSIDE = 1e-3  # share of rows that may be clipped, if noise lets it be seen
@@ -49,6 +59,17 @@ class PrivateRelease:
     found_clip: bool  # whether the radius was found from the record, at a share of the budget
     clipped: float  # share of rows that were outside; nobody else may know
     may_clip: float | None  # share that the search for the radius may have left outside, as anybody can compute
+
+
+def message_cost(privacy: Privacy, rows: int, states: int) -> Cost:
+    """What a private message of so many rows costs."""
+    return privacy.cost(rows, most_numbers(rows, states))
+
+
+def needed_noise(privacy: Privacy, release: PrivateRelease, rows: int, states: int) -> float:
+    """The least standard deviation of the noise that a message with this clip needs."""
+    mu = math.sqrt(1 - SHARE if release.found_clip else 1.0) / privacy.multiplier(most_numbers(rows, states))
+    return 2 * release.clip * math.sqrt(privacy.window) / mu
 
 
 def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Coordinates:

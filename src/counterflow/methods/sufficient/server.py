@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import block_diagonal
 from counterflow.errors import ProtocolError
 from counterflow.estimation.layout import refuse_other_rows
 from counterflow.estimation.likelihood import SharedRecord
@@ -46,23 +46,30 @@ class SufficientServer:
     record: None = None  # there are no losses by the round
     progress: Callable[[int, float], None] | None = None
 
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress"})
 
-def begin(state: SufficientServer) -> tuple[SufficientServer, tuple[Message, ...]]:
-    return state, tuple(Request(name) for name in state.config.units)
+    @property
+    def units(self) -> tuple[str, ...]:
+        return self.config.units
 
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(name for name in self.units if name not in self.messages)
 
-def step(state: SufficientServer, message: Message) -> tuple[SufficientServer, tuple[Message, ...]]:
-    """React to one message of a unit."""
-    state = replace(state, messages=collected(state.messages, message, Sufficient))
-    if len(state.messages) < len(state.config.units):
-        return state, ()
-    shared = share([state.messages[name] for name in state.config.units])
-    found = maximum_likelihood(
-        shared, state.config.estimate, tolerance=state.config.tolerance, evaluations=state.config.evaluations,
-        penalty=weak_prior(shared, state.config.estimate) if state.config.prior else None, progress=state.progress,
-    )  # fmt: skip
-    state = replace(state, shared=shared, found=found, round=1, finished=True)
-    return state, tuple(Finished(name, 1, found.converged) for name in state.config.units)
+    def begin(self) -> tuple[SufficientServer, tuple[Message, ...]]:
+        return self, tuple(Request(name) for name in self.units)
+
+    def step(self, message: Message) -> tuple[SufficientServer, tuple[Message, ...]]:
+        state = replace(self, messages=collected(self.messages, message, Sufficient))
+        if state.waiting:
+            return state, ()
+        config, shared = self.config, share([state.messages[name] for name in self.units])
+        found = maximum_likelihood(
+            shared, config.estimate, tolerance=config.tolerance, evaluations=config.evaluations,
+            penalty=weak_prior(shared, config.estimate) if config.prior else None, progress=self.progress,
+        )  # fmt: skip
+        state = replace(state, shared=shared, found=found, round=1, finished=True)
+        return state, tuple(Finished(name, 1, found.converged) for name in self.units)
 
 
 Sent = TypeVar("Sent", Sufficient, Reduced)
@@ -100,12 +107,3 @@ def share(messages: list[Sufficient]) -> SharedRecord:
         Q_local=block_diagonal([m.Q for m in messages]),
     )
 
-
-def block_diagonal(blocks: list[FloatArray]) -> FloatArray:
-    """Blocks along the diagonal; a block may have no rows or no columns."""
-    out = np.zeros((sum(b.shape[0] for b in blocks), sum(b.shape[1] for b in blocks)))
-    row = column = 0
-    for block in blocks:
-        out[row : row + block.shape[0], column : column + block.shape[1]] = block
-        row, column = row + block.shape[0], column + block.shape[1]
-    return out

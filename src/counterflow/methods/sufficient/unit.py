@@ -7,6 +7,7 @@ statistic: the likelihood of (A, B, Q) given all y differs from that given all s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,20 +34,27 @@ class SufficientUnit:
     sent: bool = False
     finished: bool = False
     loss: float | None = None
+    proprietary_loss: float = 0.0
 
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"unit", "model", "y", "u", "privacy"})
 
-def step(state: SufficientUnit, message: Message) -> tuple[SufficientUnit, tuple[Message, ...]]:
-    """React to one message of the server."""
-    match message:
-        case Request() if not state.sent:
-            message = sufficient_message(state.unit, state.model, state.y, state.u)
-            if state.privacy is None:
-                return replace(state, sent=True), (message,)
-            message, release = privatised(message, state.model, state.privacy)
-            return replace(state, sent=True, release=release), (message,)
-        case Finished() if state.sent:
-            return replace(state, finished=True), ()
-    raise ProtocolError(f"unit {state.unit!r} did not expect {type(message).__name__}")
+    def step(self, message: Message) -> tuple[SufficientUnit, tuple[Message, ...]]:
+        match message:
+            case Request() if not self.sent:
+                message = sufficient_message(self.unit, self.model, self.y, self.u)
+                if self.privacy is None:
+                    return replace(self, sent=True), (message,)
+                message, release = privatised(message, self.model, self.privacy)
+                return replace(self, sent=True, release=release), (message,)
+            case Finished() if self.sent:
+                return replace(self, finished=True), ()
+        raise ProtocolError(f"unit {self.unit!r} did not expect {type(message).__name__}")
+
+    def resumed(self) -> SufficientUnit:
+        return self
+
+    def sources(self) -> tuple[list[FloatArray], list[FloatArray]]:
+        return [self.y, self.u, *self.model.arrays], []
 
 
 def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArray) -> Sufficient:

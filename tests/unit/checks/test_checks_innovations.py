@@ -1,4 +1,4 @@
-"""Surprises against a plain loop; whiteness, size and drift: false alarms at their level, real faults caught."""
+"""Innovations against a plain loop; whiteness, size and drift: false alarms at their level, real faults caught."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from check_plants import joined, material_of
 from tolerances import EXACT, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.fits.checks import innovations as surprises
+from counterflow.fits.checks import innovations as innovations
 from counterflow.fits.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
-from counterflow.fits.checks.material import Surprises
+from counterflow.fits.checks.material import Innovations
 from counterflow.plant.simulation import simulate
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
@@ -32,7 +32,7 @@ def with_gaps(seed: int, steps: int = 60) -> cf.Recording:
 @pytest.mark.parametrize("recording", [PLANT.simulate(60, rng=3), with_gaps(4)], ids=["whole", "gaps"])
 def test_surprises_are_those_of_a_plain_loop(recording: cf.Recording) -> None:
     material = material_of(recording, PLANT)
-    found = material.surprises
+    found = material.innovations
     mean, cov = np.zeros(len(PLANT.A)), material.initial_covariance
     own, joint = [], []
     for t in range(material.rows):
@@ -58,10 +58,10 @@ def test_surprises_are_those_of_a_plain_loop(recording: cf.Recording) -> None:
     np.testing.assert_allclose(found.joint, np.array(joint)[begin:], rtol=1e-7, atol=1e-9)
 
 
-def series(values: np.ndarray, width: int = 2) -> Surprises:
-    """Surprises of two units of ``width`` columns, as if the model had left ``values``."""
+def series(values: np.ndarray, width: int = 2) -> Innovations:
+    """Innovations of two units of ``width`` columns, as if the model had left ``values``."""
     columns = (slice(0, width), slice(width, 2 * width))
-    return Surprises(columns, values, values, np.ones((len(values), 2), bool))
+    return Innovations(columns, values, values, np.ones((len(values), 2), bool))
 
 
 def test_the_foreseeable_share_is_that_of_a_regression() -> None:
@@ -69,7 +69,7 @@ def test_the_foreseeable_share_is_that_of_a_regression() -> None:
     noise = rng.standard_normal((4001, 4))
     values = noise[1:] + 0.6 * noise[:-1] + 0.3 * np.roll(noise, 1, axis=1)[:-1]
     values = values / np.sqrt(np.square(values).mean(axis=0))
-    lags, n = surprises.LAGS, len(values)
+    lags, n = innovations.LAGS, len(values)
     x = np.hstack([values[lags - k : n - k] for k in range(1, lags + 1)])
     y = values[lags:, :2] - values[lags:, :2].mean(axis=0)
     rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
@@ -94,7 +94,7 @@ def test_on_data_from_the_right_model_alarms_are_rare() -> None:
     found, drifts, alarms = [], [], 0
     for seed in range(RUNS):
         material = material_of(PLANT.simulate(300, rng=seed), PLANT)
-        found += [whiteness(material.surprises, m).p_value for m in (0, 1)]
+        found += [whiteness(material.innovations, m).p_value for m in (0, 1)]
         halves = [drift(material, m) for m in (0, 1)]
         drifts += [p for half in halves if half is not None for p in half.p_values]
         checks = [*white_checks(material), *size_checks(material), *drift_checks(material)]
@@ -109,11 +109,11 @@ def test_on_data_from_the_right_model_alarms_are_rare() -> None:
 def test_a_correlation_that_is_no_accident_but_small_passes_and_is_told() -> None:
     noise = np.random.default_rng(3).standard_normal((100_001, 4))
     material = material_of(PLANT.simulate(50, rng=1), PLANT)
-    object.__setattr__(material, "surprises", series(noise[1:] + 0.04 * noise[:-1]))
+    object.__setattr__(material, "innovations", series(noise[1:] + 0.04 * noise[:-1]))
     check = white_checks(material)[0]
     assert check.verdict == "pass"
     assert "no accident, but too little to matter" in check.finding
-    object.__setattr__(material, "surprises", series(noise[1:] + 0.4 * noise[:-1]))
+    object.__setattr__(material, "innovations", series(noise[1:] + 0.4 * noise[:-1]))
     check = white_checks(material)[0]
     assert check.verdict == "fail"
     assert check.number == pytest.approx(0.16 / 1.16, abs=0.02)
@@ -159,7 +159,7 @@ def test_noise_or_level_that_changes_at_half_time_is_caught() -> None:
     assert all(check.verdict == "fail" and "variance" in check.finding for check in found)
     parts = {n: (first[n].y + (np.arange(first.rows) > 500)[:, None], first[n].u) for n in first.names}
     shifted = material_of(cf.Recording.from_arrays(parts, units=PLANT.units), PLANT)
-    assert any("mean surprise" in check.finding for check in drift_checks(shifted))
+    assert any("mean innovation" in check.finding for check in drift_checks(shifted))
 
 
 def test_an_error_of_the_estimate_is_no_drift() -> None:
@@ -173,7 +173,7 @@ def test_correlations_are_those_of_the_rows_that_there_are() -> None:
     values, there = rng.standard_normal((300, 4)), rng.random((300, 2)) < 0.8
     values *= np.repeat(there, 2, axis=1)
     columns = (slice(0, 2), slice(2, 4))
-    found = Surprises(columns, values, values, there).correlations(3)
+    found = Innovations(columns, values, values, there).correlations(3)
     lag = 2
     both = there[lag:, 1] & there[:-lag, 0]
     assert found.pairs[lag, 1, 0] == both.sum()

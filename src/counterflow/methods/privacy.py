@@ -1,4 +1,4 @@
-"""Privacy of a fit in one process: each unit's budget is asked before anything leaves it, and the report of it all."""
+"""What a private fit costs its units: their budgets are asked before anything leaves, and all of it is reported."""
 
 from __future__ import annotations
 
@@ -11,25 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from counterflow.errors import OptionError, PrivacyError
-from counterflow.methods.sufficient.private import PrivateRelease, most_numbers
-from counterflow.plant import LocalModel, Recording
+from counterflow.caveats import Caveat
+from counterflow.errors import PrivacyError
+from counterflow.plant import LocalModel
 from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, ledger_path, total_epsilon
-from counterflow.protocol import Message, Sufficient
 
-SUFFICIENT = "analytic Gaussian mechanism on clipped sufficient messages"
 MODELS = "local models"  # and a digest of them, by which they are counted once
 SIMULATED = "the privacy noise came from a {source}: a simulation, which protects nothing"
 CLIPPED = 0.05  # share of rows beyond which what clipping may have done is worth a word
-UNPROTECTED = (
-    "inputs and which rows are missing: they are sent as they are",
-    "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
-    "rows (by holding, filling or resampling) is protected as one only if the window is that wide",
-)
-MODELS_EXCLUDED = (
-    "local models (A, B, Q and the shape of the messages) and preprocessing statistics: taken to come from other data; "
-    "if they were fitted on these rows, what they reveal is not covered"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +153,9 @@ class Spending:
     fit: str
     mechanism: str
     ledgers: Mapping[str, Ledger]
-    models: Mapping[str, str] = field(default_factory=dict)  # digests of the units' local models
+    models: Mapping[str, LocalModel]
     written: dict[str, list[Entry]] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict)  # the largest of each unit, where messages say it
 
     @classmethod
     def start(
@@ -175,14 +165,14 @@ class Spending:
         fit: str,
         mechanism: str,
         costs: Mapping[str, Sequence[Cost]],
-        models: Mapping[str, str] | None = None,
+        models: Mapping[str, LocalModel],
     ) -> Spending:
         """Open every unit's ledger and see that it can pay for ``costs``, all that the fit will release."""
         ledgers: dict[str, Ledger] = {}
         try:
             for name in units:
                 ledgers[name] = _ledger(privacy, name, costs[name])
-            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers), models or {})
+            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers), models)
             declared = {name: spending._models_cost(name, costs[name]) for name in units}
             for name in units:
                 ledgers[name].require([*declared[name], *costs[name]], fit)
@@ -206,14 +196,17 @@ class Spending:
         return [Cost(min(c.start for c in costs), max(c.stop for c in costs), epsilon=epsilon, delta=delta)]
 
     def _models_name(self, unit: str) -> str:
-        return f"{MODELS} {self.models[unit][:12]}, as declared"
+        content = b"".join(np.ascontiguousarray(array).tobytes() for array in self.models[unit].arrays)
+        return f"{MODELS} {hashlib.sha256(content).hexdigest()[:12]}, as declared"
 
-    def record(self, unit: str, cost: Cost, what: str) -> None:
+    def record(self, unit: str, cost: Cost, what: str, noise: float | None = None) -> None:
         """Write a release down; PrivacyError, and nothing may leave, if the budget refuses."""
         entry = self.ledgers[unit].spend(
             cost, what, fit=self.fit, mechanism=self.mechanism, source=str(self.privacy.source)
         )
         self.written.setdefault(unit, []).append(entry)
+        if noise is not None:
+            self.noise[unit] = max(self.noise.get(unit, 0.0), noise)
 
     def spent(self, unit: str) -> UnitPrivacy:
         """What the fit has cost a unit; clip and noise are for the method to fill in."""
@@ -237,82 +230,29 @@ class Spending:
         self.close()
 
 
-def spend_sufficient(privacy: Privacy, models: Mapping[str, LocalModel], rows: int, fit: str) -> Spending:
-    """Ledgers for one sufficient message of each unit."""
-    costs = {name: [_message_cost(privacy, rows, model.states)] for name, model in models.items()}
-    digests = {name: _model_digest(model) for name, model in models.items()}
-    return Spending.start(privacy, tuple(models), fit, SUFFICIENT, costs, digests)
-
-
-def _model_digest(model: LocalModel) -> str:
-    arrays = (np.ascontiguousarray(getattr(model, letter)) for letter in "ABCQR")
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-
-
-def _message_cost(privacy: Privacy, rows: int, states: int) -> Cost:
-    return privacy.cost(rows, most_numbers(rows, states))
-
-
-def record_sufficient(spending: Spending, message: Message) -> None:
-    """At the unit, before its sufficient message leaves."""
-    assert isinstance(message, Sufficient)
-    rows, states = message.inputs.shape[0], message.observation.shape[1]
-    spending.record(message.unit, _message_cost(spending.privacy, rows, states), f"sufficient message of {rows} rows")
-
-
-def report_sufficient(spending: Spending, releases: Mapping[str, PrivateRelease]) -> PrivacyReport:
-    """What the units' messages have cost, and what they were made with."""
-    privacy = spending.privacy
-    units = {
-        name: replace(spending.spent(name), clip=made.clip, sigma=made.sigma, clipped=made.clipped)
-        for name, made in releases.items()
-    }
-    cost = privacy.model_cost
-    models = f"local models are counted with epsilon {cost[0]:g} and delta {cost[1]:g}, as declared"
-    mechanism = SUFFICIENT if privacy.models == "excluded" else f"{SUFFICIENT}; {models}"
-    return PrivacyReport(
-        epsilon=max(unit.epsilon for unit in units.values()),
-        delta=privacy.delta,
-        window=privacy.window,
-        accounting="rigorous",
-        mechanism=mechanism,
-        source=str(privacy.source),
-        durable=privacy.ledger is not None,
-        units=MappingProxyType(units),
-        excluded=(*((MODELS_EXCLUDED,) if privacy.models == "excluded" else ()), *UNPROTECTED),
+def promise(privacy: Privacy) -> tuple[Caveat, ...]:
+    """What every answer of a private fit carries along; nothing of it tells of a measurement."""
+    kind = "" if privacy.accounting == "rigorous" else " as published"
+    rows = "one measurement" if privacy.window == 1 else f"any {privacy.window} consecutive measurements"
+    text = (
+        f"differentially private{kind} with epsilon {privacy.epsilon:.4g} and delta {privacy.delta:.3g} for {rows} of "
+        "one unit; each unit keeps its own account"
     )
+    told = (Caveat("private", "", text),)
+    if privacy.seed is None:
+        return told
+    return (*told, Caveat("simulated-noise", "", SIMULATED.format(source=privacy.source)))
 
 
-def private_caveats(report: PrivacyReport, releases: Mapping[str, PrivateRelease]) -> tuple[str, ...]:
-    """What answers of a private fit should carry along; nothing of it tells of a measurement."""
-    out = [] if report.secure else [SIMULATED.format(source=report.source)]
-    for name, made in releases.items():
-        out += clipping_caveats(name, made)
-    return tuple(out)
-
-
-def clipping_caveats(name: str, made: PrivateRelease) -> list[str]:
-    """Of one unit's message: whether many of its rows may have been clipped."""
-    if made.may_clip is None or made.may_clip <= CLIPPED:
-        return []
-    return [
-        f"unit {name!r}: the budget is so small for so few rows that up to {100 * made.may_clip:.0f} % of them "
+def clipping_caveats(name: str, share: float | None) -> tuple[Caveat, ...]:
+    """Of one unit's message: whether many of its rows may have been clipped; ``share``: up to how many."""
+    if share is None or share <= CLIPPED:
+        return ()
+    text = (
+        f"unit {name!r}: the budget is so small for so few rows that up to {100 * share:.0f} % of them "
         "may have been clipped, which biases estimates; more rows, a larger epsilon or a clip of your own help"
-    ]
-
-
-def unit_digest(recording: Recording, unit: str) -> str:
-    """Of one unit's rows; it stays at the unit, because whoever guesses the rows can check the guess by it."""
-    record = recording[unit]
-    return hashlib.sha256(record.y.tobytes() + record.u.tobytes()).hexdigest()
-
-
-def public_digest(recording: Recording) -> str:
-    """Of what is no secret: the units' names and inputs."""
-    told = hashlib.sha256()
-    for name in sorted(recording.names):
-        told.update(name.encode() + b"\0" + recording[name].u.tobytes())
-    return told.hexdigest()
+    )
+    return (Caveat("clipped-rows", name, text),)
 
 
 def _ledger(privacy: Privacy, unit: str, costs: Sequence[Cost]) -> Ledger:
@@ -333,16 +273,3 @@ def _ledger(privacy: Privacy, unit: str, costs: Sequence[Cost]) -> Ledger:
             f"{privacy.window}: pass window={ledger.window} or more"
         )
     return ledger
-
-
-def refuse_method(method: str, privacy: Privacy) -> None:
-    """Which accounting goes with which method."""
-    if method in ("centralized", "oracle"):
-        raise OptionError(f"fit: method {method!r} pools raw data; privacy goes with 'sufficient', the default")
-    if method == "sufficient" and privacy.accounting != "rigorous":
-        raise OptionError("fit: method 'sufficient' has rigorous accounting; leave accounting out")
-    if method != "sufficient" and privacy.accounting != "published":
-        raise OptionError(
-            f"fit: there is no rigorous accounting of method {method!r}, whose messages all depend on all "
-            "measurements; pass accounting='published' for the paper's formulas, or use method='sufficient'"
-        )

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from counterflow.methods.machines import ServerState, UnitState, server_begin, server_step, unit_step
+from counterflow.methods.method import ServerState, UnitState, server_step, unit_step
 from counterflow.protocol import Message, decode, encode, encoded_size
 
 
@@ -58,7 +58,7 @@ def run(
     leaving : called at a unit before a message of it leaves; what it raises keeps the message there.
     """
     states = dict(clients)
-    coordinator, opening = server_begin(coordinator)
+    coordinator, opening = coordinator.begin()
     down: deque[Message] = deque(opening)
     bytes_up = bytes_down = 0
     observed = -1

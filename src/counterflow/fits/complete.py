@@ -1,0 +1,114 @@
+"""A finished exchange becomes a fit: the server's part, each unit's part, and the two joined.
+
+Every engine completes a fit here, in one process and between machines: the same checks, caveats and status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from counterflow.arrays import block_diagonal
+from counterflow.caveats import Caveat, distinct
+from counterflow.fits.checks import server_checks
+from counterflow.fits.engine import Traffic
+from counterflow.fits.fit import Fit
+from counterflow.fits.history import History
+from counterflow.methods.method import ServerState, UnitState
+from counterflow.methods.outcome import Learned, Provenance, Status
+from counterflow.methods.part import UnitPart
+from counterflow.methods.privacy import PrivacyReport, promise
+from counterflow.methods.registry import method_of
+from counterflow.methods.task import Task, UnitData
+from counterflow.plant import Plant, PublicUnit
+from counterflow.questions.answering import Server
+
+MOST_NUMBERS = 2_000_000  # that the server holds, up to which all rows are checked; of more, the newest
+
+
+def server_part(task: Task, state: ServerState, link: str | None = None) -> tuple[Server, Status]:
+    """The server's part of a fit, which answers questions; nothing of a unit is needed for it."""
+    return completed(task, method_of(task).learned(task, state), link)
+
+
+def unit_part(task: Task, own: UnitData, state: UnitState, link: str | None = None) -> UnitPart:
+    """A unit's part of a fit, which asks questions; nothing of the server is needed for it."""
+    return replace(method_of(task).part(task, own, state), link=link)
+
+
+def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Server, Status]:
+    """The server's part, with all that speaks against its answers."""
+    units = tuple(
+        PublicUnit(name, task.inputs[name], states) for name, states in zip(task.units, learned.states, strict=True)
+    )
+    couplings, status = learned.couplings, learned.status
+    server = Server(
+        method=task.method,
+        units=units,
+        A=learned.A,
+        B=learned.B,
+        Q=np.zeros_like(learned.A) if learned.Q is None else learned.Q,
+        couplings=couplings,
+        shared=None if couplings is None else couplings.shared,
+        points=learned.points,
+        link=link,
+    )
+    caveats = [*learned.caveats]
+    if not status.converged and task.privacy is None and not any(c.code == "stability-bound" for c in caveats):
+        text = f"the fit is {status.message}"
+        if couplings is not None and couplings.spread is None:
+            text = "the fit has not converged, so its answers have no interval and may be far off"
+        caveats.append(Caveat("not-converged", "", text))
+    if task.privacy is not None:
+        caveats += promise(task.privacy)
+    if couplings is not None:
+        caveats += failed_checks(server, status)
+    return replace(server, caveats=distinct(caveats)), status
+
+
+def failed_checks(server: Server, status: Status) -> tuple[Caveat, ...]:
+    """What answers carry along of the checks: those that fail, and hints of feedback."""
+    shared, couplings = server.shared, server.couplings
+    assert shared is not None
+    width = shared.values.shape[1] + shared.u.shape[1]
+    rows = MOST_NUMBERS // max(width, 1)
+    found = server_checks(replace(server, shared=shared.last(rows)) if len(shared.values) > rows else server, status)
+    doubted = couplings is not None and bool(couplings.doubts)  # doubts are caveats already
+    kept = tuple(c for c in found.checks if c.name != "convergence" and (c.name != "excitation" or not doubted))
+    faint = tuple(c for c in found.checks if c.name == "feedback")  # of feedback a hint is enough to be told
+    return (*replace(found, checks=kept).caveats(), *replace(found, checks=faint).caveats("caution"))
+
+
+def joined(
+    server: Server,
+    status: Status,
+    parts: Mapping[str, UnitPart],
+    *,
+    dt: float,
+    history: History,
+    traffic: Traffic,
+    provenance: Provenance,
+    privacy: PrivacyReport | None = None,
+) -> Fit:
+    """Both sides in one object, for who holds both.
+
+    Process noise that units share (the free form has such) has no place in a plant: each unit's own part is kept.
+    """
+    models = [part.model for part in parts.values()]
+    own = block_diagonal([model.Q for model in models])
+    within = block_diagonal([np.ones_like(model.Q) for model in models])
+    plant = Plant(
+        units=tuple(part.unit for part in parts.values()),
+        A=server.A,
+        B=server.B,
+        C=block_diagonal([model.C for model in models]),
+        Q=own if server.couplings is None else server.Q * within,
+        R=block_diagonal([model.R for model in models]),
+        dt=dt,
+    )
+    return Fit(
+        server.method, plant, parts, history, traffic, status, provenance,
+        server_caveats=server.caveats, couplings=server.couplings, privacy=privacy,
+    )  # fmt: skip

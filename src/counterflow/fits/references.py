@@ -1,0 +1,80 @@
+"""References that need everything in one place: what no federation may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+
+from counterflow.arrays import block_diagonal
+from counterflow.errors import OptionError
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.optimiser import maximum_likelihood
+from counterflow.estimation.parameters import Estimate
+from counterflow.fits import complete
+from counterflow.fits.engine import Traffic
+from counterflow.fits.fit import Fit
+from counterflow.fits.history import Recorder
+from counterflow.methods.method import Progress
+from counterflow.methods.outcome import Learned, Provenance, Status
+from counterflow.methods.part import given_part
+from counterflow.methods.sufficient.method import SufficientMethod, judged
+from counterflow.methods.sufficient.options import LikelihoodOptions
+from counterflow.methods.task import Task, UnitData
+from counterflow.plant import LocalModel, Plant
+
+
+def centralized(task: Task, own: Mapping[str, UnitData], provenance: Provenance, progress: Progress) -> Fit:
+    """The same likelihood on pooled raw data."""
+    SufficientMethod().check(task)
+    chosen = LikelihoodOptions.parse(task.method, task.options)
+    shared = pool(own)
+    found = maximum_likelihood(
+        shared, cast(Estimate, chosen.estimate), tolerance=chosen.tol, evaluations=chosen.evaluations, progress=progress
+    )
+    traffic = Traffic(1, sum(brought.y.nbytes + brought.u.nbytes for brought in own.values()), 0)
+    return _fit(task, own, judged(task, shared, found), traffic, provenance)
+
+
+def oracle(task: Task, own: Mapping[str, UnitData], plant: Plant, provenance: Provenance) -> Fit:
+    """The true plant; nothing is estimated."""
+    if task.options:
+        raise OptionError(f"fit: method 'oracle' has no options, got {', '.join(map(repr, task.options))}")
+    status = Status(True, 0, 0.0, "the true plant was given; nothing was estimated")
+    states = tuple(plant.unit(name).states for name in task.units)
+    learned = Learned(plant.A, plant.B, plant.Q, states, status)
+    return _fit(task, own, learned, Traffic(0, 0, 0), provenance)
+
+
+def _fit(
+    task: Task, own: Mapping[str, UnitData], learned: Learned, traffic: Traffic, provenance: Provenance
+) -> Fit:
+    server, status = complete.completed(task, learned)
+    return complete.joined(
+        server,
+        status,
+        {name: given_part(task, own[name]) for name in task.units},
+        dt=task.dt,
+        history=Recorder(task.units).history(dict.fromkeys(task.units, 0.0)),
+        traffic=traffic,
+        provenance=provenance,
+    )
+
+
+def pool(own: Mapping[str, UnitData]) -> SharedRecord:
+    """Raw measurements, C and R of all units in one place."""
+    brought = list(own.values())
+    models = [each.model for each in brought if isinstance(each.model, LocalModel)]
+    return SharedRecord(
+        names=tuple(own),
+        states=tuple(m.states for m in models),
+        inputs=tuple(m.n_inputs for m in models),
+        values=np.hstack([each.y for each in brought]),
+        u=np.hstack([each.u for each in brought]),
+        observation=block_diagonal([m.C for m in models]),
+        noise=block_diagonal([m.R for m in models]),
+        A_local=block_diagonal([m.A for m in models]),
+        B_local=block_diagonal([m.B for m in models]),
+        Q_local=block_diagonal([m.Q for m in models]),
+    )

@@ -1,0 +1,76 @@
+"""What comes of a fit, apart from the answers: how it ended, where it comes from, what the server has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
+from counterflow.estimation.identifiability import Doubt
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.online import Memory
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.plant import OperatingPoint
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a result comes from."""
+
+    version: str
+    seed: int
+    data_digest: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a fit ended. ``gradient`` is relative to the first round of the last phase."""
+
+    converged: bool
+    rounds: int
+    gradient: float
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, eq=False)
+class Couplings:
+    """What the server knows after a maximum-likelihood fit: estimate, data it rests on, uncertainty, doubts."""
+
+    found: Estimated
+    shared: SharedRecord
+    spread: Uncertainty | None
+    doubts: tuple[Doubt, ...]
+    memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
+    form: str = "partitioned"  # or "free": its states belong to no unit, so there are no couplings to look at
+
+
+@dataclass(frozen=True, eq=False)
+class StandardErrors:
+    """Of every entry of A (P, P) and B (P, U): zero where given, NaN where the data do not determine it."""
+
+    A: FloatArray
+    B: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What the server has when an exchange is over, by any method.
+
+    ``Q``: process noise; None where it is not sent and no question needs it. ``points``: where the inputs rest, and
+    which row they act on, of units fitted from logs.
+    """
+
+    A: FloatArray
+    B: FloatArray
+    Q: FloatArray | None
+    states: tuple[int, ...]  # of every unit, in the order of the task
+    status: Status
+    couplings: Couplings | None = None
+    caveats: tuple[Caveat, ...] = ()
+    points: Mapping[str, OperatingPoint] = field(default_factory=dict)

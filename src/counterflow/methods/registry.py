@@ -1,0 +1,37 @@
+"""All methods that run between units and a server, by the name that users know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from counterflow.errors import ModelError, OptionError
+from counterflow.methods.logs.method import LogMethod
+from counterflow.methods.method import Method
+from counterflow.methods.published.method import PublishedMethod
+from counterflow.methods.sufficient.method import SufficientMethod
+from counterflow.methods.task import Task
+
+_PUBLISHED = PublishedMethod()
+FEDERATED: Mapping[str, Method] = MappingProxyType(
+    {"sufficient": SufficientMethod(), **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED)}
+)
+FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod()})
+POOLED = ("centralized", "oracle")  # references that need everything in one place
+
+
+def method_of(task: Task) -> Method:
+    """The method of a task; OptionError or ModelError if there is none."""
+    if task.method not in FEDERATED:
+        raise OptionError(
+            f"{task.label}: method must be one of {', '.join(map(repr, FEDERATED))}, got {task.method!r:.80}"
+        )
+    if not task.from_logs:
+        return FEDERATED[task.method]
+    if task.method not in FROM_LOGS:
+        raise ModelError(
+            f"{task.label}: method {task.method!r} needs models: {{unit name: LocalModel}}, or a Plant whose local "
+            f"blocks are taken; only method {' or '.join(map(repr, FROM_LOGS))} identifies units from their logs. A "
+            "fit from logs has such models: {name: part.model for name, part in found.parts.items()}"
+        )
+    return FROM_LOGS[task.method]

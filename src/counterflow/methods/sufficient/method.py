@@ -1,0 +1,238 @@
+"""The default method: how its two sides are set up, and what is left when the exchange is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import cast
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
+from counterflow.errors import OptionError, PrivacyError
+from counterflow.estimation.identifiability import Labels, diagnose
+from counterflow.estimation.information import affordable
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.parameters import Estimate
+from counterflow.estimation.prior import faint_couplings, weak_prior
+from counterflow.estimation.uncertainty import Uncertainty, uncertainty
+from counterflow.methods.method import Charge, Progress, ServerState, UnitState
+from counterflow.methods.outcome import Couplings, Learned, Status
+from counterflow.methods.part import UnitPart, given_part
+from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats
+from counterflow.methods.sufficient.options import LikelihoodOptions
+from counterflow.methods.sufficient.private import (
+    MECHANISM,
+    MODELS_EXCLUDED,
+    UNPROTECTED,
+    PrivateRelease,
+    message_cost,
+    needed_noise,
+)
+from counterflow.methods.sufficient.server import SufficientConfig, SufficientServer
+from counterflow.methods.sufficient.unit import SufficientUnit, rows_and_channels
+from counterflow.methods.task import Task, UnitData
+from counterflow.plant import LocalModel, Unit
+from counterflow.privacy import Cost
+from counterflow.protocol import Message, Sufficient
+
+NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
+
+
+class SufficientMethod:
+    """One sufficient message from each unit, maximum likelihood at the server."""
+
+    sends = frozenset({"Sufficient"})
+    hears = frozenset({"Request", "Finished"})
+    mechanism = MECHANISM
+
+    def check(self, task: Task) -> None:
+        LikelihoodOptions.parse(task.method, task.options)
+        for name in LikelihoodOptions.LOGS:
+            if name in task.options:
+                raise OptionError(
+                    f"{task.label}: option {name!r} is for fits from logs; models are given here, which settle it"
+                )
+        if task.privacy is not None and task.privacy.accounting != "rigorous":
+            raise OptionError(
+                f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out"
+            )
+
+    def rounds(self, task: Task) -> int | None:
+        return None
+
+    def server(self, task: Task, progress: Progress | None = None) -> ServerState:
+        chosen = LikelihoodOptions.parse(task.method, task.options)
+        config = SufficientConfig(
+            task.units, _estimate(chosen), chosen.tol, chosen.evaluations, prior=task.privacy is not None
+        )
+        return SufficientServer(config, progress=progress)
+
+    def unit(self, task: Task, own: UnitData) -> UnitState:
+        return SufficientUnit(own.unit.name, given_part(task, own).model, own.y, own.u, task.privacy)
+
+    def pooled(self, task: Task, own: Mapping[str, UnitData], seen: bool) -> None:
+        return None
+
+    def learned(self, task: Task, state: SufficientServer) -> Learned:
+        assert state.shared is not None
+        assert state.found is not None
+        return judged(task, state.shared, state.found)
+
+    def part(self, task: Task, own: UnitData, state: SufficientUnit) -> UnitPart:
+        part = given_part(task, own)
+        caveats = message_caveats(own.unit, own.y, part.model, task.privacy is not None)
+        if state.release is not None:
+            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
+            part = replace(part, rows_digest=own.digest)
+        return replace(part, caveats=caveats)
+
+    def charges(self, task: Task, model: LocalModel, rows: int) -> list[Cost]:
+        assert task.privacy is not None
+        return [message_cost(task.privacy, rows, model.states)]
+
+    def charge(self, task: Task, model: LocalModel, rows: int, message: Message) -> Charge:
+        (cost,) = self.charges(task, model, rows)
+        return Charge(cost, f"sufficient message of {rows} rows")
+
+    def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
+        privacy, unit = task.privacy, message.unit
+        assert privacy is not None
+        if not isinstance(message, Sufficient) or not isinstance(release, PrivateRelease):
+            raise PrivacyError(
+                f"unit {unit!r}: {task.label} is private, and {type(message).__name__} was not made private; nothing "
+                "was released"
+            )
+        needed = needed_noise(privacy, release, rows, message.observation.shape[1])
+        good = (privacy.clip is None or privacy.clip == release.clip) and release.found_clip == (privacy.clip is None)
+        if not good or not release.sigma >= needed * (1 - 1e-9):
+            raise PrivacyError(
+                f"unit {unit!r}: {type(message).__name__} has noise of {release.sigma:.6g}, {task.label} needs "
+                f"{needed:.6g}; nothing was released"
+            )
+
+    def privacy_report(
+        self, task: Task, spending: Spending, server: SufficientServer, units: Mapping[str, SufficientUnit]
+    ) -> PrivacyReport:
+        releases = {name: state.release for name, state in units.items() if state.release is not None}
+        return sufficient_report(spending, releases)
+
+
+def sufficient_report(spending: Spending, releases: Mapping[str, PrivateRelease]) -> PrivacyReport:
+    """What the units' messages have cost, and what they were made with."""
+    privacy = spending.privacy
+    units = {
+        name: replace(spending.spent(name), clip=made.clip, sigma=made.sigma, clipped=made.clipped)
+        for name, made in releases.items()
+    }
+    cost = privacy.model_cost
+    models = f"local models are counted with epsilon {cost[0]:g} and delta {cost[1]:g}, as declared"
+    return PrivacyReport(
+        epsilon=max(unit.epsilon for unit in units.values()),
+        delta=privacy.delta,
+        window=privacy.window,
+        accounting="rigorous",
+        mechanism=MECHANISM if privacy.models == "excluded" else f"{MECHANISM}; {models}",
+        source=str(privacy.source),
+        durable=privacy.ledger is not None,
+        units=MappingProxyType(units),
+        excluded=(*((MODELS_EXCLUDED,) if privacy.models == "excluded" else ()), *UNPROTECTED),
+    )
+
+
+def _estimate(chosen: LikelihoodOptions) -> Estimate:
+    return cast(Estimate, chosen.estimate)
+
+
+def judged(task: Task, shared: SharedRecord, found: Estimated) -> Learned:
+    """What the server knows of a maximum-likelihood estimate besides its numbers."""
+    chosen = LikelihoodOptions.parse(task.method, task.options)
+    couplings, caveats = coupled(
+        shared, found, _estimate(chosen), labels_of(task), chosen.uncertainty, private=task.privacy is not None
+    )
+    if found.at_bound:
+        text = (
+            "the estimate rests on the stability bound: the data ask for a system that is not stable. Answers are not "
+            "to be trusted; check the local models, or look for a drift or an integrator that is missing in them"
+        )
+        caveats += (Caveat("stability-bound", "", text),)
+    return Learned(found.A, found.B, found.Q, shared.states, status_of(found, chosen), couplings, caveats)
+
+
+def labels_of(task: Task) -> Labels:
+    """Names of the units' inputs."""
+    return {name: task.input_names(name) for name in task.units}
+
+
+def coupled(
+    shared: SharedRecord,
+    found: Estimated,
+    estimate: Estimate,
+    labels: Labels,
+    wanted: bool | None,
+    *,
+    near: float = NEARLY,
+    private: bool = False,
+    form: str = "partitioned",
+    spread: Uncertainty | None = None,
+) -> tuple[Couplings, tuple[Caveat, ...]]:
+    """Doubts and uncertainty of an estimate, and what to say of them.
+
+    Parameters
+    ----------
+    labels : names of the units' inputs.
+    wanted : whether to compute standard errors; None: where that takes seconds.
+    near : standard errors that the estimate may still be away from its maximum and have intervals.
+    private : whether the weak prior was leant on.
+    spread : of the free form, which computes its own.
+    """
+    doubts = diagnose(shared, estimate, labels)
+    assert found.parameters is not None
+    wanted = affordable(shared, found.parameters) if wanted is None else wanted
+    good = found.converged or found.decrement <= near**2
+    if form == "partitioned" and wanted and good:
+        spread = uncertainty(shared, found, weak_prior(shared, estimate) if private else None)
+    spread = spread.with_doubts(doubts) if spread is not None and good else None
+    faint = faint_couplings(shared, found) if private and wanted else ()
+    caveats = (*(doubt.caveat for doubt in doubts), *(each.caveat for each in faint))
+    return Couplings(found, shared, spread, doubts, form=form), caveats
+
+
+def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool) -> tuple[Caveat, ...]:
+    """What a reader should know of the message that a unit has sent; nothing of it tells of a measurement."""
+    out: list[Caveat] = []
+    used, whole = rows_and_channels(y)
+    dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
+    if dropped or not whole.all():
+        lost = []
+        if dropped:
+            lost.append(f"{dropped} rows in which a channel was missing")
+        if not whole.all():
+            names = [unit.output_names[k] for k in np.flatnonzero(~whole)]
+            lost.append(f"channels missing most of the time: {', '.join(names)}")
+        out.append(Caveat("rows-left-out", unit.name, f"unit {unit.name!r}: left out were {' and '.join(lost)}"))
+    if not private and np.linalg.matrix_rank(model.C) == model.n_outputs:
+        text = (
+            f"unit {unit.name!r}: its message determines its measurements exactly, because it has no more outputs "
+            "than states; compression hides nothing here"
+        )
+        out.append(Caveat("exact-message", unit.name, text))
+    return tuple(out)
+
+
+def status_of(found: Estimated, chosen: LikelihoodOptions) -> Status:
+    """How a maximum-likelihood fit ended."""
+    length = math.sqrt(found.decrement)
+    if found.converged:
+        text = f"converged in {found.evaluations} passes; log-likelihood {found.log_likelihood:.6g}"
+    else:
+        text = (
+            f"not converged after {found.evaluations} passes: the gradient could still move the estimates by about "
+            f"{length:.1g} standard errors (asked: {chosen.tol:g}); "
+            + ("give more evaluations" if found.evaluations >= chosen.evaluations else "rounding allows no more")
+        )
+    return Status(found.converged, found.evaluations, length, text)
