@@ -9,7 +9,7 @@
     removed/              the same of those who were removed
     members.json          certificates that the server talks to
     jobs/fit-1.json       what was started here
-    sessions/  states/    journals of the jobs, and how far they are
+    sessions/  states/    stores of the jobs, and how far they are
 """
 
 from __future__ import annotations

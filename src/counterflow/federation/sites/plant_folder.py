@@ -8,8 +8,8 @@
     model.safetensors     its local model, if it has one
     policy.toml           what may leave, and who may ask; the plant's own
     budgets/              durable privacy budget
-    audit.jsonl           what has left
-    sessions/             journals of the jobs
+    site.db               what has left, and what it asks
+    sessions/             stores of the jobs
 """
 
 from __future__ import annotations

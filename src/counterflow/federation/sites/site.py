@@ -6,10 +6,9 @@
       log.safetensors           its log, one unit; log.json: when it begins
       model.safetensors         its local model, if it has one
       policy.toml               what may leave
-      audit.jsonl               what has left                  what was asked, and refused
-      sessions/<job>/           journal of each job            journal of each job
+      site.db                   what has left; what it asks    what was asked, and refused
+      sessions/<job>/           store of each job              store of each job
       fits/<job>/               its part of what was found     the server's part
-      questions/                what it asks
       terms/<unit>.json                                        who may ask about which unit's inputs
       states/<job>.json                                        how far each job is
 """
