@@ -130,7 +130,7 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
         },
         "privacy": None if job.privacy is None else {"epsilon": job.privacy.epsilon, "delta": job.privacy.delta},
         "saved": coordinator.folder / "fits" / job.id,
-        "caveats": list(part.caveats),
+        "caveats": [str(caveat) for caveat in part.caveats],
     }
 
 

@@ -1,4 +1,4 @@
-"""A job followed to its end: when a run of it is lost, it is submitted again and goes on from its sessions' journals.
+"""A job followed to its end: when a run of it is lost, it is submitted again and goes on from its sessions' stores.
 
 FLARE has no resume: a run whose plant, server or process was killed ends, vanishes, or is called RUNNING for ever. What
 counts here is the state that the coordinator's part writes, and whether the run has a process; a plant counts as there

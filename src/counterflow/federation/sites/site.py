@@ -156,7 +156,7 @@ class CoordinatorSite:
             draft.write_text(json.dumps(fields), encoding="utf-8")
             draft.replace(path)
         except OSError:
-            return  # a full disk: the journal says so, and is what counts
+            return  # a full disk: the store says so, and is what counts
 
     def state(self, job_id: str) -> dict[str, Any]:
         """How far a job is; empty if it has not begun."""
