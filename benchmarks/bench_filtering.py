@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from counterflow.filtering import kalman_filter, log_likelihood, rts_smoother, stationary_covariance  # noqa: E402
+from counterflow.filtering import kalman_filter, log_likelihood, rts_smoother  # noqa: E402
 from counterflow.recurrence import linear_recurrence  # noqa: E402
 
 T, P, D, U = 100_000, 8, 32, 4
@@ -41,7 +42,7 @@ def make(rows: int) -> dict[str, Any]:
     h = np.zeros((rows, P))
     h[1:] = linear_recurrence(A, u[:-1] @ B.T + w[1:], h[0])
     y = h @ C.T + rng.normal(size=(rows, D)) * np.sqrt(np.diag(R))
-    m0, P0 = np.zeros(P), stationary_covariance(A, Q)
+    m0, P0 = np.zeros(P), solve_discrete_lyapunov(A, Q)
     return {"y": y, "u": u, "A": A, "B": B, "C": C, "Q": Q, "R": R, "m0": m0, "P0": P0}
 
 

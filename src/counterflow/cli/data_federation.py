@@ -145,8 +145,7 @@ def read_logs_of_units(
     """The recording of logs that each unit has of its own: by time where all of them have dates, else row by row."""
     from counterflow.cli.unit_logs import has_dates, open_log, read_log
     from counterflow.data import Chosen, Rules
-    from counterflow.data.aligning import align
-    from counterflow.data.preparation import TABLE_OPTIONS
+    from counterflow.data.preparation import TABLE_OPTIONS, align
 
     table_options = {key: options[key] for key in options if key in TABLE_OPTIONS}
     tables, by_time = {}, True

@@ -1,6 +1,7 @@
-"""What a file is: its kind, separator, decimal sign and header, found from its first bytes.
+"""Table files: what a file is (kind, separator, decimal sign, header), found from its beginning, and how it is read.
 
-Nothing but the beginning of a file is read here; columns are read when they are asked for.
+Columns of texts and Parquet files are read when they are asked for; a spreadsheet is read whole. Nothing is unpacked
+without a limit.
 """
 
 from __future__ import annotations
@@ -9,26 +10,34 @@ import csv
 import gzip
 import io
 import re
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+import polars
 
 from counterflow.errors import DataError
 from counterflow.plant.units import first_repeated
 
-if TYPE_CHECKING:
-    import polars
-
 SEPARATORS = (",", ";", "\t", "|")
+LARGEST_TEXT = 16 << 30  # bytes of an unpacked gzip file
+LARGEST_BOOK = 4 << 30  # bytes of all unpacked parts of a spreadsheet
+MOST_CELLS = 1 << 27  # rows times columns of a sheet: empty cells between filled ones take memory, too
+_RATIO = 1032  # deflate packs no better
 _BEGINNING = 1 << 18  # bytes that are looked at
 _SAMPLE_LINES = 50
+_HEADER_SEARCH = 10  # lines in which a header word is looked for
 _COMMA_NUMBER = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
 _POINT_NUMBER = re.compile(r"\s*[+-]?\d*\.\d+(?:[eE][+-]?\d+)?\s*")
-_SPREADSHEETS = (".xlsx", ".xlsm")
+_CELL = re.compile(rb"""\sr\s*=\s*["']([A-Z]{1,3})(\d{1,9})["']""")  # the reference of a cell, such as r="AB12"
+_SAVE_AS_CSV = "open it in a spreadsheet program and save the sheet as CSV in UTF-8"
 _SHOWN_SEPARATOR = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 
 
@@ -51,6 +60,11 @@ class TextLayout:
     header_line: int
     skipped: int
 
+    @property
+    def first_row(self) -> int:
+        """Lines before the first row."""
+        return self.header_line + 1 + self.skipped
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -61,19 +75,16 @@ class SourceFile:
     path : Path
     names : tuple of str
         Column names without leading and trailing blanks, all different.
-    stored : tuple of str
-        The names as the file has them (Parquet), or as they are given to the reader (text).
-    layout : TextLayout or None
-        None unless it is a delimited text.
-    frame : polars.DataFrame or None
-        The contents, where the file cannot be read by column.
+    source : TextLayout or polars.LazyFrame
+        How a delimited text is laid out, or the columns of anything else.
+    kind : str
+        In words.
     """
 
     path: Path
     names: tuple[str, ...]
-    stored: tuple[str, ...]
-    layout: TextLayout | None = None
-    frame: polars.DataFrame | None = None
+    source: TextLayout | polars.LazyFrame
+    kind: str = "table in memory"
 
     @property
     def name(self) -> str:
@@ -81,40 +92,32 @@ class SourceFile:
         return self.path.name
 
     @property
-    def kind(self) -> str:
-        """In words."""
-        if self.layout is not None:
-            packed = ", gzip" if self.path.suffix.lower() == ".gz" else ""
-            decimal = ", decimal comma" if self.layout.decimal == "," else ""
-            return f"text with {_SHOWN_SEPARATOR.get(self.layout.separator, self.layout.separator)}{decimal}{packed}"
-        return "table in memory" if self.frame is not None else "Parquet"
+    def layout(self) -> TextLayout | None:
+        """Of a delimited text; None for anything else."""
+        return self.source if isinstance(self.source, TextLayout) else None
 
     def line(self, row: int) -> str:
         """Where a row stands, for messages: " (line 12)" in a text, nothing elsewhere."""
-        if self.layout is None:
-            return ""
-        return f" (line {row + self.layout.header_line + self.layout.skipped + 2})"
+        return "" if self.layout is None else f" (line {row + self.layout.first_row + 1})"
 
     def scan(self, types: Mapping[str, Any] | None = None) -> polars.LazyFrame:
         """The file as a lazy frame with clean column names; cells of a text are String unless `types` says."""
-        import polars
+        if isinstance(self.source, polars.LazyFrame):
+            return self.source
+        schema = {name: polars.String for name in self.names} | dict(types or {})
+        decimal_comma = self.source.decimal == ","
+        return self._scan_text(schema, separator=self.source.separator, decimal_comma=decimal_comma)
 
-        if self.frame is not None:
-            return self.frame.lazy()
-        if self.layout is None:
-            lazy = polars.scan_parquet(self.path, glob=False)
-            renamed = {old: new for old, new in zip(self.stored, self.names, strict=True) if old != new}
-            return lazy.rename(renamed) if renamed else lazy
-        given = types or {}
-        return polars.scan_csv(
-            self.path,
-            has_header=False,
-            skip_lines=self.layout.header_line + 1 + self.layout.skipped,
-            separator=self.layout.separator,
-            schema={name: given.get(name, polars.String) for name in self.names},
-            decimal_comma=self.layout.decimal == ",",
-            glob=False,
-        )
+    def _scan_text(self, schema: Mapping[str, Any], **options: Any) -> polars.LazyFrame:
+        assert self.layout is not None
+        skipped = self.layout.first_row
+        return polars.scan_csv(self.path, has_header=False, skip_lines=skipped, schema=schema, glob=False, **options)
+
+    def column(self, name: str, rows: int | None = None) -> polars.Series:
+        """One column as the file has it, of its first rows or of all."""
+        with self.reading():
+            lazy = self.scan().select(name)
+            return (lazy if rows is None else lazy.head(rows)).collect().to_series()
 
     def shape(self) -> tuple[int, int]:
         """Rows of the file, and how many of them have fewer cells than the header; more cells are refused.
@@ -122,23 +125,13 @@ class SourceFile:
         A reader that is asked for some columns only would pass over superfluous cells in silence, and a number with a
         decimal comma among commas would move all cells after it.
         """
-        import polars
-
         with self.reading():
             if self.layout is None:
                 return int(self.scan().select(polars.len()).collect().item()), 0
             rows = int(self.scan().select(polars.col(self.names[0])).select(polars.len()).collect().item())
             if len(self.names) == 1:
                 return rows, 0
-            lines = polars.scan_csv(
-                self.path,
-                has_header=False,
-                skip_lines=self.layout.header_line + 1 + self.layout.skipped,
-                separator="\x1f",
-                quote_char=None,
-                schema={"line": polars.String},
-                glob=False,
-            )
+            lines = self._scan_text({"line": polars.String}, separator="\x1f", quote_char=None)
             text = polars.col("line")
             cells = text.str.count_matches(self.layout.separator, literal=True) + 1
             # a line with quotes may hold separators that separate nothing
@@ -148,7 +141,10 @@ class SourceFile:
                 (plain & (cells < len(self.names))).sum().alias("short"),
             ).collect(engine="streaming")
             if found["long"].item():
-                raise DataError(self._ragged())
+                self._refuse_faulty_text()
+                raise DataError(
+                    f"{self.name} cannot be read: a row has more cells than the header: mend it, or check the separator"
+                )
             return rows, int(found["short"].item() or 0)
 
     def renamed(self, new: Mapping[str, str]) -> SourceFile:
@@ -156,39 +152,37 @@ class SourceFile:
         if not any(old in self.names for old in new):
             return self
         names = clean_names([new.get(name, name) for name in self.names], self.name)
-        frame = None if self.frame is None else self.frame.rename(dict(zip(self.names, names, strict=True)))
-        return replace(self, names=names, frame=frame)
+        columns = dict(zip(self.names, names, strict=True))
+        return replace(self, names=names, source=self.layout or self.scan().rename(columns))
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Whatever goes wrong while reading is told as one sentence about this file."""
+        """Whatever goes wrong while reading becomes one sentence about this file."""
         with blaming(self.name):
             try:
                 yield
-            except Exception as error:
-                if self.layout is not None and "more fields" in str(error):
-                    raise DataError(self._ragged()) from error
+            except (polars.exceptions.PolarsError, polars.exceptions.PanicException, OSError) as error:
+                if self.layout is not None:
+                    self._refuse_faulty_text(error)
                 raise
 
-    def _ragged(self) -> str:
-        """Which line has more cells than the header; only asked once it is known that there is one."""
+    def _refuse_faulty_text(self, cause: BaseException | None = None) -> None:
+        """Read a text that a reader refused once more, plainly, and name the fault: encoding, packing or a long row."""
         assert self.layout is not None
-        with text_of(self.path) as file:
-            for row in csv.reader(file, delimiter=self.layout.separator):
+        with blaming(self.name), text_of(self.path) as file:
+            body = islice(file, self.layout.first_row, None)
+            for row in csv.reader(body, delimiter=self.layout.separator):
                 if len(row) > len(self.names):
-                    return (
+                    raise DataError(
                         f"{self.name} cannot be read: a row has {len(row)} cells, the header has {len(self.names)}; "
                         f"it begins with {self.layout.separator.join(row[:3])[:60]!r}: mend that row, or check the "
                         "separator"
-                    )
-        return f"{self.name} cannot be read: a row has more cells than the header: mend it, or check the separator"
+                    ) from cause
 
 
 @contextmanager
 def blaming(name: str) -> Iterator[None]:
     """Whatever a reader raises becomes one sentence about the file."""
-    import polars
-
     try:
         yield
     except DataError:
@@ -199,12 +193,6 @@ def blaming(name: str) -> Iterator[None]:
         raise DataError(f"{name} cannot be read: the gzip file is cut off or damaged; copy it again") from error
     except (polars.exceptions.PolarsError, OSError, ValueError, csv.Error, polars.exceptions.PanicException) as error:
         reason = " ".join(str(error).split("\n\n")[0].split())
-        if "utf-8" in reason.lower() or "utf8" in reason.lower():
-            raise DataError(f"{name} is not UTF-8: save it as UTF-8") from error
-        if "end of file" in reason and "arquet" not in reason:
-            raise DataError(
-                f"{name} cannot be read: it is cut off or damaged ({reason:.100}); copy it again"
-            ) from error
         raise DataError(f"{name} cannot be read: {reason or type(error).__name__:.200}") from error
 
 
@@ -217,18 +205,7 @@ def open_file(
     skip_after_header: int = 0,
     header_word: str | None = None,
 ) -> SourceFile:
-    """Look at a file's beginning and say how it is to be read.
-
-    Parameters
-    ----------
-    path : Path
-    separator, decimal : str, optional
-        Found if not given.
-    skip_rows, skip_after_header : int
-        Lines before, and after, the header that are no rows of the table.
-    header_word : str, optional
-        The header is the first line, after those skipped, that has a cell with this word in any case.
-    """
+    """Look at a file's beginning and say how it is to be read; the options are those of `open_table`."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     with blaming(path.name):
         if path.is_dir():
@@ -236,21 +213,20 @@ def open_file(
         if not path.is_file():
             raise DataError(f"there is no file {str(path)!r}: check the path")
         if endings and endings[-1] in (".parquet", ".pq"):
-            return _parquet(path)
-        if endings and endings[-1] in _SPREADSHEETS:
-            from counterflow.data.spreadsheet import open_spreadsheet
-
-            return open_spreadsheet(path, skip_rows, skip_after_header, header_word)
-        if not endings or (endings[-1] not in (".csv", ".txt", ".tsv", ".dat") and endings[-1] != ".gz"):
+            lazy = polars.scan_parquet(path, glob=False)
+            return source_of(path, lazy, lazy.collect_schema().names(), "Parquet")
+        if endings and endings[-1] in (".xlsx", ".xlsm"):
+            return _spreadsheet(path, skip_rows, skip_after_header, header_word)
+        if not endings or endings[-1] not in (".csv", ".txt", ".tsv", ".dat", ".gz"):
             raise DataError(f"{path.name}: a log is a .csv, .csv.gz, .tsv, .txt, .parquet or .xlsx file")
         return _text(path, separator, decimal, skip_rows, skip_after_header, header_word)
 
 
-def _parquet(path: Path) -> SourceFile:
-    import polars
-
-    stored = polars.scan_parquet(path, glob=False).collect_schema().names()
-    return SourceFile(path, clean_names(stored, path.name), tuple(stored))
+def source_of(path: Path, lazy: polars.LazyFrame, stored: Sequence[str], kind: str = "table in memory") -> SourceFile:
+    """Columns under clean names."""
+    names = clean_names(stored, path.name)
+    renamed = {old: new for old, new in zip(stored, names, strict=True) if old != new}
+    return SourceFile(path, names, lazy.rename(renamed) if renamed else lazy, kind)
 
 
 def clean_names(stored: Sequence[str], file: str) -> tuple[str, ...]:
@@ -271,13 +247,22 @@ def text_of(path: Path) -> IO[str]:
 
 def _beginning(path: Path) -> list[str]:
     """The first lines, whole."""
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    packed = path.suffix.lower() == ".gz"
+    opener: Any = gzip.open if packed else open
     with opener(path, "rb") as file:
         data: bytes = file.read(_BEGINNING)
         while data and not data.endswith(b"\n") and (more := file.readline(_BEGINNING)):  # a header may be very long
             data += more
             if len(data) > 64 * _BEGINNING:
                 raise DataError(f"{path.name} cannot be read: its first line has more than {len(data)} bytes")
+        if packed and path.stat().st_size * _RATIO > LARGEST_TEXT:
+            size = len(data)
+            while more := file.read(1 << 20):
+                size += len(more)
+                if size > LARGEST_TEXT:
+                    raise DataError(
+                        f"{path.name} unpacks to more than {LARGEST_TEXT} bytes: divide it into several files"
+                    )
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{path.name} is not UTF-8 but UTF-16: save it as UTF-8")
     if not data.strip():
@@ -298,14 +283,8 @@ def _cells(lines: Sequence[str], separator: str) -> list[list[str]]:
 def _text(
     path: Path, separator: str | None, decimal: str | None, skip_rows: int, skipped: int, header_word: str | None
 ) -> SourceFile:
-    import polars
-
     lines = _beginning(path)
-    header_line = skip_rows
-    if header_word is not None:
-        word = header_word.casefold()
-        near = (k for k, line in enumerate(lines[: skip_rows + 10]) if k >= skip_rows and word in line.casefold())
-        header_line = next(near, skip_rows)
+    header_line = _header_line(lines, skip_rows, header_word)
     if header_line >= len(lines):
         raise DataError(f"{path.name} cannot be read: it has no header after {header_line} skipped lines")
     sample = [line for line in lines[header_line : header_line + _SAMPLE_LINES + 1] if line.strip()]
@@ -324,8 +303,17 @@ def _text(
     if decimal == separator:
         raise DataError("decimal and separator are both ',': give another separator, or decimal '.'")
     if not any(line.strip() for line in lines[header_line + 1 + skipped :]):  # readers disagree about what this is
-        return SourceFile(path, names, names, None, polars.DataFrame(schema=dict.fromkeys(names, polars.String)))
-    return SourceFile(path, names, names, TextLayout(separator, decimal, header_line, skipped))
+        return SourceFile(path, names, polars.LazyFrame(schema=dict.fromkeys(names, polars.String)))
+    packed = ", gzip" if path.suffix.lower() == ".gz" else ""
+    comma = ", decimal comma" if decimal == "," else ""
+    kind = f"text with {_SHOWN_SEPARATOR.get(separator, separator)}{comma}{packed}"
+    return SourceFile(path, names, TextLayout(separator, decimal, header_line, skipped), kind)
+
+
+def _header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
+    """The first line, after those skipped, that has the word in any case; without one, the line after those skipped."""
+    near = range(skip_rows, min(skip_rows + _HEADER_SEARCH, len(lines))) if word is not None else ()
+    return next((k for k in near if str(word).casefold() in lines[k].casefold()), skip_rows)
 
 
 def _separator(sample: Sequence[str]) -> str:
@@ -348,3 +336,80 @@ def _decimal(rows: Sequence[Sequence[str]]) -> str:
     commas = sum(bool(_COMMA_NUMBER.fullmatch(cell)) for row in rows for cell in row)
     points = sum(bool(_POINT_NUMBER.fullmatch(cell)) for row in rows for cell in row)
     return "," if commas > points else "."
+
+
+# ---- spreadsheets
+
+
+def _spreadsheet(path: Path, skip_rows: int, skipped: int, header_word: str | None) -> SourceFile:
+    """The first sheet of a workbook, by its own order of sheets; the header is found as in a text."""
+    if find_spec("fastexcel") is None:
+        raise DataError(
+            f"{path.name}: spreadsheets are read with fastexcel: pip install 'counterflow[excel]', or {_SAVE_AS_CSV}",
+            code="missing-extra",
+        )
+    _check_archive(path)
+    top = _sheet(path, dtypes="string", skip_rows=0, n_rows=skip_rows + _HEADER_SEARCH)
+    lines = [" ".join(cell for cell in row if cell is not None) for row in top.rows()]
+    header_line = _header_line(lines, skip_rows, header_word)
+    if header_line >= len(lines):
+        raise DataError(f"{path.name} has {len(lines)} rows: there is no header after {header_line} skipped ones")
+    cells = [cell or "" for cell in top.row(header_line)]
+    while cells and not cells[-1]:  # beside the table something else stands, or nothing
+        cells.pop()
+    names = clean_names(cells, path.name)
+    start = header_line + 1 + skipped
+    frame = _sheet(path, skip_rows=start)
+    if len(frame) and polars.String in frame.dtypes:  # a column with text has its numbers rounded: take them as numbers
+        exact = _sheet(path, dtypes="float", skip_rows=start)
+        frame = frame.with_columns(
+            polars.when(column.cast(polars.Float64, strict=False).is_not_null())
+            .then(exact.get_column(column.name).cast(polars.String))
+            .otherwise(column)
+            .alias(column.name)
+            for column in frame.iter_columns()
+            if column.dtype == polars.String
+        )
+    frame = frame.with_columns(polars.selectors.temporal().cast(polars.String))
+    columns = {name: frame.to_series(k) for k, name in enumerate(names)} if len(frame) else {}
+    schema = None if columns else dict.fromkeys(names, polars.String)
+    return SourceFile(path, names, polars.LazyFrame(columns, schema))
+
+
+def _sheet(path: Path, **options: Any) -> polars.DataFrame:
+    try:
+        return polars.read_excel(
+            path, sheet_id=1, engine="calamine", has_header=False, infer_schema_length=None, raise_if_empty=False,
+            drop_empty_rows=False, drop_empty_cols=False, read_options=options,
+        )  # fmt: skip
+    except Exception as error:  # of the reader's own family
+        raise DataError(f"{path.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse a workbook that would not fit into memory: by what its parts unpack to, not by what they say they do."""
+    left, rows, columns = LARGEST_BOOK, 1, b"A"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                member.file_size = 1 << 62  # so that reading goes on to the real end
+                before = b""
+                with archive.open(member) as part:
+                    while chunk := part.read(1 << 20):
+                        left -= len(chunk)
+                        if left < 0:
+                            raise DataError(f"{path.name} unpacks to more than {LARGEST_BOOK} bytes: {_SAVE_AS_CSV}")
+                        found = _CELL.findall(before + chunk)
+                        rows = max(rows, *map(int, {number for _, number in found}), 1)
+                        columns = max({columns, *(letters for letters, _ in found)}, key=lambda text: (len(text), text))
+                        before = chunk[-32:]
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"{path.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error
+    width = 0
+    for letter in columns:
+        width = 26 * width + letter - ord("A") + 1
+    if rows * width > MOST_CELLS:
+        raise DataError(
+            f"{path.name} reaches to row {rows} and column {columns.decode()}, which are more than {MOST_CELLS} cells: "
+            f"{_SAVE_AS_CSV}"
+        )

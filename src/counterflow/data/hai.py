@@ -9,7 +9,6 @@ length of the truncation is not given.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,32 +95,26 @@ def prepare_hai(
         (label_files if is_label else opened).append(file)
     if not opened:
         raise DataError("no file with tags is among those given: give train or test files of HAI")
-    table = join(opened, TimeOptions(), optional=_LABELS)
-    table = replace(table, names=tuple(n for n in table.names if n not in _LABELS))
+    table = presets.join_files(opened, _LABELS)
     attacked, how = _attacked(table, label_files)
-    keep = ~attacked if normal_only and attacked.any() else None
-    work, preparation = presets.read_all(table, FAMILIES, keep)
-    work.steps.append(
-        Step("i", f"(i) {int(attacked.sum())} rows are labelled as attacks ({how}); "
-             f"{'cut out' if normal_only else 'kept'}.", {"attacks": int(attacked.sum())})
-    )  # fmt: skip
-    presets.drop_constant(work, "ii", "over the full run")
-    presets.truncate(work, rows, "ii")
-    presets.drop_constant(work, "ii", "after truncation")
-    presets.drop_discrete(work, "iii", list(work.columns), "")
-    presets.split(work, FAMILIES, "iv")
-    return presets.finish(work, preparation, dt=preparation.dt, standardise=standardise, number="v")
+    done = "cut out" if normal_only else "kept"
+    work, preparation = presets.read_columns(
+        table,
+        FAMILIES,
+        attacked,
+        normal_only=normal_only,
+        rows=rows,
+        labelled=lambda n: Step("i", f"(i) {n} rows are labelled as attacks ({how}); {done}.", {"attacks": n}),
+    )
+    presets.drop_discrete(work, list(work.columns))
+    presets.split(work, FAMILIES)
+    return presets.finish(work, preparation, standardise=standardise, number="v")
 
 
 def _canonical(file: SourceFile) -> SourceFile:
     """One spelling of the columns that versions and files spell differently."""
-    new = {}
-    for name in file.names:
-        lower = name.casefold()
-        if lower in ("timestamp", "datetime"):
-            new[name] = "time"
-        elif lower in _LABELS and name != lower:
-            new[name] = lower
+    new = {name: name.casefold() for name in file.names if name.casefold() in _LABELS}
+    new |= dict.fromkeys((name for name in file.names if name.casefold() in ("timestamp", "datetime")), "time")
     return file.renamed(new)
 
 
@@ -132,8 +125,7 @@ def _attacked(table: Table, labels: Sequence[SourceFile]) -> tuple[NDArray[np.bo
         here = [name for name in _LABELS if name in file.names]
         hit = np.zeros(count, np.bool_)
         if here:
-            columns = Table((file,), file.names, None, TimeOptions()).numbers(here)
-            for numbers in columns.values():
+            for numbers in Table((file,), file.names, None, TimeOptions()).numbers(here).values():
                 hit |= np.nan_to_num(numbers.values) != 0
             found.add(f"columns {', '.join(here)}")
         parts.append(hit)

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.clock import TimeFacts, time_facts
+from counterflow.data.grid import FEW_LEVELS, TimeFacts, time_facts
 from counterflow.data.table import Numbers, Table, open_table
-from counterflow.data.times import NONE, SECOND, Times
+from counterflow.data.times import NONE, SECOND, Times, runs
 
-FEW_LEVELS = 10  # a channel with no more different values is discrete
 _SPIKE = 6.0  # spreads outside both neighbours
 _LONG_HOLD = 0.5  # share of rows that repeat the one before, from which a channel is called held
 _SHOWN_GAPS = 100
@@ -75,21 +74,6 @@ class ChannelFacts:
         return self.levels == 0
 
     @property
-    def is_constant(self) -> bool:
-        """Whether it holds a single value."""
-        return self.levels == 1
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether it holds two values."""
-        return self.levels == 2
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether it holds few values for its length."""
-        return 2 <= self.levels <= FEW_LEVELS and self.rows - self.missing - self.infinite >= 5 * self.levels
-
-    @property
     def transitions(self) -> int:
         """How often the value changes from a row to the next."""
         known = self.rows - self.missing - self.infinite
@@ -102,11 +86,11 @@ class ChannelFacts:
             return "text" if self.odd_count else "empty"
         if self.odd_count:
             return "mixed"
-        if self.is_constant:
+        if self.levels == 1:
             return "constant"
-        if self.is_binary and self.is_discrete:
-            return "on/off"
-        return "discrete" if self.is_discrete else "continuous"
+        if self.levels > FEW_LEVELS or self.rows - self.missing - self.infinite < 5 * self.levels:
+            return "continuous"
+        return "on/off" if self.levels == 2 else "discrete"
 
     @property
     def verdict(self) -> str:
@@ -289,13 +273,6 @@ def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None =
     infinite = int(np.isinf(values).sum())
     known = values if finite.all() else values[finite]
     rows = len(values)
-    nothing = float("nan")
-    if len(known) == 0:
-        return ChannelFacts(
-            name, guess_unit(name), rows, rows - infinite, nothing, nothing, nothing, nothing, 0, nothing, 0.0, 0,
-            infinite, 0, numbers.words, numbers.odd, numbers.odd_count,
-        )  # fmt: skip
-    low, high = float(known.min()), float(known.max())
     same = known[1:] == known[:-1]
     repeats = np.diff(np.sort(known)) == 0  # of equal values in a row, the longest run is the commonest value
     levels = len(known) - int(repeats.sum())
@@ -304,14 +281,14 @@ def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None =
         group=guess_unit(name),
         rows=rows,
         missing=rows - len(known) - infinite,
-        low=low,
-        high=high,
-        mean=float(known.mean()),
-        spread=float(known.std()),
+        low=float(known.min()) if len(known) else np.nan,
+        high=float(known.max()) if len(known) else np.nan,
+        mean=float(known.mean()) if len(known) else np.nan,
+        spread=float(known.std()) if len(known) else np.nan,
         levels=levels,
-        commonest=longest_run(repeats) / len(known),
+        commonest=longest_run(repeats) / len(known) if len(known) else np.nan,
         held=float(same.mean()) if len(same) else 0.0,
-        longest_hold=longest_run(same),
+        longest_hold=longest_run(same) if len(known) else 0,
         infinite=infinite,
         spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
         words=numbers.words,
@@ -330,8 +307,8 @@ def longest_run(same: NDArray[np.bool_]) -> int:
     """
     if len(same) == 0 or not same.any():
         return 1
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
-    return int((edges[1::2] - edges[::2]).max()) + 1
+    starts, stops = runs(same)
+    return int((stops - starts).max()) + 1
 
 
 def count_spikes(values: FloatArray) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -12,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.clock import Grid, make_grid, row_grid, time_facts
-from counterflow.data.gridding import fill, on_grid
-from counterflow.data.report import Preparation, Step, Work, describe_rows, describe_values
-from counterflow.data.selection import Chosen, as_unit, choose
+from counterflow.data.grid import Grid, fill, make_grid, on_grid, row_grid, time_facts
+from counterflow.data.report import Counts, Preparation, Step, describe_rows, describe_values
+from counterflow.data.selection import Chosen, choose, suggestion
 from counterflow.data.table import Numbers, Table, open_table, refuse_text
 from counterflow.data.times import SECOND, moment
 from counterflow.errors import DataError, OptionError
-from counterflow.plant import Channel, Recording
+from counterflow.plant import Recording, Unit
 from counterflow.plant.recording import UnitRecording
 
 _RESAMPLE = ("auto", "mean", "last")
@@ -126,9 +124,7 @@ def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple
     known = (*TABLE_OPTIONS, *Rules.__dataclass_fields__)
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-            raise OptionError(f"option {name!r} is not known: {hint}")
+            raise OptionError(f"option {name!r} is not known: {suggestion(name, known)}")
     rules = Rules(**{name: value for name, value in options.items() if name not in TABLE_OPTIONS})
     table = open_table(source, **{name: value for name, value in options.items() if name in TABLE_OPTIONS})
     return prepare(table, choose(units, table.channels), rules)
@@ -166,7 +162,6 @@ def prepare(
     rules = rules or Rules()
     times = table.times
     facts = time_facts(times) if times is not None else None
-    steps: list[Step] = []
     if times is not None and facts is not None:
         grid = make_grid(
             times,
@@ -181,9 +176,7 @@ def prepare(
     else:
         if rules.start is not None or rules.stop is not None:
             raise OptionError("start and stop need a time column: name it with 'time'.")
-        grid = row_grid(table.rows if keep is None else int(keep.sum()), rules.dt or 1.0)
-        if keep is not None:
-            grid = Grid(np.flatnonzero(keep), grid.bins, grid.replaced, 0, grid.dt, grid.rows, (), False)
+        grid = row_grid(table.rows, rules.dt or 1.0, keep)
     hold = _HELD_ROWS if rules.longest_hold is None else int(rules.longest_hold * SECOND / grid.dt)
     stretches = grid.stretches(hold)
     if grid.rows < 2:
@@ -191,15 +184,15 @@ def prepare(
             f"{table.title}: {grid.rows} row is left with dt {grid.dt / SECOND:g} s: at least 2 are needed; choose a "
             "smaller dt, or give a longer table"
         )
-    describe_rows(steps, table, times, facts, grid, keep, stretches, hold)
-    work = Work(np.zeros(len(grid.replaced), np.bool_))
+    steps = list(describe_rows(table, times, facts, grid, keep, stretches, hold))
+    counts = Counts(np.zeros(len(grid.replaced), np.bool_))
     parts: dict[str, UnitRecording] = {}
     dropped: dict[str, dict[str, str]] = {}
     # the columns of all units in one go: each batch of a text is a pass over the file
     columns = table.batches([column for chosen in units for column in chosen.columns])
     for chosen in units:
-        parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, work)
-    describe_values(steps, grid, work, dropped, rules.fill, hold)
+        parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, counts)
+    steps += describe_values(grid, counts, dropped, rules.fill, hold)
     recording = Recording(parts, grid.dt / SECOND)
     first, last = 0, grid.rows
     if rules.long_gaps == "longest" and len(stretches) > 1:
@@ -207,14 +200,12 @@ def prepare(
         if last - first < 2:
             raise DataError("no stretch without a long gap has 2 rows: raise longest_hold, or choose a larger dt")
         recording = recording.slice(first, last)
-        steps.append(
-            Step("longest", f"The longest stretch was kept: rows {first} to {last - 1}.", {"from": first, "to": last})
-        )
+        text = f"The longest stretch was kept: rows {first} to {last - 1}."
+        steps.append(Step("longest", text, {"from": first, "to": last}))
         stretches = [(0, last - first)]
 
     def shown(row: int) -> str:
-        moment_of = grid.time_of(row)
-        return times.shown(moment_of) if times is not None else f"row {row}"
+        return times.shown(grid.time_of(row)) if times is not None else f"row {row}"
 
     return recording, Preparation(
         files=tuple(file.name for file in table.files),
@@ -229,6 +220,72 @@ def prepare(
     )
 
 
+def align(
+    tables: Mapping[str, Table], units: Mapping[str, Chosen], rules: Rules | None = None
+) -> tuple[Recording, dict[str, Preparation]]:
+    """A recording of the period that all tables share.
+
+    Parameters
+    ----------
+    tables, units : mapping of unit name
+        Each unit's own table, and what it takes of it. Every table has a time column.
+    rules : Rules, optional
+        As for one table. Without dt, the longest of the tables' usual steps.
+
+    Examples
+    --------
+    >>> import polars
+    >>> from counterflow.data import choose, open_table
+    >>> dates = [f"2024-05-01 06:0{k}:00" for k in range(6)]
+    >>> logs = {
+    ...     "boiler": polars.DataFrame({"time": dates[:5], "p": [1.0, 2, 3, 4, 5]}),
+    ...     "turbine": polars.DataFrame({"time": dates[2:], "n": [30.0, 40, 50, 60]}),
+    ... }
+    >>> tables = {name: open_table(log) for name, log in logs.items()}
+    >>> units = {name: choose({name: "?"}, table.channels)[0] for name, table in tables.items()}
+    >>> recording, _ = align(tables, units)
+    >>> recording["boiler"].y.ravel().tolist(), recording["turbine"].y.ravel().tolist()
+    ([3.0, 4.0, 5.0], [30.0, 40.0, 50.0])
+    """
+    rules = rules or Rules()
+    if rules.longest_gap is not None or rules.long_gaps == "longest":
+        raise OptionError(
+            "longest_gap and long_gaps = 'longest' need one table of all units: they would cut each its way."
+        )
+    times = {name: table.times for name, table in tables.items() if table.times is not None}
+    for name in tables:
+        if name not in times:
+            raise DataError(f"the log of unit {name!r} has no time column: name it with 'time'")
+    facts = {name: time_facts(column) for name, column in times.items()}
+    kinds = {(column.dated, column.zoned) for column in times.values()}
+    if len(kinds) > 1:
+        raise DataError("some logs tell a time zone or date and others do not: write all times in one way")
+    dated = kinds.pop()[0]
+    first = max(facts, key=lambda name: facts[name].start)
+    last = min(facts, key=lambda name: facts[name].stop)
+    start, stop = facts[first].start, facts[last].stop
+    if rules.start is not None:
+        start = max(start, moment(rules.start, dated, "start"))
+    if rules.stop is not None:
+        stop = min(stop, moment(rules.stop, dated, "stop") - 1)
+    width = round(rules.dt * SECOND) if rules.dt is not None else max(found.step for found in facts.values())
+    if dated and 86_400 * SECOND % width == 0 and any(width >= 1.5 * found.step for found in facts.values()):
+        start += -start % width  # on the full minute, hour, ...
+    rows = (stop - start) // width + 1
+    if rows < 2:
+        raise DataError(
+            f"the logs share no period of 2 rows: that of unit {first!r} begins at "
+            f"{times[first].shown(facts[first].start)}, that of unit {last!r} ends at "
+            f"{times[last].shown(facts[last].stop)}"
+        )
+    own = replace(rules, dt=width / SECOND, start=None, stop=None)
+    parts, reports = {}, {}
+    for name, table in tables.items():
+        recording, reports[name] = prepare(table, [units[name]], own, span=(start, rows))
+        parts[name] = recording[name]
+    return Recording(parts, width / SECOND), reports
+
+
 # ---- one column, one unit
 
 
@@ -239,17 +296,17 @@ def _unit(
     grid: Grid,
     rules: Rules,
     hold: int,
-    work: Work,
+    counts: Counts,
 ) -> tuple[UnitRecording, dict[str, str]]:
     """The next columns, which are this unit's."""
     inputs = {column for column, _ in chosen.inputs}
     found: dict[str, FloatArray] = {}
     dropped: dict[str, str] = {}
     for column, numbers in islice(columns, len(chosen.columns)):
-        values = _cleaned(table, column, numbers, rules, work)
+        values = _cleaned(table, column, numbers, rules, counts)
         if len(grid.replaced):
             old, new = values[grid.replaced[:, 0]], values[grid.replaced[:, 1]]
-            work.conflicts |= (old != new) & ~(np.isnan(old) & np.isnan(new))
+            counts.conflicts |= (old != new) & ~(np.isnan(old) & np.isnan(new))
         is_input = column in inputs
         row = on_grid(values, grid, "last" if is_input and rules.resample == "auto" else rules.resample)
         known = row[np.isfinite(row)]
@@ -260,7 +317,7 @@ def _unit(
         elif len(known) and rules.drop_constant and known.min() == known.max():
             dropped[column] = f"always {known[0]:g}"
         else:
-            found[column] = _filled(row, chosen.name, column, rules, hold, work) if is_input else row
+            found[column] = _filled(row, chosen.name, column, rules, hold, counts) if is_input else row
     left = {side: [pair for pair in getattr(chosen, side) if pair[0] not in dropped] for side in ("inputs", "outputs")}
     if not left["outputs"]:
         column, reason = next(iter(dropped.items()))
@@ -270,8 +327,8 @@ def _unit(
             + "; name other outputs, or leave the unit out"
         )
     u, y = (_side_by_side([found[column] for column, _ in left[side]], grid.rows) for side in ("inputs", "outputs"))
-    channels: dict[str, list[Channel]] = {side: [channel for _, channel in pairs] for side, pairs in left.items()}
-    return UnitRecording(y, u, as_unit(chosen, channels["inputs"], channels["outputs"])), dropped
+    channels = {side: [channel for _, channel in pairs] for side, pairs in left.items()}
+    return UnitRecording(y, u, Unit(chosen.name, chosen.states, **channels)), dropped
 
 
 def _side_by_side(columns: Sequence[FloatArray], rows: int) -> FloatArray:
@@ -284,32 +341,26 @@ def _side_by_side(columns: Sequence[FloatArray], rows: int) -> FloatArray:
     return out
 
 
-def _cleaned(
-    table: Table,
-    column: str,
-    numbers: Numbers,
-    rules: Rules,
-    work: Work,
-) -> FloatArray:
+def _cleaned(table: Table, column: str, numbers: Numbers, rules: Rules, counts: Counts) -> FloatArray:
     if numbers.odd_count:
         if rules.text == "refuse":
             refuse_text(table, column, numbers)
-        work.odd[column] = numbers.odd_count
+        counts.odd[column] = numbers.odd_count
     if numbers.words:
-        work.words[column] = numbers.words
+        counts.words[column] = numbers.words
     values = numbers.values
     infinite = np.isinf(values)
     if infinite.any():
-        work.infinite += int(infinite.sum())
+        counts.infinite += int(infinite.sum())
         values = np.where(infinite, np.nan, values)
     return values
 
 
-def _filled(row: FloatArray, unit: str, column: str, rules: Rules, hold: int, work: Work) -> FloatArray:
+def _filled(row: FloatArray, unit: str, column: str, rules: Rules, hold: int, counts: Counts) -> FloatArray:
     """An input without holes, counting what was filled."""
     filled, lengths, led = fill(row, rules.fill)
     if led:
-        work.led[column] = led
+        counts.led[column] = led
     if len(lengths):
         long = int(lengths[lengths > hold].sum())
         if long and rules.long_gaps == "refuse":
@@ -317,5 +368,5 @@ def _filled(row: FloatArray, unit: str, column: str, rules: Rules, hold: int, wo
                 f"unit {unit!r}: input {column!r} is missing for {int(lengths.max())} rows in a row, more than "
                 f"longest_hold allows ({hold}): raise it, leave the input out, or cut the table with start and stop"
             )
-        work.filled[column] = (int(lengths.sum()), long)
+        counts.filled[column] = (int(lengths.sum()), long)
     return filled

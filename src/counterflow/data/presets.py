@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.clock import time_facts
-from counterflow.data.gridding import fill
+from counterflow.data.files import SourceFile
+from counterflow.data.grid import fill, time_facts
 from counterflow.data.preparation import Rules, prepare
 from counterflow.data.report import Preparation, Step
 from counterflow.data.selection import Chosen
-from counterflow.data.table import Table
+from counterflow.data.table import Table, TimeOptions, join
+from counterflow.data.times import SECOND
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.randomness import stream
@@ -56,7 +58,7 @@ class Families:
 
 
 @dataclass
-class Work:
+class Columns:
     """Columns on their way through the steps, and what became of each."""
 
     columns: dict[str, FloatArray]
@@ -73,9 +75,14 @@ class Work:
         names = f": {', '.join(reasons)}" if reasons else ""
         self.steps.append(Step(number, f"({number}) {what}: {len(reasons)} dropped{names}.", dict(reasons)))
 
-    def note(self, number: str, text: str, **numbers: Any) -> None:
+    def stacked(self, tags: Sequence[str]) -> FloatArray:
+        """Some columns side by side, time first."""
+        rows = len(next(iter(self.columns.values())))
+        return np.array([self.columns[tag] for tag in tags]).reshape(len(tags), rows).T
+
+    def note(self, number: str, text: str, *, doubt: bool = False, **numbers: Any) -> None:
         """A step that drops nothing."""
-        self.steps.append(Step(number, f"({number}) {text}", numbers))
+        self.steps.append(Step(number, f"({number}) {text}", numbers, doubt))
 
 
 @dataclass(frozen=True)
@@ -101,42 +108,59 @@ class Prepared:
         }
 
 
-def read_all(table: Table, families: Families, keep: NDArray[np.bool_] | None) -> tuple[Work, Preparation]:
-    """Step (i): header, time, and every tag of a unit on a regular grid; attacks cut out."""
-    owners: dict[str, str] = {}
-    strangers = []
-    for tag in table.channels:
-        unit = families.unit(tag)
-        if unit is None:
-            strangers.append(tag)
-        else:
-            owners[tag] = unit
+def join_files(opened: Sequence[SourceFile], labels: Sequence[str]) -> Table:
+    """Files of a data set as one table, without the columns that label attacks, which some files may lack."""
+    table = join(opened, TimeOptions(), optional=labels)
+    return replace(table, names=tuple(name for name in table.names if name not in labels))
+
+
+def read_columns(
+    table: Table,
+    families: Families,
+    attacked: NDArray[np.bool_],
+    *,
+    normal_only: bool,
+    rows: int | None,
+    labelled: Callable[[int], Step],
+) -> tuple[Columns, Preparation]:
+    """Steps (i) and (ii): every tag of a unit on a regular grid, attacks cut out; constant channels dropped.
+
+    Parameters
+    ----------
+    attacked : (rows of the table,) array of bool
+    rows : int or None
+        Keep the first so many.
+    labelled : callable
+        The step that says how many rows are labelled as attacks.
+    """
+    owners = {tag: unit for tag in table.channels if (unit := families.unit(tag)) is not None}
     if not owners:
         there = ", ".join(table.channels[:8])
         raise DataError(f"{table.title} has no tag of this data set; its columns are {there}: is it the right file?")
     if table.time_name is None or table.times is None:
         raise DataError(f"{table.title} has no time column: is its header where it belongs?")
-    names = list(dict.fromkeys(owners.values()))
-    chosen = [
-        Chosen(unit, (), tuple((tag, Channel(tag)) for tag, owner in owners.items() if owner == unit))
-        for unit in sorted(names)
-    ]
+    keep = ~attacked if normal_only and attacked.any() else None
     if keep is not None and not keep.any():
         raise DataError(f"{table.title}: every row is labelled as an attack: give a file with normal rows")
-    step = time_facts(table.times).step
-    gap = max(GAP_SECONDS, 2 * step / 1e9)
+    chosen = [
+        Chosen(unit, (), tuple((tag, Channel(tag)) for tag, owner in owners.items() if owner == unit))
+        for unit in sorted(set(owners.values()))
+    ]
+    gap = max(GAP_SECONDS, 2 * time_facts(table.times).step / SECOND)
     rules = Rules(drop_constant=False, longest_gap=gap, text="missing")
     recording, preparation = prepare(table, chosen, rules, keep=keep)
     columns = {channel.name: part.y[:, k] for part in recording.values() for k, channel in enumerate(part.unit.outputs)}
-    work = Work(columns, owners)
-    work.steps = [Step(s.name, f"(i) {s.text}", s.numbers, s.doubt) for s in preparation.steps]
-    for tag in strangers:
-        work.fate[tag] = "left out in step i: it belongs to no unit"
+    work = Columns(columns, owners)
+    work.steps = [replace(step, text=f"(i) {step.text}") for step in preparation.steps]
+    work.fate = {tag: "left out in step i: it belongs to no unit" for tag in table.channels if tag not in owners}
+    work.steps.append(labelled(int(attacked.sum())))
+    _drop_constant(work, "over the full run")
+    _truncate(work, rows)
+    _drop_constant(work, "after truncation")
     return work, preparation
 
 
-def drop_constant(work: Work, number: str, when: str) -> None:
-    """Step (ii)."""
+def _drop_constant(work: Columns, when: str) -> None:
     reasons = {}
     for tag, values in work.columns.items():
         known = values[~np.isnan(values)]
@@ -144,22 +168,21 @@ def drop_constant(work: Work, number: str, when: str) -> None:
             reasons[tag] = "no value"
         elif known.min() == known.max():
             reasons[tag] = f"always {known[0]:g}"
-    work.drop(reasons, number, f"constant {when}")
+    work.drop(reasons, "ii", f"constant {when}")
 
 
-def truncate(work: Work, rows: int | None, number: str) -> None:
-    """The first so many rows."""
+def _truncate(work: Columns, rows: int | None) -> None:
     there = len(next(iter(work.columns.values()))) if work.columns else 0
     if rows is None or rows >= there:
-        work.note(number, f"all {there} rows are used.", rows=there)
+        work.note("ii", f"all {there} rows are used.", rows=there)
         return
     if rows < 2:
         raise DataError(f"rows is {rows}: at least 2 are needed")
     work.columns = {tag: values[:rows] for tag, values in work.columns.items()}
-    work.note(number, f"the first {rows} of {there} rows are used.", rows=rows)
+    work.note("ii", f"the first {rows} of {there} rows are used.", rows=rows)
 
 
-def split(work: Work, families: Families, number: str) -> None:
+def split(work: Columns, families: Families) -> None:
     """Step (iv): inputs and outputs by tag family."""
     reasons, sources = {}, {}
     for tag in work.columns:
@@ -168,16 +191,14 @@ def split(work: Work, families: Families, number: str) -> None:
             reasons[tag] = "of no family of inputs or outputs"
         else:
             work.sides[tag], sources[tag] = found
-    work.drop(reasons, number, "inputs and outputs by tag family; of neither")
+    work.drop(reasons, "iv", "inputs and outputs by tag family; of neither")
     ours = [tag for tag, source in sources.items() if source != "paper"]
     if ours:
-        work.note(number, f"families that the paper does not name, by our rule: {', '.join(ours)}.", tags=ours)
+        work.note("iv", f"families that the paper does not name, by our rule: {', '.join(ours)}.", tags=ours)
 
 
 def discrete_reason(values: FloatArray) -> str | None:
     """Why a channel is boolean-like or quasi-discrete, or None."""
-    import polars
-
     known = values[~np.isnan(values)]
     counts = polars.Series(known).value_counts(sort=True)
     if len(counts) <= 2:
@@ -191,41 +212,32 @@ def discrete_reason(values: FloatArray) -> str | None:
     return None
 
 
-def drop_discrete(work: Work, number: str, tags: Sequence[str], where: str) -> None:
+def drop_discrete(work: Columns, tags: Sequence[str], where: str = "") -> None:
     """Step (iii)."""
     found = {tag: discrete_reason(work.columns[tag]) for tag in tags}
     reasons = {tag: reason for tag, reason in found.items() if reason is not None}
     rule = f"at most 2 values, one value in more than {100 * DOMINANT:g} % of the rows, or changes in fewer than "
-    work.drop(reasons, number, f"boolean-like or quasi-discrete{where} ({rule}{100 * FEW_CHANGES:g} %)")
+    work.drop(reasons, "iii", f"boolean-like or quasi-discrete{where} ({rule}{100 * FEW_CHANGES:g} %)")
 
 
 def finish(
-    work: Work,
-    preparation: Preparation,
-    *,
-    dt: float,
-    standardise: bool,
-    number: str,
-    noise: float = 0.0,
-    seed: int = 0,
+    work: Columns, preparation: Preparation, *, standardise: bool, number: str, noise: float = 0.0, seed: int = 0
 ) -> Prepared:
     """Means and scales of every column; noise on discrete inputs; and the recording."""
     units: dict[str, dict[str, list[str]]] = {}
     for tag, side in work.sides.items():
         if tag in work.columns:
             units.setdefault(work.units[tag], {"inputs": [], "outputs": []})[side].append(tag)
-    lost = {unit: sides["inputs"] for unit, sides in units.items() if not sides["outputs"]}
     gone = sorted(set(work.units.values()) - set(units))
-    for unit, tags in lost.items():
-        work.drop({tag: f"unit {unit} has no output left" for tag in tags}, number, f"unit {unit} has no output left")
-        del units[unit]
+    for unit in [unit for unit, sides in units.items() if not sides["outputs"]]:
+        reason = f"unit {unit} has no output left"
+        work.drop(dict.fromkeys(units.pop(unit)["inputs"], reason), number, reason)
     if gone:
-        work.steps.append(Step(number, f"({number}) units without a channel left: {', '.join(gone)}.", {}, doubt=True))
+        work.note(number, f"units without a channel left: {', '.join(gone)}.", doubt=True)
     if not units:
         raise DataError("no unit has an output left: give more rows, or files in which something happens")
     if len(units) < 2:
-        only = next(iter(units))
-        work.steps.append(Step(number, f"({number}) only unit {only} is left: nothing to couple.", {}, doubt=True))
+        work.note(number, f"only unit {next(iter(units))} is left: nothing to couple.", doubt=True)
     scales: dict[str, dict[str, tuple[float, float]]] = {}
     arrays: dict[str, tuple[FloatArray, FloatArray]] = {}
     filled = noisy = 0
@@ -243,38 +255,26 @@ def finish(
                 values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
             work.columns[tag] = (values - mean) / std if standardise else values
             work.fate[tag] = f"kept, {'input' if tag in sides['inputs'] else 'output'} of {unit}"
-        arrays[unit] = (_stack(work, sides["outputs"]), _stack(work, sides["inputs"]))
+        arrays[unit] = (work.stacked(sides["outputs"]), work.stacked(sides["inputs"]))
     verb = "z-scores are written" if standardise else "values stay in engineering units; --standardise writes z-scores"
     work.note("v", f"mean and standard deviation of every column are saved; {verb}.")
     if noise:
         work.note("vi", f"noise of {noise:g} standard deviations on {noisy} discrete inputs.", seed=seed, noise=noise)
     if filled:
         work.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
-    described = [Unit(name, inputs=units[name]["inputs"], outputs=units[name]["outputs"]) for name in sorted(units)]
-    recording = Recording.from_arrays({name: arrays[name] for name in sorted(units)}, dt, described)
+    described = [Unit(n, inputs=sides["inputs"], outputs=sides["outputs"]) for n, sides in sorted(units.items())]
+    recording = Recording.from_arrays(arrays, preparation.dt, described)
     rows = recording.rows
-    done = Preparation(
-        files=preparation.files,
-        rows_read=preparation.rows_read,
+    done = replace(
+        preparation,
         rows=rows,
-        dt=dt,
-        start=preparation.start,
         stop=preparation.stop if rows == preparation.rows else f"row {rows - 1}",
         steps=tuple(work.steps),
         dropped={
-            unit: {
-                tag: fate
-                for tag, fate in work.fate.items()
-                if work.units.get(tag) == unit and not fate.startswith("kept")
-            }
+            unit: {tag: work.fate[tag] for tag in work.fate if work.units.get(tag) == unit and tag not in work.columns}
             for unit in sorted(set(work.units.values()))
         },
         stretches=tuple((a, min(b, rows)) for a, b in preparation.stretches if a < rows),
     )
     order = {tag: work.fate[tag] for tag in (*work.units, *work.fate) if tag in work.fate}
     return Prepared(recording, done, order, scales, standardise)
-
-
-def _stack(work: Work, tags: Sequence[str]) -> FloatArray:
-    rows = len(next(iter(work.columns.values())))
-    return np.stack([work.columns[tag] for tag in tags], axis=1) if tags else np.empty((rows, 0))

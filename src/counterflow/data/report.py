@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.data.clock import Grid, TimeFacts
+from counterflow.data.grid import Grid, TimeFacts
 from counterflow.data.table import Table
 from counterflow.data.times import SECOND, Times
 
@@ -66,26 +66,18 @@ class Preparation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return {
-            "files": list(self.files),
-            "rows_read": self.rows_read,
-            "rows": self.rows,
-            "dt": self.dt,
-            "start": self.start,
-            "stop": self.stop,
-            "steps": [
-                {"name": s.name, "text": s.text, "numbers": dict(s.numbers), "doubt": s.doubt} for s in self.steps
-            ],
-            "dropped": {unit: dict(reasons) for unit, reasons in self.dropped.items()},
-            "stretches": [list(ends) for ends in self.stretches],
-        }
+        return (
+            asdict(self)
+            | {"files": list(self.files), "stretches": [list(ends) for ends in self.stretches]}
+            | {"steps": [asdict(step) for step in self.steps]}
+        )
 
     def __str__(self) -> str:
         return "\n".join(f"{'! ' if step.doubt else '  '}{step.text}" for step in self.steps)
 
 
 @dataclass
-class Work:
+class Counts:
     """What is counted while the columns of all units are read."""
 
     conflicts: NDArray[np.bool_]
@@ -100,7 +92,6 @@ class Work:
 
 
 def describe_rows(
-    steps: list[Step],
     table: Table,
     times: Times | None,
     facts: TimeFacts | None,
@@ -108,131 +99,81 @@ def describe_rows(
     keep: NDArray[np.bool_] | None,
     stretches: Sequence[tuple[int, int]],
     hold: int,
-) -> None:
+) -> Iterator[Step]:
+    """The steps from the rows of a table to those of the grid."""
     files = ", ".join(f"{file.name} ({file.kind})" for file in table.files)
-    steps.append(Step("read", f"{files}: {table.rows} rows, {len(table.channels)} channels.", {"rows": table.rows}))
-    if table.short_rows:
-        text = f"{table.short_rows} rows have fewer cells than the header: what they lack was read as missing."
-        steps.append(Step("short", text, {"rows": table.short_rows}, doubt=True))
+    yield Step("read", f"{files}: {table.rows} rows, {len(table.channels)} channels.", {"rows": table.rows})
+    if short := table.short_rows:
+        text = f"{short} rows have fewer cells than the header: what they lack was read as missing."
+        yield Step("short", text, {"rows": short}, doubt=True)
     if times is None or facts is None:
-        steps.append(Step("time", "There is no time column: rows were taken as they come.", {}, doubt=False))
+        yield Step("time", "There is no time column: rows were taken as they come.")
         return
-    steps.append(
-        Step(
-            "time",
-            f"Time column {table.time_name!r} ({times.kind}): {times.shown(facts.start)} to {times.shown(facts.stop)}, "
-            f"usual step {facts.step / SECOND:g} s.",
-            {"step": facts.step / SECOND},
-        )
-    )
+    period, step, dt = f"{times.shown(facts.start)} to {times.shown(facts.stop)}", facts.step / SECOND, grid.dt / SECOND
+    text = f"Time column {table.time_name!r} ({times.kind}): {period}, usual step {step:g} s."
+    yield Step("time", text, {"step": step})
     for change in facts.clock_changes:
-        steps.append(
-            Step("clock", f"The clock goes {change}: give the time zone with timezone.", {}, doubt=True)
-        )  # fmt: skip
+        yield Step("clock", f"The clock goes {change}: give the time zone with timezone.", doubt=True)
     if facts.untimed:
-        steps.append(Step("untimed", f"{facts.untimed} rows without a time were dropped.", {"rows": facts.untimed}))
-    if facts.out_of_order:
-        count = facts.out_of_order
-        steps.append(Step("sort", f"Rows were sorted: {count} came before the row above them.", {"rows": count}))
-    used = len(grid.bins) + len(grid.replaced)
+        yield Step("untimed", f"{facts.untimed} rows without a time were dropped.", {"rows": facts.untimed})
+    if count := facts.out_of_order:
+        yield Step("sort", f"Rows were sorted: {count} came before the row above them.", {"rows": count})
+    cut = 0 if keep is None else int((~keep).sum())
     if keep is not None:
-        cut = int((~keep).sum())
-        steps.append(Step("cut", f"{cut} rows were cut out.", {"rows": cut}))
-    outside = table.rows - facts.untimed - used - (0 if keep is None else int((~keep).sum()))
+        yield Step("cut", f"{cut} rows were cut out.", {"rows": cut})
+    outside = table.rows - facts.untimed - len(grid.bins) - len(grid.replaced) - cut
     if outside > 0:
-        steps.append(Step("period", f"{outside} rows outside the period were left out.", {"rows": outside}))
-    if grid.coarser:
-        text = f"Rows were gathered in steps of {grid.dt / SECOND:g} s."
-        steps.append(Step("resample", text, {"dt": grid.dt / SECOND}))
+        yield Step("period", f"{outside} rows outside the period were left out.", {"rows": outside})
     met = len(grid.bins) - len(grid.present)
-    if met and not grid.coarser:
-        text = f"{met} rows fell on a step that another row has: the later stayed."
-        steps.append(Step("jitter", text, {"rows": met}))
-    absent = grid.rows - len(grid.present)
-    if absent:
-        steps.append(
-            Step(
-                "gaps",
-                f"{absent} of {grid.rows} rows of the grid ({100 * absent / grid.rows:.2g} %) have no data: outputs "
-                "are missing there.",
-                {"rows": absent},
-            )
-        )
+    if grid.coarser:
+        yield Step("resample", f"Rows were gathered in steps of {dt:g} s.", {"dt": dt})
+    elif met:
+        yield Step("jitter", f"{met} rows fell on a step that another row has: the later stayed.", {"rows": met})
+    if absent := grid.rows - len(grid.present):
+        share = f"{absent} of {grid.rows} rows of the grid ({100 * absent / grid.rows:.2g} %)"
+        yield Step("gaps", f"{share} have no data: outputs are missing there.", {"rows": absent})
     if grid.cuts:
         hours = sum(extra for _, extra in grid.cuts) / SECOND / 3600
-        steps.append(
-            Step(
-                "shorten",
-                f"{len(grid.cuts)} long gaps were shortened by {hours:.4g} h in all: time jumps there.",
-                {"gaps": len(grid.cuts), "hours": hours},
-            )
-        )
+        text = f"{len(grid.cuts)} long gaps were shortened by {hours:.4g} h in all: time jumps there."
+        yield Step("shorten", text, {"gaps": len(grid.cuts), "hours": hours})
     if len(stretches) > 1:
         longest = max(stop - start for start, stop in stretches)
-        steps.append(
-            Step(
-                "stretches",
-                f"Gaps of more than {hold} rows leave {len(stretches)} stretches; the longest has {longest} rows.",
-                {"stretches": len(stretches), "longest": longest},
-                doubt=True,
-            )
-        )
+        text = f"Gaps of more than {hold} rows leave {len(stretches)} stretches; the longest has {longest} rows."
+        yield Step("stretches", text, {"stretches": len(stretches), "longest": longest}, doubt=True)
 
 
 def describe_values(
-    steps: list[Step],
-    grid: Grid,
-    work: Work,
-    dropped: Mapping[str, Mapping[str, str]],
-    how: str,
-    hold: int,
-) -> None:
-    if len(grid.replaced):
-        conflicts = int(work.conflicts.sum())
-        steps.append(
-            Step(
-                "duplicates",
-                f"{len(grid.replaced)} rows repeat a time: the last of each was kept"
-                + (f"; {conflicts} of them held other values." if conflicts else ", with the same values."),
-                {"rows": len(grid.replaced), "conflicts": conflicts},
-                doubt=conflicts > 0,
-            )
-        )
-    for column, words in work.words.items():
+    grid: Grid, counts: Counts, dropped: Mapping[str, Mapping[str, str]], how: str, hold: int
+) -> Iterator[Step]:
+    """The steps from the cells of a table to the values of a recording."""
+    if repeated := len(grid.replaced):
+        conflicts = int(counts.conflicts.sum())
+        found = f"; {conflicts} of them held other values." if conflicts else ", with the same values."
+        text = f"{repeated} rows repeat a time: the last of each was kept{found}"
+        yield Step("duplicates", text, {"rows": repeated, "conflicts": conflicts}, doubt=conflicts > 0)
+    for column, words in counts.words.items():
         shown = ", ".join(f"{word!r} ({count})" for word, count in list(words.items())[:6])
-        steps.append(Step("words", f"{column}: {shown} were read as 1, 0 or missing.", {"column": column, **words}))
-    for column, count in work.odd.items():
+        yield Step("words", f"{column}: {shown} were read as 1, 0 or missing.", {"column": column, **words})
+    for column, count in counts.odd.items():
         text = f"{column}: {count} cells of text were read as missing."
-        steps.append(Step("text", text, {"column": column, "cells": count}, doubt=True))
-    if work.infinite:
-        text = f"{work.infinite} infinite values were read as missing."
-        steps.append(Step("infinite", text, {"values": work.infinite}, doubt=True))
+        yield Step("text", text, {"column": column, "cells": count}, doubt=True)
+    if count := counts.infinite:
+        yield Step("infinite", f"{count} infinite values were read as missing.", {"values": count}, doubt=True)
     for unit, reasons in dropped.items():
         for column, reason in reasons.items():
-            steps.append(
-                Step("dropped", f"{unit}: {column} was dropped: {reason}.", {"unit": unit, "column": column})
-            )  # fmt: skip
-    if work.filled:
-        rows = max(count for count, _ in work.filled.values())
+            yield Step("dropped", f"{unit}: {column} was dropped: {reason}.", {"unit": unit, "column": column})
+    if counts.filled:
+        filled = {column: count for column, (count, _) in counts.filled.items()}
         verb = "held from the value before" if how == "hold" else "interpolated"
-        steps.append(
-            Step(
-                "filled",
-                f"{len(work.filled)} inputs were {verb} where they are missing, in at most {rows} rows.",
-                {column: count for column, (count, _) in work.filled.items()},
-            )
+        rows = max(filled.values())
+        text = f"{len(filled)} inputs were {verb} where they are missing, in at most {rows} rows."
+        yield Step("filled", text, filled)
+    if long := {column: count for column, (_, count) in counts.filled.items() if count}:
+        text = (
+            f"{len(long)} inputs are unknown for more than {hold} rows at a time, in at most {max(long.values())} "
+            "rows: what they did there is assumed. See stretches."
         )
-        long = {column: count for column, (_, count) in work.filled.items() if count}
-        if long:
-            steps.append(
-                Step(
-                    "unknown inputs",
-                    f"{len(long)} inputs are unknown for more than {hold} rows at a time, in at most "
-                    f"{max(long.values())} rows: what they did there is assumed. See stretches.",
-                    long,
-                    doubt=True,
-                )
-            )
-    if work.led:
-        text = f"{len(work.led)} inputs are missing at the beginning: their first value was used."
-        steps.append(Step("beginning", text, work.led, doubt=True))
+        yield Step("unknown inputs", text, long, doubt=True)
+    if counts.led:
+        text = f"{len(counts.led)} inputs are missing at the beginning: their first value was used."
+        yield Step("beginning", text, counts.led, doubt=True)

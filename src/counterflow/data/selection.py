@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from counterflow.errors import CounterflowError, DataError, OptionError
-from counterflow.plant import Channel, Unit
+from counterflow.plant import Channel
 
 _KEYS = ("tags", "inputs", "outputs", "exclude", "states")
 _WILD = re.compile(r"[*?\[]")
@@ -111,9 +111,7 @@ def selection(given: object, unit: str) -> Selection:
         )
     for key in given:
         if key not in _KEYS:
-            near = difflib.get_close_matches(str(key), _KEYS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KEYS)}."
-            raise OptionError(f"unit {unit!r}: {key!r} is not known: {hint}")
+            raise OptionError(f"unit {unit!r}: {key!r} is not known: {suggestion(str(key), _KEYS)}")
     outputs = given.get("outputs")
     states = given.get("states", 2)
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
@@ -128,6 +126,12 @@ def selection(given: object, unit: str) -> Selection:
     if not found.tags and not found.outputs:
         raise OptionError(f"unit {unit!r}: give 'tags', such as 'P1_*', or 'outputs'.")
     return found
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """The known name that may have been meant, or all of them."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
 
 
 def patterns(given: object, what: str) -> tuple[Pattern, ...]:
@@ -316,8 +320,3 @@ def channel_name(column: str, taken: Iterable[str] = ()) -> str:
     while name in known:
         name, number = f"{clean}_{number}", number + 1
     return name
-
-
-def as_unit(chosen: Chosen, inputs: Sequence[Channel], outputs: Sequence[Channel]) -> Unit:
-    """The unit with those of its channels that are left."""
-    return Unit(chosen.name, chosen.states, inputs=list(inputs), outputs=list(outputs))

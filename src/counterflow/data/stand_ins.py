@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.data import hai, swat
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, Unit
@@ -27,6 +27,7 @@ MARK = "NOT-THE-REAL-DATA-SET.txt"  # lies beside generated files
 
 HAI_VERSIONS = ("20.07", "21.03", "22.04", "23.05")
 SWAT_VERSIONS = ("normal-v0", "normal-v1", "attack-v0", "xlsx")
+_DATASETS = {"hai": ("HAI", HAI_VERSIONS, "21.03"), "swat": ("SWaT", SWAT_VERSIONS, "normal-v1")}
 NOTICE = "A stand-in: simulated numbers in the format of {name}. This is not the real data set.\n"
 
 
@@ -45,17 +46,16 @@ P3_LH P3_LIT01 P3_LL P3_PIT01 P4_HT_FD P4_HT_LD P4_HT_PO P4_HT_PS P4_LD P4_ST_FD
 P4_ST_PT01 P4_ST_TT01
 """
 )
-_HAI_22 = _words(
-    """
-P1_B2004 P1_B2016 P1_B3004 P1_B3005 P1_B4002 P1_B4005 P1_B400B P1_B4022 P1_FCV01D P1_FCV01Z P1_FCV02D P1_FCV02Z
-P1_FCV03D P1_FCV03Z P1_FT01 P1_FT01Z P1_FT02 P1_FT02Z P1_FT03 P1_FT03Z P1_LCV01D P1_LCV01Z P1_LIT01 P1_PCV01D P1_PCV01Z
-P1_PCV02D P1_PCV02Z P1_PIT01 P1_PIT01_HH P1_PIT02 P1_PP01AD P1_PP01AR P1_PP01BD P1_PP01BR P1_PP02D P1_PP02R P1_PP04
-P1_PP04SP P1_SOL01D P1_SOL03D P1_STSP P1_TIT01 P1_TIT02 P1_TIT03 P2_24Vdc P2_ATSW_Lamp P2_AutoGO P2_AutoSD P2_Emerg
-P2_MASW P2_MASW_Lamp P2_ManualGO P2_ManualSD P2_OnOff P2_RTR P2_SCO P2_SCST P2_SIT01 P2_TripEx P2_VIBTR01 P2_VIBTR02
-P2_VIBTR03 P2_VIBTR04 P2_VT01 P2_VTR01 P2_VTR02 P2_VTR03 P2_VTR04 P3_FIT01 P3_LCP01D P3_LCV01D P3_LH01 P3_LIT01 P3_LL01
-P3_PIT01 P4_HT_FD P4_HT_PO P4_HT_PS P4_LD P4_ST_FD P4_ST_GOV P4_ST_LD P4_ST_PO P4_ST_PS P4_ST_PT01 P4_ST_TT01
-"""
+_HAI_22_WITHOUT = frozenset(
+    _words("""
+P2_ASD P2_CO_rpm P2_HILout P2_MSD P2_SIT02 P2_VXT02 P2_VXT03 P2_VYT02 P2_VYT03 P3_LH P3_LL P4_HT_LD
+""")
 )
+_HAI_22_NEW = _words("""
+P1_PIT01_HH P1_PP04 P1_PP04SP P1_SOL01D P1_SOL03D P1_TIT03 P2_ATSW_Lamp P2_AutoSD P2_MASW P2_MASW_Lamp P2_ManualSD
+P2_SCO P2_SCST P2_VIBTR01 P2_VIBTR02 P2_VIBTR03 P2_VIBTR04 P3_LH01 P3_LL01
+""")
+_HAI_22 = tuple(sorted({*_HAI_21, *_HAI_22_NEW} - _HAI_22_WITHOUT))
 # reported constant in training (21.03), and what later versions have in their places
 _HAI_CONSTANT = frozenset(
     _words(
@@ -119,20 +119,14 @@ def write_stand_in(
     ['hai-train1.csv', 'hai-test1.csv', 'label-test1.csv', 'NOT-THE-REAL-DATA-SET.txt']
     """
     folder = Path(folder)
-    if dataset == "hai":
-        version = version or "21.03"
-        if version not in HAI_VERSIONS:
-            raise OptionError(f"version {version!r} of HAI is not known: there are {', '.join(HAI_VERSIONS)}.")
-        written = _write_hai(version, folder, rows, seed)
-        name = f"HAI {version}"
-    elif dataset == "swat":
-        version = version or "normal-v1"
-        if version not in SWAT_VERSIONS:
-            raise OptionError(f"version {version!r} of SWaT is not known: there are {', '.join(SWAT_VERSIONS)}.")
-        written = _write_swat(version, folder, rows, seed)
-        name = f"SWaT 2015 ({version})"
-    else:
+    if dataset not in _DATASETS:
         raise OptionError(f"dataset {dataset!r} is not known: there are hai and swat.")
+    title, versions, usual = _DATASETS[dataset]
+    version = version or usual
+    if version not in versions:
+        raise OptionError(f"version {version!r} of {title} is not known: there are {', '.join(versions)}.")
+    written = (_write_hai if dataset == "hai" else _write_swat)(version, folder, rows, seed)
+    name = f"HAI {version}" if dataset == "hai" else f"SWaT 2015 ({version})"
     notice = folder / MARK
     notice.write_text(NOTICE.format(name=name), encoding="utf-8")
     return [*written, notice]
@@ -147,32 +141,38 @@ def chain(tags: Sequence[str], unit_of: Callable[[str], str | None], moved: Call
     `moved` tells of a tag whether it is an "input", an "output", or anything else.
     """
     names = sorted({owner for tag in tags if (owner := unit_of(tag)) is not None})
-    units, count = [], 2 * len(names)
-    for name in names:
+    units, blocks_B, blocks_C = [], [], []
+    for k, name in enumerate(names):
         own = [tag for tag in tags if unit_of(tag) == name]
-        units.append(
-            Unit(
-                name,
-                2,
-                [tag for tag in own if moved(tag) == "input"],
-                [tag for tag in own if moved(tag) == "output"],
-            )
-        )
-    A = np.zeros((count, count))
-    for k in range(len(names)):
-        A[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] = [[0.9, 0.0], [0.1, 0.85]]
-        if k:
-            A[2 * k, 2 * k - 1] = 0.12  # what leaves the unit before comes in
-    B = np.zeros((count, sum(unit.n_inputs for unit in units)))
-    C = np.zeros((sum(unit.n_outputs for unit in units), count))
-    column = row = 0
-    for k, unit in enumerate(units):
-        for j in range(unit.n_inputs):
-            B[2 * k, column + j] = (0.15 if k == 0 else 0.05) * (-1) ** j * (1.0 if j == 0 else 0.4)
-        for j in range(unit.n_outputs):
-            C[row + j, 2 * k : 2 * k + 2] = (1.0, 0.4) if j % 2 == 0 else (0.2, 1.0)
-        column, row = column + unit.n_inputs, row + unit.n_outputs
-    return Plant(units=tuple(units), A=A, B=B, C=C, Q=1e-3 * np.eye(count), R=4e-3 * np.eye(len(C)), dt=1.0)
+        unit = Unit(name, 2, *([tag for tag in own if moved(tag) == side] for side in ("input", "output")))
+        gain = 0.15 if k == 0 else 0.05
+        gains = [gain * (-1) ** j * (1.0 if j == 0 else 0.4) for j in range(unit.n_inputs)]
+        blocks_B.append(np.array([gains, [0.0] * unit.n_inputs]))
+        blocks_C.append(np.array([(1.0, 0.4) if j % 2 == 0 else (0.2, 1.0) for j in range(unit.n_outputs)]))
+        units.append(unit)
+    A = block_diagonal([np.array([[0.9, 0.0], [0.1, 0.85]])] * len(names))
+    for k in range(1, len(names)):
+        A[2 * k, 2 * k - 1] = 0.12  # what leaves the unit before comes in
+    B, C = block_diagonal(blocks_B), block_diagonal(blocks_C)
+    return Plant(units=tuple(units), A=A, B=B, C=C, Q=1e-3 * np.eye(len(A)), R=4e-3 * np.eye(len(C)), dt=1.0)
+
+
+def _simulated(
+    plant: Plant, rows: int, seed: int, actuator: Callable[[str], FloatArray]
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Inputs and outputs by tag: each input as `actuator` moves it, outputs in the range of their family."""
+    inputs = {
+        unit.name: np.array([actuator(tag) for tag in unit.input_names]).reshape(unit.n_inputs, rows).T
+        for unit in plant.units
+    }
+    u: dict[str, FloatArray] = {}
+    y: dict[str, FloatArray] = {}
+    for part in plant.simulate(rows - 1, rng=seed, inputs=inputs).values():
+        u |= dict(zip(part.unit.input_names, part.u.T, strict=True))
+        for tag, values in zip(part.unit.output_names, part.y.T, strict=True):
+            middle, spread = _family(tag)
+            y[tag] = middle + spread * values
+    return u, y
 
 
 def _telegraph(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
@@ -199,6 +199,10 @@ def _family(tag: str) -> tuple[float, float]:
     return 50.0, 5.0
 
 
+def _shown(values: FloatArray, digits: int) -> list[str]:
+    return [f"{value:.{digits}f}".rstrip("0").rstrip(".") for value in values]
+
+
 # ---- HAI
 
 
@@ -217,21 +221,13 @@ def hai_columns(version: str, rows: int, seed: int) -> dict[str, FloatArray]:
     """Every tag of a version, simulated."""
     tags = hai_tags(version)
     plant = chain(tags, hai.unit_of, _hai_role)
-    inputs = {}
-    for unit in plant.units:
-        steps = [_telegraph(rows, 30, seed, tag) for tag in unit.input_names]
-        dither = [0.1 * stream(seed, "dither", tag).standard_normal(rows) for tag in unit.input_names]
-        inputs[unit.name] = (
-            np.stack([a + b for a, b in zip(steps, dither, strict=True)], axis=1) if steps else np.empty((rows, 0))
-        )
-    recording = plant.simulate(rows - 1, rng=seed, inputs=inputs)
-    found: dict[str, FloatArray] = {}
-    for part in recording.values():
-        for k, tag in enumerate(part.unit.input_names):
-            found[tag] = 50.0 + 10.0 * part.u[:, k]
-        for k, tag in enumerate(part.unit.output_names):
-            middle, spread = _family(tag)
-            found[tag] = middle + spread * part.y[:, k]
+    u, y = _simulated(
+        plant,
+        rows,
+        seed,
+        lambda tag: _telegraph(rows, 30, seed, tag) + 0.1 * stream(seed, "dither", tag).standard_normal(rows),
+    )
+    found = {tag: 50.0 + 10.0 * values for tag, values in u.items()} | y
     for tag in tags:
         role = _hai_role(tag)
         if role == "setpoint":  # changes once or twice
@@ -251,13 +247,8 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     attacked[rows + rows // 3 : rows + rows // 3 + max(2, rows // 20)] = 1
     hit = next(tag for tag in columns if tag.startswith("P1_LIT"))
     columns[hit] = columns[hit] + 40.0 * attacked
-    time_name = {"22.04": "timestamp", "23.05": "timestamp"}.get(version, "time")
-    labels = {
-        "20.07": ("attack", "attack_P1", "attack_P2", "attack_P3"),
-        "21.03": ("attack", "attack_P1", "attack_P2", "attack_P3"),
-        "22.04": ("Attack",),
-        "23.05": (),
-    }[version]
+    time_name = "timestamp" if version in ("22.04", "23.05") else "time"
+    labels = {"22.04": ("Attack",), "23.05": ()}.get(version, ("attack", "attack_P1", "attack_P2", "attack_P3"))
     separator = ";" if version == "20.07" else ","
     ending = ".csv.gz" if version == "21.03" else ".csv"
     prefix = "hai-" if version == "23.05" else ""
@@ -271,23 +262,18 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         if version == "22.04" and kind == "test1":  # spelled otherwise
             header = ["time", *columns, "attack"]
         lines = [separator.join(header)]
-        table = np.stack([values[part] for values in columns.values()], axis=1)
-        for j, moment in enumerate(moments):
-            cells = [
-                moment.strftime("%Y-%m-%d %H:%M:%S"),
-                *(f"{value:.5f}".rstrip("0").rstrip(".") for value in table[j]),
-            ]
-            mark = attacked[part][j]
-            cells += [str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels]
-            lines.append(separator.join(cells))
+        table = np.stack(list(columns.values()), axis=1)[part]
+        for moment, values, mark in zip(moments, table, attacked[part], strict=True):
+            marks = (str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels)
+            lines.append(separator.join((f"{moment:%Y-%m-%d %H:%M:%S}", *_shown(values, 5), *marks)))
         path = folder / f"{prefix}{kind}{ending}"
         data = ("\n".join(lines) + "\n").encode()
         path.write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
         written.append(path)
         if version == "23.05" and kind == "test1":
-            marks = [f"{moment:%Y-%m-%d %H:%M:%S},{attacked[part][j]}" for j, moment in enumerate(moments)]
+            lines = [f"{moment:%Y-%m-%d %H:%M:%S},{mark}" for moment, mark in zip(moments, attacked[part], strict=True)]
             path = folder / "label-test1.csv"
-            path.write_text("\n".join(["timestamp,label", *marks]) + "\n")
+            path.write_text("\n".join(["timestamp,label", *lines]) + "\n")
             written.append(path)
     return written
 
@@ -306,23 +292,11 @@ def _swat_role(tag: str) -> str:
 def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
     """Every tag, simulated: pumps 1 and 2, valves 0 while they move."""
     plant = chain(_SWAT, swat.unit_of, _swat_role)
-    bits = {
-        unit.name: [_shared(rows, 60, seed, tag) for tag in unit.input_names]
-        for unit in plant.units
-    }  # fmt: skip
-    inputs = {name: np.stack(some, axis=1) if some else np.empty((rows, 0)) for name, some in bits.items()}
-    recording = plant.simulate(rows - 1, rng=seed, inputs=inputs)
-    found: dict[str, FloatArray] = {}
-    for part in recording.values():
-        for k, tag in enumerate(part.unit.input_names):
-            state = np.where(part.u[:, k] > 0, 2.0, 1.0)
-            if tag.startswith("MV"):
-                moving = np.concatenate(([False], state[1:] != state[:-1]))
-                state = np.where(moving, 0.0, state)
-            found[tag] = state
-        for k, tag in enumerate(part.unit.output_names):
-            middle, spread = _family(tag)
-            found[tag] = middle + spread * part.y[:, k]
+    u, found = _simulated(plant, rows, seed, lambda tag: _shared(rows, 60, seed, tag))
+    for tag, values in u.items():
+        state = np.where(values > 0, 2.0, 1.0)
+        moving = np.concatenate(([False], state[1:] != state[:-1]))
+        found[tag] = np.where(moving, 0.0, state) if tag.startswith("MV") else state
     for tag in _SWAT_CONSTANT:
         found[tag] = np.full(rows, 2.0 if tag == "UV401" else 1.0)
     for tag in _SWAT_DISCRETE:
@@ -346,8 +320,7 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     for k in range(rows):
         moment = begin + timedelta(seconds=k)
         date = f" {moment.day}/{moment.month}/{moment.year} {moment.hour % 12 or 12}:{moment:%M:%S %p}"
-        numbers = [f"{value:.6f}".rstrip("0").rstrip(".") for value in table[k]]
-        body.append([date, *numbers, labels[k]])
+        body.append([date, *_shown(table[k], 6), labels[k]])
     names = [f" {tag}" if attack and tag in _SWAT_BLANKS else tag for tag in _SWAT]
     header = [" Timestamp", *names, "Normal/Attack"]
     if version == "xlsx":
@@ -377,20 +350,7 @@ def _write_xlsx(path: Path, rows: Sequence[Sequence[str]]) -> None:
     relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     package = "http://schemas.openxmlformats.org/package/2006"
     kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-    lines = []
-    for number, row in enumerate(rows, start=1):
-        cells = []
-        for k, value in enumerate(row):
-            where = f"{_letters(k)}{number}"
-            if not value:
-                continue
-            if value.replace(".", "", 1).lstrip("-").isdigit():
-                cells.append(f'<c r="{where}"><v>{value}</v></c>')
-            else:
-                cells.append(
-                    f'<c r="{where}" t="inlineStr"><is><t xml:space="preserve">{escape(value)}</t></is></c>'
-                )  # fmt: skip
-        lines.append(f'<row r="{number}">{"".join(cells)}</row>')
+    lines = "".join(f"<row>{''.join(map(_cell, row))}</row>" for row in rows)
     head = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
     files = {
         "[Content_Types].xml": f'{head}<Types xmlns="{package}/content-types">'
@@ -403,19 +363,16 @@ def _write_xlsx(path: Path, rows: Sequence[Sequence[str]]) -> None:
         '<sheet name="Normal" sheetId="1" r:id="rId1"/></sheets></workbook>',
         "xl/_rels/workbook.xml.rels": f'{head}<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
         f'Type="{relations}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
-        "xl/worksheets/sheet1.xml": f'{head}<worksheet xmlns="{space}"><sheetData>{"".join(lines)}'
-        "</sheetData></worksheet>",
+        "xl/worksheets/sheet1.xml": f'{head}<worksheet xmlns="{space}"><sheetData>{lines}</sheetData></worksheet>',
     }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
             archive.writestr(name, text)
 
 
-def _letters(column: int) -> str:
-    """Column 0 is "A", 25 is "Z", 26 is "AA"."""
-    text = ""
-    column += 1
-    while column:
-        column, left = divmod(column - 1, 26)
-        text = chr(ord("A") + left) + text
-    return text
+def _cell(value: str) -> str:
+    if not value:
+        return "<c/>"
+    if value.replace(".", "", 1).lstrip("-").isdigit():
+        return f"<c><v>{value}</v></c>"
+    return f'<c t="inlineStr"><is><t xml:space="preserve">{escape(value)}</t></is></c>'

@@ -15,13 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.data import presets
 from counterflow.data.files import SourceFile, open_file
-from counterflow.data.presets import Families, Prepared, Work
+from counterflow.data.presets import Columns, Families, Prepared
 from counterflow.data.report import Step
-from counterflow.data.table import Table, TimeOptions, join
+from counterflow.data.table import Table, TimeOptions
+from counterflow.data.times import AMBIGUOUS
 from counterflow.errors import DataError
 
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")
@@ -87,33 +89,29 @@ def prepare_swat(
     opened = [_canonical(open_file(Path(path), header_word="timestamp")) for path in files]
     if not opened:
         raise DataError("no file was given: give files of SWaT")
-    table = join(opened, TimeOptions(), optional=(_LABEL,))
-    table = replace(table, names=tuple(n for n in table.names if n != _LABEL))
+    table = presets.join_files(opened, (_LABEL,))
     try:
         _ = table.times
     except DataError as error:
-        if "day_first" not in str(error):
+        if error.code != AMBIGUOUS:
             raise
         # a piece without a day after the 12th does not tell: this data set has the day first
         table = replace(table, time_options=TimeOptions(day_first=True))
-    attacked = _attacked(table)
-    keep = ~attacked if normal_only and attacked.any() else None
-    work, preparation = presets.read_all(table, FAMILIES, keep)
-    count = int(attacked.sum())
-    work.steps.append(
-        Step("i", f"(i) {count} rows are labelled as attacks; {'cut out' if normal_only else 'kept'}.", {"rows": count})
+    done = "cut out" if normal_only else "kept"
+    work, preparation = presets.read_columns(
+        table,
+        FAMILIES,
+        _attacked(table),
+        normal_only=normal_only,
+        rows=rows,
+        labelled=lambda n: Step("i", f"(i) {n} rows are labelled as attacks; {done}.", {"rows": n}),
     )
-    presets.drop_constant(work, "ii", "over the full run")
-    presets.truncate(work, rows, "ii")
-    presets.drop_constant(work, "ii", "after truncation")
     measured = [tag for tag in work.columns if (found := FAMILIES.side(tag)) is not None and found[0] == "outputs"]
-    presets.drop_discrete(work, "iii", measured, ", measurements only")
-    presets.split(work, FAMILIES, "iv")
+    presets.drop_discrete(work, measured, ", measurements only")
+    presets.split(work, FAMILIES)
     _collapse(work)
     _correlated(work, correlation)
-    return presets.finish(
-        work, preparation, dt=preparation.dt, standardise=standardise, number="vi", noise=noise, seed=seed
-    )
+    return presets.finish(work, preparation, standardise=standardise, number="vi", noise=noise, seed=seed)
 
 
 def _canonical(file: SourceFile) -> SourceFile:
@@ -138,8 +136,7 @@ def _attacked(table: Table) -> NDArray[np.bool_]:
         if _LABEL not in file.names:
             parts.append(np.zeros(count, np.bool_))
             continue
-        label = Table((file,), file.names, None, TimeOptions()).text(_LABEL)
-        words = label.str.replace_all(r"\s", "").str.to_lowercase().fill_null("")
+        words = file.column(_LABEL).cast(polars.String).str.replace_all(r"\s", "").str.to_lowercase().fill_null("")
         odd = words.filter(~words.is_in(["normal", "attack", "", "0", "1"]))
         if len(odd):
             raise DataError(f"{file.name}: a row is labelled {odd[0][:40]!r}, neither Normal nor Attack")
@@ -147,7 +144,7 @@ def _attacked(table: Table) -> NDArray[np.bool_]:
     return np.concatenate(parts)
 
 
-def _collapse(work: Work) -> None:
+def _collapse(work: Columns) -> None:
     """Actuators as bits: where 2 occurs (open, running), it is 1 and all else 0."""
     three, reasons = [], {}
     for tag, side in work.sides.items():
@@ -168,7 +165,7 @@ def _collapse(work: Work) -> None:
         work.drop(reasons, "iv", "constant bits")
 
 
-def _correlated(work: Work, least: float) -> None:
+def _correlated(work: Columns, least: float) -> None:
     """Variables that correlate with another stage's."""
     tags = list(work.columns)
     if not tags:

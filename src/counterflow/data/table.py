@@ -7,19 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars
 
 from counterflow.arrays import FloatArray
-from counterflow.data.files import SourceFile, clean_names, open_file
+from counterflow.data.files import SourceFile, open_file, source_of
 from counterflow.data.times import Times, find_time, parse
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
-
-if TYPE_CHECKING:
-    import polars
-
 
 _SAMPLE_ROWS = 200
 _BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file
@@ -104,20 +100,16 @@ class Table:
     @cached_property
     def times(self) -> Times | None:
         """The time column of all files, in the order of the files; None if there is none."""
-        import polars
-
         if self.time_name is None:
             return None
         options = self.time_options
         parts = []
         for file in self.files:
-            with file.reading():
-                part = file.scan().select(self.time_name).collect().to_series()
-                if self.date_name is not None:
-                    days = file.scan().select(self.date_name).collect().to_series()
-                    both = (series.cast(polars.String).str.strip_chars() for series in (days, part))
-                    part = polars.select(polars.concat_str(*both, separator=" ")).to_series()
-                parts.append(part)
+            part = file.column(self.time_name)
+            if self.date_name is not None:
+                both = (series.cast(polars.String).str.strip_chars() for series in (file.column(self.date_name), part))
+                part = polars.select(polars.concat_str(*both, separator=" ")).to_series()
+            parts.append(part)
         if len({part.dtype for part in parts}) > 1:
             parts = [part.cast(polars.String) for part in parts]
         whole = polars.concat(parts)
@@ -162,17 +154,6 @@ class Table:
             return parts[0]
         return {name: _joined([part[name] for part in parts]) for name in names}
 
-    def text(self, name: str) -> polars.Series:
-        """One column as stripped text."""
-        import polars
-
-        parts = []
-        for file in self.files:
-            with file.reading():
-                column = file.scan().select(name).collect().to_series()
-                parts.append(column.cast(polars.String).str.strip_chars())
-        return polars.concat(parts)
-
 
 def open_table(
     source: object,
@@ -216,8 +197,6 @@ def open_table(
     >>> table.time_name, table.channels, table.rows
     ('Time', ('flow',), 1)
     """
-    import polars
-
     for name, value in (("skip_rows", skip_rows), ("skip_after_header", skip_after_header)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
             raise OptionError(f"{name} is {value!r}: give a whole number from 0 to 1000.")
@@ -232,9 +211,7 @@ def open_table(
     if isinstance(source, polars.LazyFrame):
         source = source.collect()
     if isinstance(source, polars.DataFrame):
-        names = clean_names(source.columns, "the table")
-        renamed = source.rename(dict(zip(source.columns, names, strict=True)))
-        files = [SourceFile(Path("the table"), names, names, None, renamed)]
+        files = [source_of(Path("the table"), source.lazy(), source.columns)]
     else:
         given = [source] if isinstance(source, (str, os.PathLike)) else source
         if not isinstance(given, Sequence) or not given or not all(isinstance(p, (str, os.PathLike)) for p in given):
@@ -266,13 +243,10 @@ def join(files: Sequence[SourceFile], options: TimeOptions, optional: Sequence[s
 
 def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
     """The column with the date, where the time column has nothing but the time of day."""
-    import polars
-
     date = next((name for name in file.names if name.casefold() == "date" and name != time_name), None)
     if time_name is None or date is None:
         return None
-    with file.reading():
-        some = file.scan().select(time_name).head(_SAMPLE_ROWS).collect().to_series()
+    some = file.column(time_name, _SAMPLE_ROWS)
     if some.dtype == polars.Time:
         return date
     if some.dtype != polars.String:
@@ -285,36 +259,29 @@ def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
 
 
 def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
-    import polars
-
     if file.layout is None:
-        out: dict[str, Numbers] = {}
-        for name, series in zip(names, file.scan().select(names).collect().get_columns(), strict=True):
-            out[name] = _from_series(series, name, file)
-        return out
+        return {
+            series.name: _from_series(series, file) for series in file.scan().select(names).collect().iter_columns()
+        }
     sample = file.scan().select(names).head(_SAMPLE_ROWS).collect()
     plain = [name for name in names if _castable(sample.get_column(name), file.layout.decimal)]
     texts = [name for name in names if name not in plain]
-    out = {}
+    out: dict[str, Numbers] = {}
     if plain:
         try:
             frame = file.scan(dict.fromkeys(plain, polars.Float64)).select(plain).collect()
-        except polars.exceptions.ComputeError as error:
-            if "more fields" in str(error):
-                raise
-            texts = names  # some cell further down is text: read them all as text
+        except polars.exceptions.ComputeError:
+            texts = names  # some cell further down is text, or the file is faulty: read them all as text
         else:
             out = {name: Numbers(_floats(frame.get_column(name))) for name in plain}
     for start in range(0, len(texts), _TEXT_COLUMNS):
         some = texts[start : start + _TEXT_COLUMNS]
         frame = file.scan().select(some).collect()
-        out |= {name: _from_series(frame.get_column(name), name, file) for name in some}
+        out |= {series.name: _from_series(series, file) for series in frame.iter_columns()}
     return out
 
 
 def _castable(sample: polars.Series, decimal: str) -> bool:
-    import polars
-
     text = sample.str.strip_chars()
     if decimal == ",":
         text = text.str.replace(",", ".", literal=True)
@@ -322,14 +289,10 @@ def _castable(sample: polars.Series, decimal: str) -> bool:
 
 
 def _floats(series: polars.Series) -> FloatArray:
-    import polars
-
     return np.asarray(series.cast(polars.Float64).fill_null(float("nan")).to_numpy(), np.float64)  # may be read-only
 
 
-def _from_series(series: polars.Series, name: str, file: SourceFile) -> Numbers:
-    import polars
-
+def _from_series(series: polars.Series, file: SourceFile) -> Numbers:
     dtype = series.dtype
     if dtype == polars.Null:
         return Numbers(np.full(len(series), np.nan))
@@ -341,7 +304,7 @@ def _from_series(series: polars.Series, name: str, file: SourceFile) -> Numbers:
     if dtype in (polars.Categorical, polars.Enum):
         series, dtype = series.cast(polars.String), polars.String()
     if dtype != polars.String:
-        raise DataError(f"{file.name}: column {name!r} has type {dtype}, which is not a number")
+        raise DataError(f"{file.name}: column {series.name!r} has type {dtype}, which is not a number")
     text = series.str.strip_chars()
     text = text.set(text == "", None)
     decimal = "." if file.layout is None else file.layout.decimal

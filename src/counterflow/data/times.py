@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.errors import DataError
 
-if TYPE_CHECKING:
-    import polars
-
 Nanoseconds = NDArray[np.int64]
 
+AMBIGUOUS = "ambiguous-dates"  # code of the error where day_first would settle what a column means
 SECOND = 1_000_000_000
 NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
 NAMES = ("time", "timestamp", "datetime", "date_time", "date", "date time", "time stamp", "t_stamp", "ts", "zeit")
@@ -64,6 +63,18 @@ class Times:
         return shown_time(int(nanoseconds), self.dated) + ("Z" if self.zoned else "")
 
 
+def runs(which: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where runs of True begin, and where each has ended.
+
+    Examples
+    --------
+    >>> runs(np.array([True, True, False, True]))
+    (array([0, 3]), array([2, 4]))
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], which, [False])).astype(np.int8)))
+    return edges[::2], edges[1::2]
+
+
 def shown_time(nanoseconds: int, dated: bool = True) -> str:
     """ISO with a blank between date and time, fractions only where there are any; or seconds.
 
@@ -86,8 +97,6 @@ def moment(given: object, dated: bool, name: str) -> int:
         raise DataError(f"{name} is {given!r}, but the table has dates: give one, such as '2024-05-01 06:00'")
     text = given.isoformat() if hasattr(given, "isoformat") else given
     if isinstance(text, str) and dated:
-        import polars
-
         try:
             found = parse(polars.Series([text.replace("T", " ")]), name)
         except DataError:
@@ -114,6 +123,25 @@ def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | No
             if name.casefold() == usual:
                 return name
     return None
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The cells of a time column as text, None where they are empty, with what messages need."""
+
+    text: polars.Series
+    name: str
+    line: Callable[[int], str]
+
+    def at(self, row: int) -> str:
+        """A cell and where it stands."""
+        return f"{self.text[row][:40]!r} in row {row}{self.line(row)}"
+
+    def refuse(self, wrong: polars.Series, why: str) -> None:
+        """Refuse the column if any cell is wrong, naming the first."""
+        rows = (wrong & self.text.is_not_null()).arg_true()
+        if len(rows):
+            raise DataError(f"time column {self.name!r} holds {self.at(int(rows[0]))}, which {why}")
 
 
 def parse(
@@ -151,8 +179,6 @@ def parse(
     >>> parse(polars.Series([1450800000000, 1450800060000]), "t").kind
     'milliseconds since 1970'
     """
-    import polars
-
     dtype = column.dtype
     if dtype == polars.Date or isinstance(dtype, polars.Datetime):
         found = _stored_dates(column)
@@ -161,22 +187,19 @@ def parse(
     elif dtype == polars.String:
         text = column.str.strip_chars().str.strip_chars('"').str.strip_chars()
         text = text.set(text == "", None)
+        cells = _Cells(text, name, line)
         if time_format is not None and time_format not in FORMATS:
-            found = _pattern(text, name, time_format, line)
+            found = _pattern(cells, time_format)
         else:
             numbers = text.cast(polars.Int64, strict=False)
             if numbers.null_count() > text.null_count():
                 numbers = text.str.replace(",", ".", literal=True).cast(polars.Float64, strict=False)
             if numbers.null_count() == text.null_count() and text.null_count() < len(text):
                 found = _numbers(numbers, name, time_format)
-            elif time_format is not None:
-                row = int((numbers.is_null() & text.is_not_null()).arg_true()[0])
-                raise DataError(
-                    f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which is not a number, "
-                    f"as time_format {time_format!r} says"
-                )
             else:
-                found = _dates(text, name, day_first, line)
+                if time_format is not None:
+                    cells.refuse(numbers.is_null(), f"is not a number, as time_format {time_format!r} says")
+                found = _dates(cells, day_first)
     else:
         raise DataError(f"time column {name!r} has type {dtype}, which is neither a date, a number nor text")
     if (found.nanoseconds == NONE).all():
@@ -194,8 +217,6 @@ def _filled(series: polars.Series) -> Nanoseconds:
 
 
 def _stored_dates(column: polars.Series) -> Times:
-    import polars
-
     zoned = isinstance(column.dtype, polars.Datetime) and column.dtype.time_zone is not None
     if zoned:
         column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
@@ -203,29 +224,19 @@ def _stored_dates(column: polars.Series) -> Times:
     return Times(nanoseconds, "dates with a zone" if zoned else "dates", True, zoned)
 
 
-def _pattern(text: polars.Series, name: str, pattern: str, line: Callable[[int], str]) -> Times:
-    import polars
-
+def _pattern(cells: _Cells, pattern: str) -> Times:
     zoned = "%z" in pattern
     try:
-        found = text.str.to_datetime(pattern, time_unit="ns", strict=False)
+        found = cells.text.str.to_datetime(pattern, time_unit="ns", strict=False)
     except polars.exceptions.PolarsError as error:
         raise DataError(f"time_format {pattern!r} cannot be used: {str(error).splitlines()[0]:.120}") from error
-    wrong = (found.is_null() & text.is_not_null()).arg_true()
-    if len(wrong):
-        row = int(wrong[0])
-        raise DataError(
-            f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which does not fit "
-            f"time_format {pattern!r}"
-        )
+    cells.refuse(found.is_null(), f"does not fit time_format {pattern!r}")
     if zoned:
         found = found.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     return Times(_filled(found.cast(polars.Int64)), f"dates, format {pattern}", True, zoned)
 
 
 def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times:
-    import polars
-
     if time_format is not None and time_format not in FORMATS:
         raise DataError(
             f"time column {name!r} is numeric: time_format {time_format!r} does not apply; give one of "
@@ -278,21 +289,14 @@ def _numeric_kind(values: NDArray[np.float64]) -> str:
     return "seconds"
 
 
-def _dates(text: polars.Series, name: str, day_first: bool | None, line: Callable[[int], str]) -> Times:
+def _dates(cells: _Cells, day_first: bool | None) -> Times:
     """Dates in text: cut into numbers, then the order of day, month and year from all of them together."""
-    import polars
-
+    text = cells.text
     parts = text.str.extract_groups(_DATE).struct.unnest()
     known = text.is_not_null().to_numpy()
     if not known.any():
         return Times(np.full(len(text), NONE, np.int64), "empty", True)
-    wrong = (parts.get_column("a").is_null() & text.is_not_null()).arg_true()
-    if len(wrong):
-        row = int(wrong[0])
-        raise DataError(
-            f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which is no date or time of a "
-            f"usual kind: {_REMEDY}"
-        )
+    cells.refuse(parts.get_column("a").is_null(), f"is no date or time of a usual kind: {_REMEDY}")
 
     def whole(part: str) -> Nanoseconds:
         return np.array(parts.get_column(part).cast(polars.Int64, strict=False).fill_null(0).to_numpy(), np.int64)
@@ -304,8 +308,8 @@ def _dates(text: polars.Series, name: str, day_first: bool | None, line: Callabl
             rows = np.flatnonzero(known)
             one, other = int(rows[np.argmax(inside)]), int(rows[np.argmin(inside)])
             raise DataError(
-                f"time column {name!r} mixes formats: {text[one][:40]!r} in row {one}{line(one)} {what}, "
-                f"{text[other][:40]!r} in row {other}{line(other)} not; write all of them in one way"
+                f"time column {cells.name!r} mixes formats: {cells.at(one)} {what}, {cells.at(other)} not; write all "
+                "of them in one way"
             )
 
     a, c = whole("a"), whole("c")
@@ -335,8 +339,7 @@ def _dates(text: polars.Series, name: str, day_first: bool | None, line: Callabl
     elif named.any():
         day, month, year = a, b, c
     else:
-        sign = parts.get_column("sign")
-        first = _day_first(a[known], b[known], name, day_first, bool((sign == ".").any()), text, line, known)
+        first = _day_first(cells, a, b, day_first, bool((parts.get_column("sign") == ".").any()))
         day, month = (a, b) if first else (b, a)
         year = c
         kind = "dates, day first" if first else "dates, month first"
@@ -353,12 +356,7 @@ def _dates(text: polars.Series, name: str, day_first: bool | None, line: Callabl
     days_of_month = ((month_starts + 1).astype("datetime64[D]") - month_starts.astype("datetime64[D]")).astype(int)
     bad = bad_hour | (month < 1) | (month > 12) | (day < 1) | (day > days_of_month) | (minute > 59) | (second > 60)
     bad = known & (bad | (year < 1700) | (year > 2250))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise DataError(
-            f"time column {name!r} holds {text[row][:40]!r} in row {row}{line(row)}, which is no date ({kind}): "
-            f"{_REMEDY}"
-        )
+    cells.refuse(polars.Series(bad), f"is no date ({kind}): {_REMEDY}")
     days = month_starts.astype("datetime64[D]").astype(np.int64) + day - 1
     fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64).to_numpy()
     nanoseconds = (((days * 24 + hour) * 60 + minute) * 60 + second) * SECOND + fraction
@@ -368,49 +366,34 @@ def _dates(text: polars.Series, name: str, day_first: bool | None, line: Callabl
     return Times(np.where(known, nanoseconds, NONE), kind, True, bool(zone[known].any()))
 
 
-def _day_first(
-    a: Nanoseconds,
-    b: Nanoseconds,
-    name: str,
-    day_first: bool | None,
-    dotted: bool,
-    text: polars.Series,
-    line: Callable[[int], str],
-    known: NDArray[np.bool_],
-) -> bool:
+def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None, dotted: bool) -> bool:
+    """Whether the first of two numbers is the day; empty cells have 0 in both."""
     first, second = bool((a > 12).any()), bool((b > 12).any())
     if first and second:
-        rows = np.flatnonzero(known)
-        one, other = int(rows[np.argmax(a > 12)]), int(rows[np.argmax(b > 12)])
         raise DataError(
-            f"time column {name!r} mixes formats: {text[one][:40]!r} in row {one}{line(one)} has the day first, "
-            f"{text[other][:40]!r} in row {other}{line(other)} the month; write all of them in one way"
+            f"time column {cells.name!r} mixes formats: {cells.at(int(np.argmax(a > 12)))} has the day first, "
+            f"{cells.at(int(np.argmax(b > 12)))} the month; write all of them in one way"
         )
     if first or second:
-        if day_first is not None and day_first != first:
+        if given is not None and given != first:
             raise DataError(
-                f"day_first is {day_first}, but time column {name!r} has the {'day' if first else 'month'} first: "
+                f"day_first is {given}, but time column {cells.name!r} has the {'day' if first else 'month'} first: "
                 "leave the option out"
             )
         return first
-    if day_first is not None:
-        return day_first
-    if dotted:  # 3.4.2024 is always the 3rd of April
+    if given is not None:
+        return given
+    if dotted or (a == b).all():  # 3.4.2024 is always the 3rd of April
         return True
-    if (a == b).all():
-        return True
-    rows = np.flatnonzero(known)
-    row = int(rows[np.argmax(a != b)])
     raise DataError(
-        f"time column {name!r}: {text[row][:40]!r} in row {row}{line(row)} may have the day or the month first, and no "
-        "other row tells: give day_first = true or false"
+        f"time column {cells.name!r}: {cells.at(int(np.argmax(a != b)))} may have the day or the month first, and no "
+        "other row tells: give day_first = true or false",
+        code=AMBIGUOUS,
     )
 
 
 def _offsets(zone: polars.Series) -> Nanoseconds:
     """Minutes east of Greenwich."""
-    import polars
-
     digits = zone.str.replace(":", "", literal=True)
     offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
     minutes = offset // 100 * 60 + offset % 100
@@ -420,8 +403,6 @@ def _offsets(zone: polars.Series) -> Nanoseconds:
 
 def _localised(found: Times, name: str, timezone: str) -> Times:
     """Local times as UTC. Of the hour that comes twice in autumn, the first run is summer time, the second is not."""
-    import polars
-
     known = found.nanoseconds != NONE
     local = polars.Series(found.nanoseconds[known]).cast(polars.Datetime("ns"))
 
@@ -444,15 +425,13 @@ def _localised(found: Times, name: str, timezone: str) -> Times:
         )
     double = early != late
     nanoseconds = early.copy()
-    if double.any():
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], double, [False])).astype(np.int8)))
-        for start, stop in zip(edges[::2], edges[1::2], strict=True):
-            back = np.flatnonzero(np.diff(early[start:stop]) < 0)
-            turn = start + back[0] + 1 if len(back) else None
-            if turn is None and start > 0 and early[start] <= early[start - 1]:
-                turn = start
-            if turn is not None:
-                nanoseconds[turn:stop] = late[turn:stop]
+    for start, stop in zip(*runs(double), strict=True):
+        back = np.flatnonzero(np.diff(early[start:stop]) < 0)
+        turn = start + back[0] + 1 if len(back) else None
+        if turn is None and start > 0 and early[start] <= early[start - 1]:
+            turn = start
+        if turn is not None:
+            nanoseconds[turn:stop] = late[turn:stop]
     out = found.nanoseconds.copy()
     out[known] = nanoseconds
     return Times(out, f"{found.kind}, {timezone}", True, True)

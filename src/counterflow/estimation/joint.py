@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.free import (
@@ -39,7 +39,6 @@ from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.filtering import compress
 from counterflow.identification import LaggedGram, lagged_gram, stretches
 from counterflow.identification.subspace import shrink
-from counterflow.methods.sufficient.server import block_diagonal
 from counterflow.protocol import Reduced
 
 HELD_OUT = 0.3  # of the rows, the last ones, decide on alignment and order

@@ -1,6 +1,6 @@
 """Likelihood of the couplings given what all units have sent, its gradient, and the moments that both rest on.
 
-The server sees, in the recursion of method §1, low-dimensional measurements with known noise::
+The server sees, in the recursion of docs/theory/notation.md, low-dimensional measurements with known noise::
 
     h[t] = A h[t-1] + B u[t-1] + w[t-1],  w ~ N(0, Q)        s[t] = C̃ h[t] + N(0, N),   N = I
 

@@ -1,8 +1,7 @@
 """Kalman kernels: pure functions on arrays, time first. The model is stated in `counterflow.filtering.kalman`."""
 
 from counterflow.filtering.compression import Compression, compress
-from counterflow.filtering.forecast import Forecast, MeasurementPrediction, forecast, predict_measurements
-from counterflow.filtering.initial import stationary_covariance
+from counterflow.filtering.forecast import Forecast, forecast
 from counterflow.filtering.kalman import kalman_filter, log_likelihood
 from counterflow.filtering.results import FilterResult, SmootherResult
 from counterflow.filtering.smoother import rts_smoother
@@ -12,15 +11,12 @@ __all__ = [
     "Compression",
     "FilterResult",
     "Forecast",
-    "MeasurementPrediction",
     "SmootherResult",
     "SteadyState",
     "compress",
     "forecast",
     "kalman_filter",
     "log_likelihood",
-    "predict_measurements",
     "rts_smoother",
-    "stationary_covariance",
     "steady_state",
 ]

@@ -9,25 +9,9 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ModelError, UnstableError
 from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
-from counterflow.filtering.results import FilterResult, expand, freeze
+from counterflow.filtering.results import freeze
 from counterflow.filtering.update import predict
 from counterflow.recurrence import linear_recurrence
-
-
-@dataclass(frozen=True)
-class MeasurementPrediction:
-    """One-step predictions of the measurements.
-
-    Attributes
-    ----------
-    mean : (T+1, D) array
-        E[y[t] | y[0..t-1]].
-    covariance : (T+1, D, D) array or None
-        Cov[y[t] | y[0..t-1]], if R was given.
-    """
-
-    mean: FloatArray
-    covariance: FloatArray | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -47,34 +31,6 @@ class Forecast:
     state_covariance: FloatArray = field(repr=False)
     measurements: FloatArray
     measurement_covariance: FloatArray = field(repr=False)
-
-
-def predict_measurements(result: FilterResult, C: FloatArray, R: FloatArray | None = None) -> MeasurementPrediction:
-    """Predict every row's measurement from the rows before it.
-
-    Parameters
-    ----------
-    result : FilterResult
-    C : (D, P) array
-        Need not be the one that was filtered with.
-    R : (D, D) array, optional
-        If given, the covariances are returned too, (T+1, D, D) numbers.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from counterflow.filtering import kalman_filter
-    >>> one, none = np.eye(1), np.zeros((1, 0))
-    >>> result = kalman_filter(np.array([[1.0], [0.0]]), np.zeros((2, 0)), 0.5 * one, none, one, 0.75 * one, one)
-    >>> predict_measurements(result, one).mean.round(6).tolist()
-    [[0.0], [0.25]]
-    """
-    C = as_shaped("C", C, ("D", result.predicted.shape[1]))
-    mean = result.predicted @ C.T
-    if R is None:
-        return MeasurementPrediction(freeze(mean))
-    noise = as_noise("R", R, len(C))
-    return MeasurementPrediction(freeze(mean), freeze(expand(result.runs, lambda run: C @ run.predicted @ C.T + noise)))
 
 
 def forecast(

@@ -6,50 +6,12 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
-from counterflow.filtering.checks import as_covariance, as_transition
 from counterflow.filtering.update import spectral_radius
 
 VAGUE = 1e6  # a vague variance, in units of what P noise-free steps of measurements determine
 _EPS = float(np.finfo(float).eps)
 _LASTING = 1e-10  # modes closer than this to the unit circle, or outside it, have no stationary covariance to speak of
 _UNSEEN = 1e-13  # relative size of what a measurement sees of a mode, below which it sees nothing
-
-
-def stationary_covariance(A: FloatArray, Q: FloatArray) -> FloatArray:
-    """Covariance X of a state that has run for ever: X = A X A' + Q.
-
-    Parameters
-    ----------
-    A : (P, P) array
-        All eigenvalues inside the unit circle.
-    Q : (P, P) array
-        Symmetric, positive semidefinite.
-
-    Returns
-    -------
-    (P, P) array
-
-    Raises
-    ------
-    UnstableError
-        If an eigenvalue of A lies on or outside the unit circle.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> stationary_covariance(np.array([[0.5]]), np.array([[0.75]])).tolist()
-    [[1.0]]
-    """
-    A = as_transition("A", A)
-    Q = as_covariance("Q", Q, len(A))
-    radius = spectral_radius(A)
-    margin = 16 * len(A) * _EPS * max(1.0, float(np.abs(A).sum(axis=1).max()))
-    if not radius < 1 - margin:
-        raise UnstableError(
-            f"A has spectral radius {radius:.12g}, so its state has no stationary covariance. "
-            "Give initial_covariance, or a model whose eigenvalues are inside the unit circle"
-        )
-    return lyapunov(A, Q)
 
 
 def lyapunov(F: FloatArray, Q: FloatArray) -> FloatArray:

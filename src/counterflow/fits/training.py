@@ -96,7 +96,8 @@ def fit(
         method, {unit.name: unit.inputs for unit in recording.units}, options, int(seed), privacy, models is None,
         recording.dt,
     )  # fmt: skip
-    provenance = Provenance(__version__, task.seed, recording.digest if privacy is None else recording.public_digest, method)
+    digest = recording.digest if privacy is None else recording.public_digest
+    provenance = Provenance(__version__, task.seed, digest, method)
     if method in POOLED:
         if privacy is not None:
             raise OptionError(f"fit: method {method!r} pools raw data; privacy goes with 'sufficient', the default")

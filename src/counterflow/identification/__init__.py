@@ -7,7 +7,6 @@ from counterflow.identification.order import (
     OrderChoice,
     choose_order,
     held_out_log_likelihood,
-    held_out_score,
     order_from_singular_values,
 )
 from counterflow.identification.pooled import PooledModel, assign_states, pooled_model
@@ -25,7 +24,6 @@ __all__ = [
     "choose_order",
     "default_past",
     "held_out_log_likelihood",
-    "held_out_score",
     "independent_noises",
     "lagged_gram",
     "lift",

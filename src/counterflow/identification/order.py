@@ -180,29 +180,6 @@ def held_out_log_likelihood(
     return np.concatenate(parts)
 
 
-def held_out_score(
-    model: InnovationsModel,
-    y: ArrayLike,
-    u: ArrayLike,
-    stretches: Sequence[slice] | None = None,
-    *,
-    warm_up: int | None = None,
-) -> float:
-    """Mean of `held_out_log_likelihood`: the log-likelihood of a row, given the rows before it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from counterflow.identification import subspaces
-    >>> y = np.random.default_rng(0).normal(size=(2000, 1))
-    >>> y[2:] += 0.7 * y[:-2]
-    >>> one, two = (held_out_score(m, y, y[:, :0]) for m in subspaces(y, y[:, :0], [1, 2], past=5))
-    >>> two > one
-    True
-    """
-    return float(held_out_log_likelihood(model, y, u, stretches, warm_up=warm_up).mean())
-
-
 def choose_order(
     models: Sequence[InnovationsModel],
     y: ArrayLike,

@@ -256,7 +256,6 @@ class _Memory:
     singular_values: FloatArray
     now: FloatArray  # x[t] with x[t]
     next_now: FloatArray  # x[t+1] with x[t]
-    next_next: FloatArray
     input_now: FloatArray  # u[t] with x[t]
     output_now: FloatArray  # y[t] with x[t]
     next_input: FloatArray
@@ -311,7 +310,6 @@ def _memory(gram: LaggedGram, past: int) -> _Memory:
         singular_values=np.clip(singular_values, 0.0, 1.0),
         now=_symmetric(now[:, before] @ J.T),
         next_now=later[:, before] @ J.T,
-        next_next=_symmetric(later[:, after] @ J.T),
         input_now=now[:, u_now].T,
         output_now=now[:, y_now].T,
         next_input=later[:, u_now],

@@ -1,6 +1,6 @@
 """The coupled linear system: units and their blocks, simulation, transfer function, recordings.
 
-Everything rests on one recursion (method.md §1); rows t = 0..T::
+Everything rests on one recursion (docs/theory/notation.md); rows t = 0..T::
 
     h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
     y[t] = C h[t] + v[t],                  v ~ N(0, R)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from counterflow.plant.plant import Plant
 
 
-
 def white(
     plant: Plant | Iterable[Unit], steps: int, rng: Seed = None, scale: float = 1.0, mean: float = 0.0
 ) -> dict[str, FloatArray]:

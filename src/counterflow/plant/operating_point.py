@@ -1,4 +1,4 @@
-"""Where a unit's inputs rest, and which row they act on: what stands between a log and the recursion of method §1."""
+"""Where a unit's inputs rest, and which row they act on: what stands between a log and the recursion."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A plant: units coupled by one linear system with inputs, process noise and measurement noise.
 
-The recursion of method.md §1, which every module uses::
+The recursion that every module uses (docs/theory/notation.md)::
 
     h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
     y[t] = C h[t] + v[t],                  v ~ N(0, R)
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 ComplexArray = NDArray[np.complex128]
 
 _LETTERS = ("A", "B", "C", "Q", "R")
-_WORST_CONDITION = 1e12  # of a change of basis; beyond it the transformed plant is mostly rounding
 
 
 def _same_values(one: object, other: object, letters: Sequence[str]) -> bool:
@@ -271,50 +270,6 @@ class Plant:
             if name not in known:
                 raise OptionError(f"a plant has no field {name!r}: choose among {', '.join(known)}.")
         return Plant(**{**known, **changes})
-
-    def permuted(self, names: Sequence[str]) -> Plant:
-        """The same plant with its units in the order of `names`."""
-        good = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
-        if not good or sorted(names) != sorted(self.names):
-            raise OptionError(f"names is {names!r}: give each of {list(self.names)} once, in the new order.")
-        order = {
-            axis: np.concatenate([np.arange(spans[name].start, spans[name].stop) for name in names])
-            for axis, spans in self._offsets.items()
-        }
-        state, inputs, output = order["state"], order["input"], order["output"]
-        return Plant(
-            units=tuple(self.unit(name) for name in names),
-            A=self.A[np.ix_(state, state)],
-            B=self.B[np.ix_(state, inputs)],
-            C=self.C[np.ix_(output, state)],
-            Q=self.Q[np.ix_(state, state)],
-            R=self.R[np.ix_(output, output)],
-            dt=self.dt,
-        )
-
-    def transformed(self, bases: Mapping[str, ArrayLike]) -> Plant:
-        """The same plant with its states measured in another basis: T h_m instead of h_m, inside the units named.
-
-        A becomes T A T⁻¹, B becomes T B, C becomes C T⁻¹, Q becomes T Q Tᵀ; what goes from inputs to outputs stays.
-
-        Parameters
-        ----------
-        bases : mapping of unit name to (P_m, P_m) array
-            Invertible. Units left out keep their basis.
-        """
-        if not isinstance(bases, Mapping):
-            raise OptionError(f"bases is {bases!r:.80}: pass {{unit name: invertible matrix}}.")
-        A, B, C, Q = (np.array(X) for X in (self.A, self.B, self.C, self.Q))
-        for name, basis in bases.items():
-            span = self.state_slice(name)
-            size = span.stop - span.start
-            T = matrix(basis, f"basis of unit {name!r}", (size, size), f"{size} states")
-            if not np.linalg.cond(T) < _WORST_CONDITION:
-                raise ModelError(f"basis of unit {name!r} is singular or nearly so: pass an invertible matrix.")
-            A[span], B[span] = T @ A[span], T @ B[span]
-            A[:, span], C[:, span] = np.linalg.solve(T.T, A[:, span].T).T, np.linalg.solve(T.T, C[:, span].T).T
-            Q[span, span] = T @ Q[span, span] @ T.T
-        return self.replace(A=A, B=B, C=C, Q=Q)
 
     # ---- what the system does
 

@@ -1,6 +1,6 @@
 """Simulation of a plant.
 
-The recursion of method.md §1, rows 0..T, with h[0] given::
+The recursion, rows 0..T, with h[0] given::
 
     h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
     y[t] = C h[t] + v[t],                  v ~ N(0, R)

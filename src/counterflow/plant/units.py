@@ -62,7 +62,6 @@ class Channel:
             raise ModelError(problem)
         return low, high
 
-
     def to_json(self) -> dict[str, Any]:
         """In plain types; JSON has no infinity, so an open end of the limits is null."""
         ends = None if self.limits is None else [None if end in _INFINITIES else end for end in self.limits]

@@ -33,7 +33,6 @@ class Leakage:
     directions: int
     known: FloatArray
     reconstruction_error: float
-    channel_errors: FloatArray  # the same for each channel
     rows: int  # that were read
 
     def summary(self) -> str:
@@ -98,10 +97,9 @@ def leakage(seen: FloatArray, y: FloatArray, *, lags: int = 0, exact: float = 1e
     directions = white @ order[::-1].T
     share = _lengths(wrong @ directions) / np.maximum(_lengths(there @ directions), 1e-300)
     share = np.sort(share)
-    errors = _lengths(wrong) / np.maximum(_lengths(there), 1e-300)
     total = float(np.linalg.norm(wrong)) / max(float(np.linalg.norm(there)), 1e-300)
     known = np.maximum(0.0, 1 - share**2)
-    return Leakage(int((share < exact).sum()), len(share), known, total, errors, len(there))
+    return Leakage(int((share < exact).sum()), len(share), known, total, len(there))
 
 
 def _independent(features: FloatArray, learned: int) -> tuple[FloatArray, FloatArray]:

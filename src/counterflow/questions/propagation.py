@@ -1,6 +1,6 @@
 """The server's half of a question: what a change does to the asking unit's states, and how sure that is.
 
-Everything is linear, so the difference of two worlds with the same noise obeys the noise-free recursion of method §6,
+Everything is linear, so the difference of two worlds with the same noise obeys the noise-free recursion,
 
     Δh[t] = A Δh[t-1] + B Δu[t-1]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
-from counterflow.fits.checks.verdicts import KINDS, Verdict
+from counterflow.fits.checks.kinds import KINDS, Verdict
 from counterflow.report.content import Remedy, Shares, Training, WhatIf, World
 
 if TYPE_CHECKING:

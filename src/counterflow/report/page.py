@@ -13,7 +13,8 @@ from pathlib import Path
 
 from counterflow._version import __version__
 from counterflow.errors import StorageError
-from counterflow.fits.checks.verdicts import KINDS, ORDER, Check, Checks, Verdict
+from counterflow.fits.checks.kinds import KINDS, ORDER, Verdict
+from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.report import figures, graph
 from counterflow.report.content import Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
 

@@ -12,7 +12,7 @@ from check_plants import closed_loop, proportional, tank_plant
 
 import counterflow as cf
 from counterflow.fits.checks import Check, Checks, check
-from counterflow.fits.checks.verdicts import KINDS
+from counterflow.fits.checks.kinds import KINDS
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)
@@ -29,7 +29,7 @@ def test_a_good_fit_passes_every_check() -> None:
     assert FOUND.verdict == "pass"
     assert {each.name for each in FOUND} == set(KINDS)
     assert all(each.passed and np.isfinite(each.number) and each.finding and not each.remedy for each in FOUND)
-    assert FOUND.sentences() == FOUND.sentences("fail", "caution", "unknown") == ()
+    assert FOUND.caveats() == FOUND.caveats("fail", "caution", "unknown") == ()
     assert (FOUND.rows, FOUND.fitted) == (1501, True)
     fresh = check(FIT, PLANT.simulate(800, rng=9))
     assert (fresh.verdict, fresh.rows, fresh.fitted) == ("pass", 801, False)
@@ -56,7 +56,7 @@ def test_the_same_in_every_form() -> None:
     for each in found.of("fail"):
         assert each.title in text
         assert each.remedy in text
-    (sentence,) = [text for text in found.sentences() if "whiteness" in text]
+    (sentence,) = [c.text for c in found.caveats() if c.code == "check-whiteness-fail"]
     assert sentence.startswith("check 'whiteness' fails for boiler and turbine: the model misses dynamics")
     assert "estimate=" in sentence
 
@@ -74,7 +74,7 @@ def test_verdicts_are_ordered_and_kinds_are_known() -> None:
     with pytest.raises(cf.OptionError, match="no kind 'drifts'"):
         FOUND["drifts"]
     many = Checks(tuple(Check("drift", f"u{k}", "fail", 1.0, "", "x") for k in range(9)))
-    assert "u0, u1, u2, u3 and 5 more" in many.sentences()[0]
+    assert "u0, u1, u2, u3 and 5 more" in many.caveats()[0].text
 
 
 def test_a_saved_fit_says_the_same(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_few_rows_are_no_reason_to_stumble(steps: int) -> None:
             assert {each.verdict for each in (*found["whiteness"], *found["drift"])} == {"unknown"}
         str(found)
         found.to_frame()
-        found.sentences("fail", "caution", "unknown", "pass")
+        found.caveats("fail", "caution", "unknown", "pass")
 
 
 def test_one_unit_no_inputs_no_measurements_no_movement() -> None:

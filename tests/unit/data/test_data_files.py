@@ -12,7 +12,7 @@ import polars
 import pytest
 
 import counterflow as cf
-from counterflow.data import inspect, open_table, read_logs
+from counterflow.data import files, inspect, open_table, read_logs
 from counterflow.data.stand_ins import _write_xlsx
 
 ROWS = [["2024-05-01 06:00:00", "1.5", "10"], ["2024-05-01 06:00:01", "2.25", "20"], ["2024-05-01 06:00:02", "", "30"]]
@@ -95,23 +95,121 @@ def test_spreadsheets(tmp_path: Path) -> None:
     assert values(path, skip_rows=1) == EXPECTED
 
 
+def workbook(path: Path, sheets: dict[int, str], extra: dict[str, str] | None = None) -> Path:
+    """A workbook of rows in XML, by the number of their file, in the order of the workbook."""
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    parts = {f"worksheet{k}": ("worksheet", f"worksheets/sheet{k}.xml") for k in sheets}
+    parts |= {kind: (kind, f"{kind}.xml") for kind in extra or {}}
+    listed = "".join(f'<sheet name="s{k}" sheetId="{k}" r:id="worksheet{k}"/>' for k in sheets)
+    links = "".join(f'<Relationship Id="{i}" Type="{office}/{t}" Target="{to}"/>' for i, (t, to) in parts.items())
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(
+            "_rels/.rels",
+            f'<Relationships xmlns="{package}"><Relationship Id="a" Type="{office}/officeDocument" '
+            'Target="xl/workbook.xml"/></Relationships>',
+        )
+        archive.writestr(
+            "xl/workbook.xml", f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets>{listed}</sheets></workbook>'
+        )
+        archive.writestr("xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{package}">{links}</Relationships>')
+        for k, rows in sheets.items():
+            archive.writestr(
+                f"xl/worksheets/sheet{k}.xml", f'<worksheet xmlns="{main}"><sheetData>{rows}</sheetData></worksheet>'
+            )
+        for kind, text in (extra or {}).items():
+            archive.writestr(f"xl/{kind}.xml", text.replace("MAIN", main))
+    return path
+
+
+def cell(place: str, value: object, kind: str = "n", style: int = 0) -> str:
+    return f'<c r="{place}" t="{kind}" s="{style}"><v>{value}</v></c>'
+
+
 def test_shared_strings_and_gaps_in_spreadsheets(tmp_path: Path) -> None:
     """As spreadsheet programs write them: text in a table of its own, empty cells left out, dates as numbers."""
-    sheet = (
-        '<worksheet xmlns="x"><sheetData>'
-        '<row r="1"><c r="A1" t="s"><v>0</v></c><c r="C1" t="s"><v>1</v></c></row>'
-        '<row r="2"><c r="A2"><v>45413.25</v></c><c r="C2"><v>3.5</v></c></row>'
-        '<row r="4"><c r="A4"><v>45413.5</v></c><c r="C4" t="str"><v>7</v></c></row>'
-        "</sheetData></worksheet>"
+    rows = (
+        f'<row r="1">{cell("A1", 0, "s")}{cell("C1", 1, "s")}</row>'
+        f'<row r="2">{cell("A2", 45413.25)}{cell("C2", 3.5)}</row>'
+        f'<row r="4">{cell("A4", 45413.5)}{cell("C4", 7, "str")}</row>'
     )
-    shared = '<sst xmlns="x"><si><t>time</t></si><si><r><t>fl</t></r><r><t>ow</t></r></si></sst>'
-    with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as archive:
-        archive.writestr("xl/worksheets/sheet1.xml", sheet)
-        archive.writestr("xl/sharedStrings.xml", shared)
-    recording, preparation = read_logs(tmp_path / "a.xlsx", {"pump": {"outputs": "flow"}})
+    shared = '<sst xmlns="MAIN"><si><t>time</t></si><si><r><t>fl</t></r><r><t>ow</t></r></si></sst>'
+    path = workbook(tmp_path / "a.xlsx", {1: rows}, {"sharedStrings": shared})
+    recording, preparation = read_logs(path, {"pump": {"outputs": "flow"}})
     assert recording["pump"].y.ravel().tolist() == [3.5, 7.0]
     assert (preparation.start, preparation.dt) == ("2024-05-01 06:00:00", 21600.0)
     assert any("without a time" in step.text for step in preparation.steps)
+
+
+def table_rows(values: list[object], kinds: str = "nnn", first: int = 1) -> str:
+    head = cell(f"A{first}", "time", "str") + cell(f"B{first}", "flow", "str")
+    rows = [f'<row r="{first}">{head}</row>']
+    for k, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+        line = first + 1 + k
+        text = cell(f"B{line}", value, "str" if kind == "s" else "n")
+        rows.append(f'<row r="{line}">{cell(f"A{line}", 45413.25 + k / 86400, style=1)}{text}</row>')
+    return "".join(rows)
+
+
+DATES = '<styleSheet xmlns="MAIN"><cellXfs count="2"><xf numFmtId="0"/><xf numFmtId="22"/></cellXfs></styleSheet>'
+
+
+def test_the_first_sheet_of_the_workbook_is_read_not_the_lowest_number(tmp_path: Path) -> None:
+    sheets = {2: table_rows([1.5, 2.5, 4.5]), 1: table_rows([9, 8, 7])}
+    path = workbook(tmp_path / "a.xlsx", sheets, {"styles": DATES})
+    recording, preparation = read_logs(path, {"pump": {"outputs": "flow"}})
+    assert recording["pump"].y.ravel().tolist() == [1.5, 2.5, 4.5]
+    assert (preparation.start, preparation.dt) == ("2024-05-01 06:00:00", 1.0)  # cells with the format of a date
+
+
+def test_numbers_of_spreadsheets_keep_all_their_digits(tmp_path: Path) -> None:
+    """Also beside text, where the reader would round them to nine digits after the point."""
+    for name, kinds, odd in (("plain", "nnn", 3.0), ("mixed", "nsn", "Bad")):
+        path = workbook(
+            tmp_path / f"{name}.xlsx", {1: table_rows([1.23456789012345e-8, odd, 0.12345678901234567], kinds)}
+        )
+        flow = open_table(path).numbers(["flow"])["flow"]
+        np.testing.assert_array_equal(flow.values[[0, 2]], [1.23456789012345e-8, 0.12345678901234567])
+        assert flow.words == ({"Bad": 1} if name == "mixed" else {})
+
+
+def test_empty_rows_before_the_header_count_as_rows(tmp_path: Path) -> None:
+    path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3], first=4)})
+    assert open_table(path, skip_rows=3).names == open_table(path, header_word="Flow").names == ("time", "flow")
+    assert "has 7 rows: there is no header after 50" in refused(path, skip_rows=50)
+
+
+def test_spreadsheets_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3])})
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with pytest.raises(cf.DataError, match=r"pip install 'counterflow\[excel\]'") as caught:
+        open_table(path)
+    assert caught.value.code == "missing-extra"
+
+
+def test_packed_files_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is in them, whatever size the archive states."""
+    monkeypatch.setattr(files, "LARGEST_BOOK", 1 << 20)
+    monkeypatch.setattr(files, "LARGEST_TEXT", 1 << 20)
+    shared = '<sst xmlns="MAIN"><si><t>' + "x" * (2 << 20) + "</t></si></sst>"
+    book = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3])}, {"sharedStrings": shared})
+    assert "a.xlsx unpacks to more than 1048576 bytes" in refused(book)
+    with zipfile.ZipFile(book) as archive:
+        member = archive.getinfo("xl/sharedStrings.xml")
+    for size in (member.file_size.to_bytes(4, "little"),):  # the archive lies about it
+        book.write_bytes(book.read_bytes().replace(size, (100).to_bytes(4, "little")))
+    assert "a.xlsx unpacks to more than 1048576 bytes" in refused(book)
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(b"time,flow,level\n" + b"0,1,2\n" * (1 << 18)))
+    assert "a.csv.gz unpacks to more than 1048576 bytes" in refused(packed)
+
+
+def test_a_sheet_with_one_cell_far_away(tmp_path: Path) -> None:
+    """The reader would fill all that lies between with empty cells, and the process would die."""
+    far = f'<row r="1048576">{cell("XFD1048576", 1)}</row>'
+    path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3]) + far})
+    assert "a.xlsx reaches to row 1048576 and column XFD" in refused(path)
 
 
 def test_several_files_are_one_table_in_time(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.data import inspect
-from counterflow.data.clock import time_facts
+from counterflow.data.grid import time_facts
 from counterflow.data.inspection import count_spikes, guess_unit
 from counterflow.data.times import SECOND, Times
 

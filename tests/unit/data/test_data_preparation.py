@@ -12,9 +12,8 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.data import Preparation, choose, open_table, read_logs
-from counterflow.data.aligning import align
-from counterflow.data.gridding import fill
-from counterflow.data.preparation import Rules
+from counterflow.data.grid import fill
+from counterflow.data.preparation import Rules, align
 
 UNITS = {"u": {"tags": "u_*", "inputs": "u_in*"}}
 

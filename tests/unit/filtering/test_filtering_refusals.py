@@ -7,7 +7,7 @@ import pytest
 from tolerances import EXACT
 
 from counterflow.errors import CounterflowError, DataError, ModelError, UnstableError
-from counterflow.filtering import forecast, kalman_filter, log_likelihood, rts_smoother, stationary_covariance
+from counterflow.filtering import forecast, kalman_filter, log_likelihood, rts_smoother
 
 GOOD = {
     "y": np.zeros((6, 3)),
@@ -123,9 +123,3 @@ def test_smoother_and_forecast_refuse():
         forecast(np.full(2, np.nan), np.eye(2), np.zeros((3, 1)), *rest)
     with pytest.raises(UnstableError, match="overflows"):
         forecast(np.ones(2), np.eye(2), np.zeros((500, 1)), 10 * np.eye(2), *rest[1:])
-
-
-def test_no_stationary_covariance_of_a_unit_root():
-    for A in (np.eye(1), np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[0.0, 1.0], [-1.0, 0.0]])):
-        with pytest.raises(UnstableError, match="spectral radius"):
-            stationary_covariance(A, np.eye(len(A)))

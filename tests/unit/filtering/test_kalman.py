@@ -11,10 +11,9 @@ from counterflow.filtering import (
     forecast,
     kalman_filter,
     log_likelihood,
-    predict_measurements,
     rts_smoother,
-    stationary_covariance,
 )
+from counterflow.filtering.initial import lyapunov
 
 T = 3000
 
@@ -198,10 +197,9 @@ def test_predictions_and_forecast_equal_the_filter_over_missing_rows():
     ahead = forecast(short.final_mean, short.final_covariance, u[249:300], *args)
     np.testing.assert_allclose(ahead.states, long.predicted[250:], rtol=LONG, atol=LONG)
     np.testing.assert_allclose(ahead.state_covariance, long.predicted_covariance[250:], rtol=LONG, atol=LONG)
-    one_step = predict_measurements(long, m.C, m.R)
-    np.testing.assert_allclose(ahead.measurements, one_step.mean[250:], rtol=LONG, atol=LONG)
-    np.testing.assert_allclose(ahead.measurement_covariance, one_step.covariance[250:], rtol=LONG, atol=LONG)
-    assert predict_measurements(long, m.C).covariance is None
+    one_step = m.C @ long.predicted_covariance[250:] @ m.C.T + m.R
+    np.testing.assert_allclose(ahead.measurements, long.predicted[250:] @ m.C.T, rtol=LONG, atol=LONG)
+    np.testing.assert_allclose(ahead.measurement_covariance, one_step, rtol=LONG, atol=LONG)
 
 
 def test_innovations_are_white_under_the_true_model():
@@ -220,7 +218,7 @@ def test_start_is_stationary_vague_or_given_and_says_so():
     y, u, _ = record(rng, m, 50)
     stationary = kalman_filter(y, u, m.A, m.B, m.C, m.Q, m.R, covariances=True)
     assert stationary.initialisation == "stationary"
-    np.testing.assert_allclose(stationary.predicted_covariance[0], stationary_covariance(m.A, m.Q), rtol=EXACT)
+    np.testing.assert_allclose(stationary.predicted_covariance[0], lyapunov(m.A, m.Q), rtol=EXACT)
     assert kalman_filter(y, u, m.A, m.B, m.C, m.Q, m.R, initial_covariance=np.eye(3)).initialisation == "given"
     m = _integrator(rng)
     vague = kalman_filter(y, u, m.A, m.B, m.C, m.Q, m.R, covariances=True)

@@ -9,7 +9,8 @@ from scipy.linalg import solve_discrete_are, solve_discrete_lyapunov
 from tolerances import ITERATIVE, LONG
 
 from counterflow.errors import UnstableError
-from counterflow.filtering import compress, stationary_covariance, steady_state
+from counterflow.filtering import compress, steady_state
+from counterflow.filtering.initial import lyapunov
 
 
 def step(X, A, C, Q, R):
@@ -89,7 +90,7 @@ def test_refuses_what_is_not_detectable():
 @pytest.mark.parametrize("radius", [0.0, 0.5, 0.99, 0.999999])
 def test_stationary_covariance(radius):
     m = model(np.random.default_rng(2), P=5, radius=radius)
-    X = stationary_covariance(m.A, m.Q)
+    X = lyapunov(m.A, m.Q)
     scale = np.abs(X).max()
     np.testing.assert_allclose(m.A @ X @ m.A.T + m.Q, X, rtol=0, atol=LONG * scale)
     np.testing.assert_allclose(X, solve_discrete_lyapunov(m.A, m.Q), rtol=0, atol=ITERATIVE * scale)

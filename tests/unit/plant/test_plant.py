@@ -207,24 +207,6 @@ def test_unstable_plants_are_plants():
     assert plant.spectral_radius == 1.0
 
 
-def test_permuted_refuses_other_names():
-    plant = random_plant(3, rng=0)
-    for names in (["unit1"], ["unit1", "unit1", "unit2"], "unit1"):
-        with pytest.raises(OptionError):
-            plant.permuted(names)
-    assert plant.permuted(["unit3", "unit1", "unit2"]).permuted(plant.names) == plant
-
-
-def test_transformed_refuses_bad_bases():
-    plant = random_plant(rng=0)
-    with pytest.raises(ModelError, match=r"'unit1'.*singular"):
-        plant.transformed({"unit1": np.ones((2, 2))})
-    with pytest.raises(ModelError, match="shape"):
-        plant.transformed({"unit1": np.eye(3)})
-    with pytest.raises(UnknownNameError):
-        plant.transformed({"unit9": np.eye(2)})
-
-
 def test_impulse_response_is_powers():
     plant = random_plant(rng=0)
     response = plant.impulse_response(20)

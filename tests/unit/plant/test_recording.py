@@ -309,17 +309,3 @@ def test_odd_paths_are_refused(bad, tmp_path, monkeypatch):
         recording.save(bad)
     with pytest.raises(StorageError):
         Recording.load(bad)
-
-
-def test_orders_and_bases_of_another_kind_are_refused():
-    from counterflow.errors import CounterflowError
-    from counterflow.plant import random_plant
-
-    plant = random_plant(2, rng=1)
-    for call in (
-        lambda: plant.permuted(3),
-        lambda: plant.permuted(["unit1", 2]),
-        lambda: plant.transformed(3),
-    ):
-        with pytest.raises(CounterflowError):
-            call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from equivalent_plants import permuted, transformed
 
 import counterflow as cf
 
@@ -51,8 +52,8 @@ def test_the_basis_of_the_states_and_the_order_of_units_change_no_answer():
     recording = plant.simulate(1000, rng=2)
     wanted = refit(plant, recording).effect("a", "c", [1.0, -0.5], horizon=50)
     rng = np.random.default_rng(0)
-    bases = [plant.transformed({n: np.eye(2) + 0.5 * rng.standard_normal((2, 2)) for n in "abc"}) for _ in range(3)]
-    for other in (*bases, plant.permuted(["c", "a", "b"])):
+    bases = [transformed(plant, {n: np.eye(2) + 0.5 * rng.standard_normal((2, 2)) for n in "abc"}) for _ in range(3)]
+    for other in (*bases, permuted(plant, ["c", "a", "b"])):
         again = refit(other, recording).effect("a", "c", [1.0, -0.5], horizon=50)
         size = np.abs(wanted.mean).max()
         assert np.abs(again.mean - wanted.mean).max() < SAME * size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from equivalent_plants import permuted, transformed
 from tolerances import EXACT, LONG
 
 import counterflow as cf
@@ -181,8 +182,8 @@ def test_messages_of_a_question_carry_nobody_elses_data():
 
 def test_answers_do_not_depend_on_basis_order_or_scale():
     base = ORACLE.effect("boiler", "turbine", [1.0, 1.0], horizon=30).mean
-    turned = PLANT.transformed({n: np.array([[2.0, 0.4], [-0.3, 0.7]]) for n in NAMES})
-    order = PLANT.permuted(["pump", "turbine", "boiler"])
+    turned = transformed(PLANT, {n: np.array([[2.0, 0.4], [-0.3, 0.7]]) for n in NAMES})
+    order = permuted(PLANT, ["pump", "turbine", "boiler"])
     for other in (turned, order):
         found = cf.fit(other.simulate(10, rng=1), other, method="oracle")
         assert np.abs(found.effect("boiler", "turbine", [1.0, 1.0], horizon=30).mean - base).max() < 1e-9

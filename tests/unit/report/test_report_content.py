@@ -14,7 +14,7 @@ import pytest
 import counterflow as cf
 from counterflow.estimation.influence import Edge, InfluenceGraph
 from counterflow.fits.checks import check
-from counterflow.fits.checks.verdicts import KINDS
+from counterflow.fits.checks.kinds import KINDS
 from counterflow.plant import excitation
 from counterflow.report import (
     AskAttribution,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from equivalent_plants import permuted, transformed
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
@@ -244,8 +245,8 @@ def test_permuting_units_and_changing_bases_changes_no_answer():
     recording = plant.simulate(700, rng=2)
     base = cf.fit(recording, plant.locals(), tol=1e-8)
     answer = base.effect("a", "c", [1.0, -0.5], horizon=20)
-    order = plant.permuted(["c", "a", "b"])
-    turned = plant.transformed({n: np.array([[2.0, 0.3], [-0.5, 0.1]]) for n in plant.names})
+    order = permuted(plant, ["c", "a", "b"])
+    turned = transformed(plant, {n: np.array([[2.0, 0.3], [-0.5, 0.1]]) for n in plant.names})
     for other in (order, turned):
         data = cf.Recording.from_arrays({n: (recording[n].y, recording[n].u) for n in other.names}, units=other.units)
         found = cf.fit(data, other.locals(), tol=1e-8)

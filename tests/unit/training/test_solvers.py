@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from equivalent_plants import permuted, transformed
 from scipy.linalg import block_diag
 from tolerances import ITERATES, ITERATIVE
 
@@ -85,8 +86,8 @@ def badly_scaled(plant, recording):
     """The same plant in hostile engineering units: channels from 1e-4 to 1e4, states in another basis."""
     scales = np.logspace(-4, 4, plant.C.shape[0])
     basis = {n: np.diag(np.logspace(-1, 2, plant.local(n).states)) for n in plant.names}
-    other = plant.transformed(basis).replace(
-        C=scales[:, None] * plant.transformed(basis).C, R=plant.R * np.outer(scales, scales)
+    other = transformed(plant, basis).replace(
+        C=scales[:, None] * transformed(plant, basis).C, R=plant.R * np.outer(scales, scales)
     )
     rows = {n: (recording[n].y * scales[plant.output_slice(n)], recording[n].u) for n in plant.names}
     return other, cf.Recording.from_arrays(rows, units=other.units)
@@ -182,7 +183,7 @@ def test_a_round_in_one_process_gives_the_same_iterates_as_the_arrays():
 def test_permuting_units_permutes_blocks():
     plant = cf.random_plant(units=["a", "b", "c"], rng=1)
     order = ["c", "a", "b"]
-    other = plant.permuted(order)
+    other = permuted(plant, order)
     for options in (dict(solver="gradient", rounds=50), dict(method="lagrangian", rounds=50), dict(tol=1e-10)):
         one = train(plant.simulate(300, rng=5), plant.locals(), seed=4, **options)
         two = train(other.simulate(300, rng=5), other.locals(), seed=4, **options)
@@ -209,7 +210,7 @@ def test_a_change_of_state_basis_changes_no_prediction():
     """The published loss weighs states by |.|², so it is unchanged by an orthogonal change of basis only."""
     plant = cf.random_plant(units=2, rng=1)
     turn = np.array([[0.6, -0.8], [0.8, 0.6]])
-    other = plant.transformed(dict.fromkeys(plant.names, turn))
+    other = transformed(plant, dict.fromkeys(plant.names, turn))
     recording = plant.simulate(500, rng=2)
     one = train(recording, plant.locals(), xi=2.0, tol=1e-10)
     two = train(recording, other.locals(), xi=2.0, tol=1e-10)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.fits.checks import innovations as innovations
-from counterflow.fits.checks import inputs
-from counterflow.fits.checks.verdicts import KINDS, Check, Checks, Verdict
+from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, MATERIAL, Verdict
 from counterflow.questions.plots import COLOURS, canvas
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from counterflow.fits.checks.verdicts import Check, Checks
+
 
 # blue, yellow, red-orange and grey can be told apart by the colour-blind, and the word stands beside
 SHADES: dict[Verdict, str] = {"pass": COLOURS[0], "caution": COLOURS[4], "fail": COLOURS[1], "unknown": COLOURS[6]}
@@ -110,12 +111,12 @@ def _convergence(pen: _Pen, checks: list[Check]) -> None:
 
 def _excitation(pen: _Pen, checks: list[Check]) -> None:
     """Of inputs; pairs of units with too few rows have no movement to show."""
-    _bars(pen, checks, [check.number for check in checks], inputs.ALONE, "share of its movement that is its own")
+    _bars(pen, checks, [check.number for check in checks], ALONE, "share of its movement that is its own")
     pen.axis.set_xlim(0, 1)
 
 
 def _feedback(pen: _Pen, checks: list[Check]) -> None:
-    _bars(pen, checks, [check.number for check in checks], inputs.MATERIAL, "share of moves that measurements foretell")
+    _bars(pen, checks, [check.number for check in checks], MATERIAL, "share of moves that measurements foretell")
     pen.axis.set_xlim(0, max(0.1, 1.1 * max(check.number for check in checks[:MOST_BARS])))
 
 
@@ -154,7 +155,7 @@ def _size(pen: _Pen, checks: list[Check]) -> None:
 
 def _drift(pen: _Pen, checks: list[Check]) -> None:
     _bars(
-        pen, checks, [check.number for check in checks], innovations.LARGE_CHANGE,
+        pen, checks, [check.number for check in checks], LARGE_CHANGE,
         "change of what acts on it between the halves, relative",
     )  # fmt: skip
     pen.axis.set_xlim(0, max(0.5, 1.1 * max(check.number for check in checks[:MOST_BARS])))

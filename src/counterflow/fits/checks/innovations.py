@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.fits.checks.kinds import CHANGE, LARGE_CHANGE, Verdict
 from counterflow.fits.checks.material import Innovations, Material
-from counterflow.fits.checks.verdicts import Check, Verdict, beyond, worst
+from counterflow.fits.checks.verdicts import Check, beyond, worst
 
 LAGS = 10
 LIKELY = 1e-3  # a p-value below this is no accident: a handful of units is looked at, not thousands
 NEGLIGIBLE, MATERIAL = 0.01, 0.05  # share of an innovation's variance that could still be foreseen
 SIZE, FAR = 1.1, 1.5  # factor by which the variance of innovations departs from one: worth a word, wrong
 COLLINEAR = 1e5  # condition of regressors beyond which the size of a change is not to be trusted
-CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves
 SHIFT, LARGE_SHIFT = 0.1, 0.5  # of the mean innovation between the halves, in standard deviations
 SPREAD, LARGE_SPREAD = 1.25, 2.0  # ratio of the innovations' variances of the halves
 DEVIATIONS = 4.0  # standard errors that count as no accident where no p-value is to be had
@@ -97,7 +97,7 @@ def white_checks(material: Material) -> list[Check]:
             "states, or form='free'), or "
             "record what else acts on the unit"
         )
-        short = f"the model misses dynamics: {_percent(found.share)} of what innovations it could have been foreseen"
+        short = f"the model misses dynamics: {_percent(found.share)} of its innovations could have been foreseen"
         out.append(
             Check(
                 "whiteness",

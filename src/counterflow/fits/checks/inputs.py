@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.estimation.identifiability import STILL, Doubt
+from counterflow.fits.checks.kinds import ALONE, FAINT, MATERIAL, Verdict
 from counterflow.fits.checks.material import Material
-from counterflow.fits.checks.verdicts import Check, Verdict, beyond
+from counterflow.fits.checks.verdicts import Check, beyond
 from counterflow.recurrence import linear_recurrence
 
 # Windows of lags whose means stand for the past: fine near by, coarse far away.
@@ -25,11 +26,9 @@ NEAR = 3  # of these windows, for the other inputs
 MEASURED_PAST = ((1, 1), (2, 2), (3, 6))
 SEEN = (*MEASURED_PAST, (0, 0))
 LIKELY = 1e-3
-FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
 FEWEST_MOVES = 8  # about which anything can be said
 ORDERS = 20  # lags over which the ways in which an input moves are counted
 FLAT = 1e-6  # of the largest variance: a way in which an input does not move
-ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
 ALONE_AT_ALL = 1e-6
 MOST_ROWS, STRETCHES = 131_072, 4  # rows of a long record that feedback is looked for in
 WARM_UP = 4096  # rows before such a stretch in which an input's response builds up

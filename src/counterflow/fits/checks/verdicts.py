@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.fits.checks.kinds import KINDS, ORDER, Verdict
 
 if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-Verdict = Literal["pass", "caution", "fail", "unknown"]
-
-ORDER: tuple[Verdict, ...] = ("pass", "unknown", "caution", "fail")  # from good to bad
-KINDS = {
-    "convergence": "the fit arrived",
-    "excitation": "inputs were moved enough",
-    "feedback": "inputs do not react to measurements",
-    "stability": "the estimated system is stable",
-    "whiteness": "innovations are white",
-    "innovation size": "innovations are of their size",
-    "drift": "both halves of the record agree",
-    "free run": "predictions beat simpler ones",
-}
 MOST_NAMES = 4  # in a sentence that sums several findings up
 
 

@@ -1,4 +1,4 @@
-"""When the rows of a table were: order, repeats, gaps and jumps, and the regular grid that they are put on."""
+"""When the rows of a table were (order, repeats, gaps, jumps), the regular grid, and columns put on it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
-from counterflow.data.times import NONE, SECOND, Times
+from counterflow.arrays import FloatArray
+from counterflow.data.times import NONE, SECOND, Times, runs
 from counterflow.errors import DataError
 
 Whole = NDArray[np.int64]
 
+FEW_LEVELS = 10  # a channel with no more different values is discrete
 _GAP = 1.5  # a step longer than so many usual ones is a gap
 _DAY = 86_400 * SECOND
 _HOUR = 3600 * SECOND
@@ -206,9 +209,7 @@ def make_grid(
         use &= nanoseconds >= start
     if stop is not None:
         use &= nanoseconds < stop
-    if keep is not None:
-        use &= keep
-    chosen = np.flatnonzero(use)
+    chosen = np.flatnonzero(use if keep is None else use & keep)
     if len(chosen) == 0:
         raise DataError("no row of the table is left between start and stop: check them against its period")
     moments = nanoseconds[chosen]
@@ -225,15 +226,13 @@ def make_grid(
     if width < 1:
         raise DataError(f"dt is {dt!r} seconds: give at least a nanosecond")
     coarser = width >= _GAP * facts.step
-    origin = int(moments[0])
-    if coarser and times.dated and _DAY % width == 0:
+    origin = int(moments[0]) if span is None else span[0]
+    if span is None and coarser and times.dated and _DAY % width == 0:
         origin -= origin % width  # on the full minute, hour, ...
     # on the table's own step a row belongs to the nearest grid row, so that jitter makes neither repeats nor holes
     shift = 0 if coarser else width // 2
     bins = (moments - origin + shift) // width
     if span is not None:
-        origin = span[0]
-        bins = (moments - origin + shift) // width
         inside = (bins >= 0) & (bins < span[1])
         chosen, moments, bins = chosen[inside], moments[inside], bins[inside]
         if len(bins) == 0:
@@ -257,8 +256,60 @@ def make_grid(
     return Grid(None if whole else chosen, bins, replaced, origin, width, rows, tuple(cuts), coarser)
 
 
-def row_grid(rows: int, dt: float) -> Grid:
-    """The grid of a table without a time column: row by row."""
-    if rows == 0:
+def row_grid(rows: int, dt: float, keep: NDArray[np.bool_] | None = None) -> Grid:
+    """The grid of a table without a time column: row by row, of those to keep."""
+    order = None if keep is None else np.flatnonzero(keep)
+    count = rows if order is None else len(order)
+    if count == 0:
         raise DataError("the table has a header but no rows: give a table with data")
-    return Grid(None, np.arange(rows), np.empty((0, 2), np.int64), 0, max(1, round(dt * SECOND)), rows, (), False)
+    width = max(1, round(dt * SECOND))
+    return Grid(order, np.arange(count), np.empty((0, 2), np.int64), 0, width, count, (), False)
+
+
+def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArray:
+    """A column of the table on the grid: NaN in rows that nothing falls into.
+
+    Parameters
+    ----------
+    values : (table rows,) array
+    grid : Grid
+    resample : {"auto", "mean", "last"}
+        Where several rows fall into one: their mean, or the last known one; "auto" takes the mean unless the column has
+        few different values.
+    """
+    ordered = values if grid.order is None else values[grid.order]
+    known = np.isfinite(ordered)
+    bins = grid.bins
+    if not known.all():
+        ordered, bins = ordered[known], bins[known]
+    out = np.full(grid.rows, np.nan)
+    if grid.coarser and (resample == "mean" or (resample == "auto" and polars.Series(ordered).n_unique() > FEW_LEVELS)):
+        counts = np.bincount(bins, minlength=grid.rows)
+        sums = np.bincount(bins, weights=ordered, minlength=grid.rows)
+        np.divide(sums, counts, out=out, where=counts > 0)
+        return out
+    out[bins] = ordered  # of several, the last stays
+    return out
+
+
+def fill(row: FloatArray, how: str) -> tuple[FloatArray, NDArray[np.int64], int]:
+    """Fill holes of an input: the values, the lengths of the holes, and how many rows at the beginning were among them.
+
+    Examples
+    --------
+    >>> values, lengths, led = fill(np.array([np.nan, 1.0, np.nan, np.nan, 4.0]), "interpolate")
+    >>> values.tolist(), lengths.tolist(), led
+    ([1.0, 1.0, 2.0, 3.0, 4.0], [1, 2], 1)
+    """
+    missing = np.isnan(row)
+    if not missing.any():
+        return row, np.empty(0, np.int64), 0
+    starts, stops = runs(missing)
+    known = np.flatnonzero(~missing)
+    led = int(known[0])
+    if how == "interpolate":
+        out = np.interp(np.arange(len(row)), known, row[known])
+    else:
+        before = np.searchsorted(known, np.arange(len(row)), side="right") - 1
+        out = row[known[np.maximum(before, 0)]]
+    return out, stops - starts, led
