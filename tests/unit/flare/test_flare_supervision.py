@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import counterflow as cf
-from counterflow.federation.flare import processes
+from counterflow.federation.flare.engine import FlareEngine
 from counterflow.federation.job import Job
 from counterflow.federation.sites import members, party, supervisor
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
@@ -114,11 +114,11 @@ def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path, monkey
             child.terminate()
         return 0
 
-    monkeypatch.setattr("counterflow.federation.flare.engine.require_flare", lambda: None)
+    monkeypatch.setattr(FlareEngine, "require", staticmethod(lambda: None))
     monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(supervisor, "LOOK", 0.01)
-    monkeypatch.setattr(processes, "start", start)
-    monkeypatch.setattr(processes, "stop", stop)
+    monkeypatch.setattr(FlareEngine, "start", staticmethod(start))
+    monkeypatch.setattr(FlareEngine, "stop", staticmethod(stop))
     found = Supervisor(site, said.append)
     thread = threading.Thread(target=found.run)
     thread.start()
