@@ -14,7 +14,7 @@ from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
 from counterflow.cli.output import Format
 from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
-from counterflow.fits.storage import load
+from counterflow.fits.fit import load
 from counterflow.questions.question import envelope
 
 _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}

@@ -14,7 +14,6 @@ from counterflow.cli.federation_file import quoted, read_federation, relative, s
 from counterflow.cli.options import AnswerFormat, Files, Force
 from counterflow.cli.output import Format
 from counterflow.data import ChannelFacts, Inspection, Preparation, inspect
-from counterflow.errors import OptionError
 from counterflow.plant import Recording
 
 Time = Annotated[str | None, typer.Option(help="Name of the time column (time, timestamp, ...).")]
@@ -162,8 +161,7 @@ def show_prepared(preparation: Preparation | None, recording: Recording, written
 
 def place_of(out: Path, names: Sequence[str], force: bool) -> dict[str, Path]:
     """Where files of a new directory go; refused before any work is done if something is in the way."""
-    if out.exists() and not out.is_dir():
-        raise OptionError(f"--out {str(out)!r} is a file: give a directory.")
+    output.check_folder(out)
     files = {name: Path(os.path.normpath(out / name)) for name in names}
     output.check_new(list(files.values()), force)
     return files

@@ -7,7 +7,6 @@ what was there or what belongs there.
 from __future__ import annotations
 
 import inspect
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from counterflow.cli.demo_plant import INPUT_SPREAD, demo_plant
 from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError, UnstableError
+from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
 from counterflow.plant import Plant, Recording, excitation
@@ -272,35 +272,23 @@ def _first_step_share(whatifs: tuple[report.WhatIf, ...]) -> float | None:
 
 def check_place(out: Path) -> None:
     """Refuse a place that cannot be written, or holds what is not ours, before any work is done."""
-    remedy = "Choose a new or empty directory with --out."
-    try:
-        if out.exists() and not out.is_dir():
-            raise StorageError(f"--out {str(out)!r} is a file. {remedy}")
-        near = out.absolute()
-        while not near.exists():
-            near = near.parent
-        if not near.is_dir():
-            raise StorageError(f"--out {str(out)!r} would lie below the file {str(near)!r}. {remedy}")
-        if not os.access(near, os.W_OK | os.X_OK):
-            raise StorageError(f"--out: {str(near)!r} may not be written to. {remedy}")
+    output.check_folder(out)
+    with blaming(out):
         entries = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
         strange = [name for name in entries if name not in (RECORDING, FIT, REPORT)]
         page = out / REPORT
         if page.exists() and not (page.is_file() and b'content="Counterflow' in page.read_bytes()[:4096]):
             strange.append(REPORT)
-    except OSError as error:
-        raise StorageError(f"--out {str(out)!r} cannot be used: {error.strerror or error}. {remedy}") from error
     if strange:
         raise StorageError(
-            f"--out {str(out)!r} holds {strange[0]!r}, which the demo did not write; nothing was changed. {remedy}"
+            f"--out {str(out)!r} holds {strange[0]!r}, which the demo did not write; nothing was changed. Choose a new "
+            "or empty directory with --out."
         )
 
 
 def _write(out: Path, recording: Recording, fit: Fit, page: str) -> None:
-    try:
+    with blaming(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"--out {str(out)!r} cannot be made: {error.strerror or error}. Choose another.") from error
     recording.save(out / RECORDING)
     fit.save(out / FIT)
     report.write(page, out / REPORT)

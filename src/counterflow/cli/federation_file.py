@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import block_diagonal
 from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
@@ -180,9 +180,9 @@ def read_plant(path: str | Path) -> Plant:
         unit, model = _unit(page, ("units", name), _UNIT_KEYS, needs_channels=False)
         if model is None:
             page.refuse(("units", name), "it has no model; give 'model' (a file) or A, B, C, Q and R")
-        units.append(_described(page, ("units", name), unit, model))
+        units.append(unit)
         models[name] = model
-    blocks = {letter: _diagonal([getattr(model, letter) for model in models.values()]) for letter in LETTERS}
+    blocks = {letter: block_diagonal([getattr(model, letter) for model in models.values()]) for letter in LETTERS}
     with page.blaming(("units",)):
         plant = Plant(units=tuple(units), **blocks, dt=dt)
     A, B = np.array(plant.A), np.array(plant.B)
@@ -271,11 +271,6 @@ def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -
         channels.setdefault("outputs", model.n_outputs)
     with page.blaming(at):
         return Unit(name, states=model.states if model else states or 2, **channels), model
-
-
-def _described(page: Page, at: TomlPath, unit: Unit, model: LocalModel) -> Unit:
-    with page.blaming(at):
-        return Unit(unit.name, model.states, unit.inputs, unit.outputs)
 
 
 def _model(page: Page, at: TomlPath, table: Mapping[str, Any]) -> LocalModel | None:
@@ -372,16 +367,6 @@ def _from_recording(
         described.append(Unit(name, states, **sides))
         arrays[name] = (part.y, part.u)
     return Recording.from_arrays(arrays, stored.dt, described)
-
-
-def _diagonal(blocks: Sequence[FloatArray]) -> FloatArray:
-    rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
-    out = np.zeros((rows, columns))
-    row = column = 0
-    for block in blocks:
-        out[row : row + block.shape[0], column : column + block.shape[1]] = block
-        row, column = row + block.shape[0], column + block.shape[1]
-    return out
 
 
 # ---- writing

@@ -17,7 +17,7 @@ from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
-from counterflow.fits.storage_server import SERVER_FILE
+from counterflow.fits.storage import SERVER_FILE
 
 
 def fit(
@@ -75,9 +75,8 @@ def fit(
 
 def check_place(out: Path, force: bool) -> None:
     """Refuse, before any work is done, a directory that could not be written or holds something else."""
+    output.check_folder(out)
     with blaming(out):
-        if out.exists() and not out.is_dir():
-            raise StorageError(f"--out {str(out)!r} is a file: give a directory.")
         if out.exists() and any(out.iterdir()):
             if not (out / SERVER_FILE).is_file():
                 raise StorageError(f"--out {str(out)!r} is not empty and not a saved fit: choose a new directory.")
@@ -85,7 +84,6 @@ def check_place(out: Path, force: bool) -> None:
                 raise StorageError(
                     f"--out {str(out)!r} holds a saved fit: choose another name, or give --force to replace it."
                 )
-    output.check_new([out / SERVER_FILE], force)
 
 
 def _weights(given: Sequence[str]) -> float | dict[str, float]:

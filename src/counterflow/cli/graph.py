@@ -12,7 +12,7 @@ from counterflow import wording
 from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
 from counterflow.cli.output import Format
-from counterflow.fits.storage import load
+from counterflow.fits.fit import load
 from counterflow.questions.question import envelope
 from counterflow.report.content import acting_directly
 from counterflow.report.graph import kind_of

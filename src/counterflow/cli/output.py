@@ -159,13 +159,24 @@ def check_new(paths: Sequence[Path], force: bool) -> None:
                 raise StorageError(f"{str(path)!r} is a directory: give a file.")
             if path.exists() and not force:
                 raise StorageError(f"{str(path)!r} exists: choose another name, or give --force to replace it.")
-            near = path.absolute().parent
-            while not near.exists():
-                near = near.parent
-            if not near.is_dir():
-                raise StorageError(f"{str(path)!r} would lie below the file {str(near)!r}: choose another place.")
-            if not os.access(near, os.W_OK | os.X_OK):
-                raise StorageError(f"{str(path)!r}: {str(near)!r} may not be written to; choose another place.")
+            _check_writable(path.absolute().parent, path)
+
+
+def check_folder(out: Path) -> None:
+    """Refuse, before any work is done, an --out that cannot be made or is no directory."""
+    with blaming(out):
+        if out.exists() and not out.is_dir():
+            raise StorageError(f"--out {str(out)!r} is a file: give a directory.")
+        _check_writable(out.absolute(), out)
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise StorageError(f"{str(path)!r} would lie below the file {str(folder)!r}: give a directory above it.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"{str(path)!r}: {str(folder)!r} may not be written to; choose another place.")
 
 
 def write_all(files: Mapping[Path, Content], force: bool) -> None:

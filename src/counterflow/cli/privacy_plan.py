@@ -22,7 +22,7 @@ from counterflow.errors import OptionError
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Estimate, Parameters
 from counterflow.estimation.uncertainty import uncertainty
-from counterflow.fits.storage import load
+from counterflow.fits.fit import load
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.server import share
 from counterflow.methods.sufficient.unit import sufficient_message

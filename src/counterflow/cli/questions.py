@@ -18,7 +18,7 @@ from counterflow.cli import inputs, output
 from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder, Force, Out
 from counterflow.cli.output import Format
 from counterflow.errors import DataError, OptionError, StorageError
-from counterflow.fits.storage import load
+from counterflow.fits.fit import load
 from counterflow.plant.units import unknown_name
 from counterflow.questions import COMMANDS
 from counterflow.questions.asking import Questions

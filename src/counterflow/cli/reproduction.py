@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from counterflow import experiments
 from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
-from counterflow.errors import OptionError, StorageError
+from counterflow.errors import OptionError
 from counterflow.experiments import figures, reproduction, runner
 from counterflow.experiments.experiment import Experiment, Request, Task
 from counterflow.experiments.page import Chapter, counts
@@ -45,7 +44,7 @@ def reproduce(
         return
     chosen = _chosen(names)
     request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
-    _check_folder(out)
+    output.check_folder(out)
     _tell_unused(chosen, request)
     with figures.styled():  # without matplotlib, say so before hours of work
         pass
@@ -93,18 +92,6 @@ def _chosen(asked: Sequence[str]) -> list[Experiment]:
             raise OptionError("'all' is every experiment: leave the other names out.")
         return [experiments.named(name) for name in experiments.names()]
     return [experiments.named(name) for name in dict.fromkeys(asked)]
-
-
-def _check_folder(out: Path) -> None:
-    """Refuse, before hours of work, a place that cannot be a directory."""
-    place = out
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        of = "" if place == out else f": {str(place)!r}"
-        raise StorageError(f"--out {str(out)!r}{of} is a file: give a directory.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise StorageError(f"--out {str(out)!r}: {str(place)!r} is not writable: give another directory.")
 
 
 def _tell_unused(chosen: Sequence[Experiment], request: Request) -> None:

@@ -14,9 +14,8 @@ from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
 from counterflow.federation import PlantView, Policy, QuestionGate
 from counterflow.fits.checks import Checks, check
-from counterflow.fits.fit import Fit
-from counterflow.fits.storage import UNITS_FOLDER, load, load_unit
-from counterflow.fits.storage_server import SERVER_FILE, Record, load_record, load_server
+from counterflow.fits.fit import Fit, load
+from counterflow.fits.storage import SERVER_FILE, UNITS_FOLDER, Record, load_record, load_server, load_unit
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
 from counterflow.questions.answering import Server

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,7 +109,7 @@ def serve(
     say : callable, optional
         Takes the lines for the terminal; default: ``print``.
     """
-    say = say or _print
+    say = say or partial(print, flush=True)
     if not 0 < hours <= LONGEST:
         raise OptionError(f"--hours {hours:g}: give a number of hours above 0 and up to {LONGEST:g}.")
     public = None if behind is None else _public(behind)
@@ -264,7 +265,3 @@ def _open(address: str) -> None:
     import webbrowser
 
     threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()  # some browsers keep one waiting
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)

@@ -122,10 +122,7 @@ def multiplications(settings: Mapping[str, Any]) -> dict[str, float]:
     """
     T, P_m, D_m = settings["steps"], settings["states"], settings["outputs"]
     P, U = settings["units"] * P_m, settings["units"] * settings["inputs"]
-    return {
-        "server": float(T * (3 * P * P + 2 * P * U)),
-        "unit": float(6 * T * P_m * D_m + 3 * P_m * P_m * D_m),
-    }
+    return {"server": float(T * (3 * P * P + 2 * P * U)), "unit": float(6 * T * P_m * D_m + 3 * P_m * P_m * D_m)}
 
 
 def counted(axis: str, who: str) -> float:
@@ -282,7 +279,7 @@ def _text(_: Outcomes, claims: Sequence[Claim]) -> str:
     return sentences(
         "The formulas are those of one row: a round carries, and works on, all T of them."
         if per_row.count("does not hold") == len(per_row)
-        else "",
+        else ""
     )
 
 

@@ -94,10 +94,7 @@ def _tasks(request: Request) -> tuple[Task, ...]:
     steps, count = (QUICK_STEPS, QUICK_REPETITIONS) if request.quick else (STEPS, REPETITIONS)
     axes = {"method": list(METHODS), "epsilon": (*epsilons, NONE), "run": range(count)}
     audits = {"epsilon": epsilons, "run": range(count)}
-    return (
-        *grid("privacy", axes, steps=steps),
-        *grid("privacy", audits, method=AUDIT, steps=AUDIT_STEPS),
-    )
+    return (*grid("privacy", axes, steps=steps), *grid("privacy", audits, method=AUDIT, steps=AUDIT_STEPS))
 
 
 def epsilons_of(outcomes: Outcomes) -> tuple[float, ...]:

@@ -246,8 +246,8 @@ def _claims_of(outcome: Outcome) -> Iterator[Claim]:
     def claim(subject: str, paper: str, ours: str, verdict: Verdict, rule: str, silent: bool = False) -> Claim:
         """One of this data set; ``silent``: the paper's text says nothing that could be judged."""
         why = "No rule: the paper's text has none." if silent else f"Rule: {rule}"
-        judged_ = "beyond the paper" if silent else judged(outcome, verdict)
-        return Claim(f"{label}: {subject}", paper, f"{label}: {ours}", judged_, why + aside)
+        final = "beyond the paper" if silent else judged(outcome, verdict)
+        return Claim(f"{label}: {subject}", paper, f"{label}: {ours}", final, why + aside)
 
     early = int(np.searchsorted(rounds, FEW, side="right")) - 1
     fall = (L[:, 0] - L[:, early]) / (L[:, 0] - L[:, -1])

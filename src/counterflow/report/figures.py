@@ -89,7 +89,7 @@ def banded(present: bool, level: float | None) -> str:
 
 def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
     """The answers for one channel against time since the change began."""
-    name = _named(whatif.channels[index])
+    name = named(whatif.channels[index])
     times = whatif.step * np.arange(len(whatif.answers[0].mean) + 1)
     curves = [Curve.of(a, index, SERIES[k % len(SERIES)]) for k, a in enumerate(whatif.estimates)]
     if whatif.truth is not None:
@@ -102,7 +102,7 @@ def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, flo
 
 def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
     """Measured and counterfactual values of one channel."""
-    told, clock, name = world.trajectory, world.clock, _named(world.channels[index])
+    told, clock, name = world.trajectory, world.clock, named(world.channels[index])
     times = clock.step * np.arange(told.first, told.first + len(told.mean))
     curves = [Curve(told.factual[:, index], FACT, look={"linewidth": 1.6, "zorder": 3})]
     curves.append(Curve.of(told, index, from_zero=False))
@@ -233,7 +233,8 @@ def check_panel(name: str, checks: Sequence[Check], prefix: str) -> Svg | None:
         return _svg(figure, prefix, f"{name}: {KINDS[name]}")
 
 
-def _named(channel: Channel) -> str:
+def named(channel: Channel) -> str:
+    """A channel with its unit of measure."""
     return f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
 
 

@@ -76,7 +76,7 @@ def render(report: Report) -> str:
         worst=Checks(report.checks).verdict if report.checks else "",
         cards=[_card(name, f"k{k}-", report.checks) for k, name in enumerate(KINDS) if _of_kind(name, report.checks)],
         measured=_measured,
-        units=[(plain(u.name), u.states, _listed(u.inputs), _listed(u.outputs)) for u in report.units],
+        units=[(plain(u.name), u.states, _listed(u.inputs), _listed(getattr(u, "outputs", ()))) for u in report.units],
         promises=report.privacy.sentences() if report.privacy else (),
         budgets=_budgets(report),
         trainings=[(each.label, each.traffic, each.status) for each in report.trainings],
@@ -118,8 +118,8 @@ def _whatif(told: WhatIf, prefix: str) -> Question:
 
     def row(k: int) -> dict[str, Any]:
         shown = [[told.quantity(a, at, k).split()[0] for a in told.answers] for at in (0, told.peak_row(k))]
-        headline = k == told.headline_index
-        return {"channel": _named(told.channels[k]), "headline": headline, "first": shown[0], "largest": shown[1]}
+        name, headline = figures.named(told.channels[k]), k == told.headline_index
+        return {"channel": name, "headline": headline, "first": shown[0], "largest": shown[1]}
 
     effects = {
         "labels": [answer.short for answer in told.answers],
@@ -153,7 +153,7 @@ def _by_channel(
     at = told.headline_index
     wide, narrow = (draw(told, at, f"{prefix}{x}-", size, title=False) for x, size in (("w", WIDE), ("n", NARROW)))
     others = [draw(told, k, f"{prefix}c{k}-", SMALL) for k in range(len(told.channels)) if k != at]
-    drawings = [(before + _named(told.channels[at]), wide, narrow)]
+    drawings = [(before + figures.named(told.channels[at]), wide, narrow)]
     return Question(told, caveats, legend, drawings, others, **more)
 
 
@@ -163,17 +163,15 @@ def _shares(told: Shares, prefix: str) -> Question:
     bars, legend = [], [("dashed", "--truth", "departure from the usual level")]
     for name, value in ranked:
         colour, dotted = figures.share_colour(told, name)
-        label, variable = told.label(name), figures.VARIABLES[colour]
+        variable, size = figures.VARIABLES[colour], quantity(rounded(value, largest), unit)
         width = 50 * abs(value) / largest if largest else 0.0
         left = 50.0 if value >= 0 else 50 - width
-        size = quantity(rounded(value, largest), unit)
-        label_ = label[:1].upper() + label[1:]
-        bars.append({"label": label_, "left": left, "width": width, "colour": variable, "size": size})
-        legend.append(("dotted" if dotted else "", variable, label))
+        bars.append({"label": told.label(name), "left": left, "width": width, "colour": variable, "size": size})
+        legend.append(("dotted" if dotted else "", variable, told.label(name)))
     wide, narrow = (
         figures.shares_over_time(told, f"{prefix}{x}-", size) for x, size in (("w", (9.0, 3.0)), ("n", NARROW))
     )
-    subject = _named(told.channels[told.headline_index])
+    subject = figures.named(told.channels[told.headline_index])
     drawings = [("Over time", wide, narrow)]
     return Question(told, told.attribution.caveats, legend, drawings, subject=subject, bars=bars)
 
@@ -185,7 +183,7 @@ def _remedy(told: Remedy, prefix: str) -> Question:
             figures.way_there(told, k, f"{prefix}{x}{k}-", size) for x, size in (("w", (9.0, 2.6)), ("n", (4.0, 2.8)))
         )
         channel = told.unit.outputs[told.unit.output_names.index(name)]
-        drawings.append((f"Change of {_named(channel)}", wide, narrow))
+        drawings.append((f"Change of {figures.named(channel)}", wide, narrow))
     changes = [(plain(cause), name, change) for cause, name, change in told.changes()]
     tables: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = [
         (("unit", "input", "change, held"), changes),
@@ -231,7 +229,7 @@ def _card(name: str, prefix: str, checks: Sequence[Check]) -> dict[str, Any]:
     found = _of_kind(name, checks)
     return {
         "worst": Checks(tuple(found)).verdict,
-        "title": KINDS[name][:1].upper() + KINDS[name][1:],
+        "title": KINDS[name],
         "drawing": figures.check_panel(name, found, prefix),
         "others": sorted((c for c in found if c.verdict != "pass"), key=lambda c: -ORDER.index(c.verdict)),
         "passed": [check for check in found if check.verdict == "pass"],
@@ -258,9 +256,5 @@ def _curves_legend(report: Report) -> list[Entry]:
     return entries + [("", colour, plain(unit.name)) for colour, unit in zip(colours, report.units, strict=True)]
 
 
-def _named(channel: Channel) -> str:
-    return f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
-
-
 def _listed(channels: Sequence[Channel]) -> str:
-    return ", ".join(map(_named, channels))
+    return ", ".join(map(figures.named, channels))

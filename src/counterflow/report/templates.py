@@ -52,19 +52,23 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"sentence": sentence, "plain": plain}
+    made.filters |= {"sentence": sentence, "capital": capital, "plain": plain}
     return made
 
 
-def sentence(text: str) -> str:
-    """A clause as a sentence of its own.
+def sentence(clause: object) -> str:
+    """A clause (or a caveat) as a sentence of its own.
 
     Examples
     --------
     >>> sentence("nothing was measured"), sentence("Done.")
     ('Nothing was measured.', 'Done.')
     """
-    return (text[:1].upper() + text[1:]).rstrip(".") + "."
+    return capital(str(clause)).rstrip(".") + "."
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _unbroken(value: Any) -> Any:

@@ -169,7 +169,8 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
 
     If the model is right, innovations depend on nothing that went before, in neither half. If unit n acts on unit m
     with another strength than the estimate's, m's innovations follow n's states and inputs of the row before. So they
-    are regressed on all units' estimated signals C̃ ĥ[t-1] and inputs u[t-1] in each half, and the coefficients compared:
+    are regressed on all units' estimated signals C̃ ĥ[t-1] and inputs u[t-1] in each half, and the coefficients
+    compared:
     an error of the estimate is common to both halves and drops out. The change found is somewhat below the true one,
     because the filter makes up for part of it.
     """
