@@ -490,9 +490,9 @@ def test_what_has_no_drawings_is_exported_with_its_tables(page: TestClient, kind
         assert form != "html" or "<table" in answer.text
 
 
-def test_q3_is_the_librarys(page: TestClient, fit: cf.Fit) -> None:
+def test_q3_is_the_librarys(page: TestClient) -> None:
     told = _post(page, "unit:turbine/aggregate", {"unit": "turbine", "phi_1": [1.0, -0.5], "phi_0": [0.5, 0.0]})
-    wanted = fit.aggregate_effect("turbine", [1.0, -0.5], [0.5, 0.0])
+    wanted = fitted().aggregate_effect("turbine", [1.0, -0.5], [0.5, 0.0])
     found = {each["channel"]: each["change"] for each in told["ranked"]}
     np.testing.assert_allclose([found[name] for name in wanted.channels], wanted.mean, rtol=EXACT, atol=EXACT)
     assert told["sentence"] == wanted.sentence()

@@ -424,11 +424,11 @@ def test_a_report_of_the_free_form_does_without_the_graph(tmp_path):
     assert "boiler" in (tmp_path / "report.html").read_text()
 
 
-def test_an_attribution_says_when_its_level_is_extrapolated(found):
+def test_an_attribution_says_when_its_level_is_extrapolated():
     unit = cf.Unit("tank", states=1, inputs=1, outputs=1)
     slow = cf.Plant(units=[unit], A=[[0.9999]], B=[[0.1]], C=[[1.0]], Q=[[1e-3]], R=[[0.1]])
     recording = slow.simulate(300, rng=1)
     text = cf.fit(recording, slow, method="oracle").attribute(recording, "tank", 10, 20).caveats
     assert any(c.code == "slow-mode" for c in text)
-    quick = found.attribute(RECORDING, "tank", 10, 20)
+    quick = fitted().attribute(RECORDING, "tank", 10, 20)
     assert not any(c.code == "slow-mode" for c in quick.caveats)
