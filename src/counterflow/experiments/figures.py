@@ -32,6 +32,9 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072b2", "#e69f00", "#009e73", "
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)  # the last for what stands apart from six others
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
+# what stands along axes that several figures have
+SERVER_LOSS, DISENTANGLEMENT = "$L_s$ (squared states)", "$\\mathcal{D}$ (squared states)"
+RELATIVE_LOSS, SHIFT_LEFT = "augmented / proprietary loss", "$\\delta_d$ (states)"
 Middle = Literal["mean", "median", "geometric mean"]
 FORMATS = ("svg", "pdf", "png")
 LEAST_PLAIN, MOST_PLAIN = 0.3e-3, 0.999e5  # an axis that goes beyond has powers of ten only

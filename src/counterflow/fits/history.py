@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from counterflow.methods.method import Round, ServerState, UnitState
 
 
-
 @dataclass(frozen=True)
 class History:
     """Losses of every round, each at the point that the units sent in that round.
