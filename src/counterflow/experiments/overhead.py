@@ -179,8 +179,8 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
         count = counted(axis, who)
         whose = "the server" if who == "server" else "a client"
         shown = {"who": whose, "letter": letter, "formula": formula, "remark": f" {remark}" if remark else ""}
-        found = {"before": sizes[-2], "last": sizes[-1], "count": count, "exponent": _shown(seconds)}
-        yield claim("overhead", "work", worked(count, seconds, most), **shown, **found)
+        grown = {"before": sizes[-2], "last": sizes[-1], "count": count, "exponent": _shown(seconds)}
+        yield claim("overhead", "work", worked(count, seconds, most), **shown, **grown)
     raw = {axis: by_size(outcomes, axis, "raw") for axis in AXES}
     one_round, all_rounds, ours = (
         {axis: by_size(outcomes, axis, key) / raw[axis] for axis in AXES}

@@ -61,7 +61,7 @@ class _Formatter(string.Formatter):
         return str(super().format_field(value, last))
 
 
-def filled(experiment: str, text: str, **values: object) -> str:
+def filled(experiment: str, text: str, /, **values: object) -> str:
     """A text of ``experiments.toml`` with values for the names in braces, or else what the module calls so.
 
     Examples
@@ -78,13 +78,13 @@ def _texts() -> dict[str, dict[str, Any]]:
     return tomllib.loads(files("counterflow.experiments").joinpath("experiments.toml").read_text(encoding="utf-8"))
 
 
-def claim(experiment: str, key: str, verdict: Verdict, **values: object) -> Claim:
+def claim(experiment: str, key: str, verdict: Verdict, /, **values: object) -> Claim:
     """The claim of that key in ``experiments.toml``, with its verdict."""
     parts = {part: filled(experiment, text, **values) for part, text in _texts()[experiment]["claims"][key].items()}
     return Claim(verdict=verdict, key=key, **parts)
 
 
-def caption(experiment: str, key: str, **values: object) -> str:
+def caption(experiment: str, key: str, /, **values: object) -> str:
     """The caption of a figure or table in ``experiments.toml``."""
     return filled(experiment, _texts()[experiment]["captions"][key], **values)
 
