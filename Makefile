@@ -1,7 +1,7 @@
 # Two commands are enough on a fresh machine with Python >= 3.11 and make:
 #   make demo    simulate a plant of named units, train the federation, ask what-if, write a report
 #                (then: .venv/bin/counterflow console demo-output/fit)
-#   make test    the whole test suite
+#   make test    the whole test suite (make test-quick: what one runs between two edits, within a minute)
 # Also: make check (lint, types, import rules, docs examples), make bench (benchmarks), make screenshots
 # (of the console, for the docs), make clean.
 
@@ -13,7 +13,7 @@ WORKERS ?= auto
 # one BLAS thread a worker: small matrices, and results that do not depend on the number of cores
 SINGLE := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test check bench screenshots clean install
+.PHONY: demo test test-quick check bench screenshots clean install
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -40,6 +40,14 @@ demo: $(VENV)/.run
 # a file's tests share one worker: those between machines share one federation
 test: $(VENV)/.dev
 	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+# kernels, messages, data, commands and the console's guard: no fits over many seeds, no browser, no federation
+QUICK ?= tests/unit/cli tests/unit/plant tests/unit/filtering tests/unit/identification tests/unit/protocol \
+  tests/unit/questions tests/unit/sufficient/test_equality.py tests/unit/checks tests/unit/storage tests/unit/data \
+  tests/unit/privacy/test_accounting.py tests/unit/privacy/test_ledger.py tests/unit/federation \
+  tests/unit/console/test_console_guard.py tests/e2e/test_privacy_commands.py
+test-quick: $(VENV)/.dev
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not slow' $(QUICK)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

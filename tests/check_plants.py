@@ -21,7 +21,7 @@ def material_of(recording: cf.Recording, plant: cf.Plant) -> Material:
     """What the checks look at, with the given plant as the fitted one."""
     if id(plant) not in _ORACLES:
         _ORACLES[id(plant)] = plant, cf.fit(recording, plant, method="oracle")
-    found = Material.of(_ORACLES[id(plant)][1], recording)
+    found = Material.of(_ORACLES[id(plant)][1].about(recording))
     assert found is not None
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterflow.experiments.drawing import Drawing, styled
+from counterflow.experiments.figures import Drawing, styled
 
 
 def drawn(figure: Drawing) -> list[str]:

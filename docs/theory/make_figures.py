@@ -14,6 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import counterflow as cf
+from counterflow.experiments.conditions import slowed
+from counterflow.experiments.effects import cosine, pairs
+from counterflow.experiments.effects import coupling_error as error
 from counterflow.plant import excitation
 
 FIGURES = Path(__file__).parent / "figures"
@@ -47,39 +50,12 @@ def penalty(recording: cf.Recording, plant: cf.Plant, xi: float, **options) -> c
     return cf.fit(recording, plant.locals(), method="penalty", xi=xi, **options)
 
 
-def slowed(plant: cf.Plant, seed: int) -> cf.Plant:
-    """The same plant with real local poles between 0.5 and 0.9 instead of oscillating ones."""
-    rng, A = np.random.default_rng(seed), np.array(plant.A)
-    for name in plant.names:
-        own = plant.state_slice(name)
-        size = own.stop - own.start
-        basis = np.linalg.qr(rng.standard_normal((size, size)))[0]
-        A[own, own] = basis @ np.diag(rng.uniform(0.5, 0.9, size)) @ basis.T
-    radius = np.abs(np.linalg.eigvals(A)).max()
-    return plant.replace(A=A * min(1.0, 0.95 / radius))
-
-
 def weakened(plant: cf.Plant) -> cf.Plant:
     """The same plant with every B_mn a third of what it was."""
     B = np.array(plant.B)
     for m, n in pairs(plant):
         B[plant.state_slice(m), plant.input_slice(n)] /= 3
     return plant.replace(B=B)
-
-
-def pairs(plant: cf.Plant):
-    return [(m, n) for m in plant.names for n in plant.names if m != n]
-
-
-def error(found: cf.Plant, true: cf.Plant, letter: str) -> float:
-    gap = sum(np.sum((found.block(letter, *pair) - true.block(letter, *pair)) ** 2) for pair in pairs(true))
-    return float(np.sqrt(gap / sum(np.sum(true.block(letter, *pair) ** 2) for pair in pairs(true))))
-
-
-def cosine(found: cf.Plant, true: cf.Plant) -> float:
-    """Of the angle between all B̂_mn and all B_mn, as vectors."""
-    one, other = (np.concatenate([p.block("B", *pair).ravel() for pair in pairs(true)]) for p in (found, true))
-    return float(one @ other / (norm(one) * norm(other)))
 
 
 def theta_norm(fit: cf.Fit) -> float:

@@ -26,9 +26,8 @@ from counterflow.errors import (
 if TYPE_CHECKING:
     from counterflow.data import Preparation, read_logs
     from counterflow.fits.checks import Checks, FreeRun, free_run
-    from counterflow.fits.fit import Fit
-    from counterflow.fits.storage import load, load_unit
-    from counterflow.fits.storage_server import load_server
+    from counterflow.fits.fit import Fit, load
+    from counterflow.fits.storage import load_server, load_unit
     from counterflow.fits.training import fit
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
@@ -62,8 +61,8 @@ _HOMES = {
     "Validation": "fits.validation",
     "fit": "fits.training",
     "free_run": "fits.checks",
-    "load": "fits.storage",
-    "load_server": "fits.storage_server",
+    "load": "fits.fit",
+    "load_server": "fits.storage",
     "load_unit": "fits.storage",
     "random_plant": "plant",
     "read_logs": "data",

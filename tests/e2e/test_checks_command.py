@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import counterflow as cf
 from counterflow.cli import app
-from counterflow.cli.checking import CHECK_FAILED
-from counterflow.fits.checks.verdicts import KINDS
+from counterflow.cli.output import CHECK_FAILED
+from counterflow.fits.checks.kinds import KINDS
 
 RUN = CliRunner()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
 ROWS = 1500
 PLANT = demo_plant()
 RECORDING = PLANT.simulate(ROWS, rng=0, inputs=record_incident(PLANT, ROWS, 0)[0])
-FIT = cf.fit(RECORDING, PLANT.locals())
+
+
+@cache
+def fitted() -> cf.Fit:
+    return cf.fit(RECORDING, PLANT.locals())
+
+
 SEAT = "unit:turbine"
 FUEL = {"unit": "boiler", "input": "fuel valve", "size": 5.0}
 ASKED = {"effect": "turbine", "changes": [FUEL], "horizon": 40, "level": 0.95, "draw": None}
@@ -48,7 +55,7 @@ POWER = "electric power"
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("console") / "demo-output"
-    FIT.save(folder / "fit")
+    fitted().save(folder / "fit")
     RECORDING.save(folder / "recording.safetensors")
     with serving(folder / "fit") as served:
         yield served
@@ -68,9 +75,9 @@ def desk(browser: Browser, console: Served) -> Iterator[Desk]:
 
 def _expect(desk: Desk, found: cf.Effect, condition: str) -> None:
     """Sentence, table and plot are those of an effect."""
-    wanted = says(FIT, found, condition)
+    wanted = says(fitted(), found, condition)
     desk.until(lambda: desk.sentence() == wanted, wanted)
-    table = effect_table(FIT, found)
+    table = effect_table(fitted(), found)
     assert agrees(desk.rows(), table), (desk.rows(), table)
     for channel in [row[0] for row in table[:4]]:
         k = found.channels.index(channel)
@@ -106,7 +113,7 @@ def test_it_opens_with_the_plant_and_an_answer(desk: Desk) -> None:
     assert page.inner_text("#connection") == "Connected"
     seats = page.locator("#seat option").all_inner_texts()
     assert seats == ["Unit: boiler", "Unit: turbine", "Unit: water_treatment", "Server"]
-    graph = FIT.graph(0.05)
+    graph = fitted().graph(0.05)
     found = {
         edge.get_attribute("data-edge"): edge.get_attribute("class") for edge in page.locator("#graph .edge").all()
     }
@@ -121,7 +128,7 @@ def test_it_opens_with_the_plant_and_an_answer(desk: Desk) -> None:
     assert not page.locator("[role=alert]:visible").all()
     change = desk.until(lambda: page.url.count("#") and desk.question(), "the question in the address")["question"]
     ((cause, name, size),) = [(each["unit"], each["input"], each["size"]) for each in change["changes"]]
-    found_effect = FIT.effect(cause, "boiler", {name: size}, change["horizon"])
+    found_effect = fitted().effect(cause, "boiler", {name: size}, change["horizon"])
     _expect(desk, found_effect, _held(size, f"{cause} {name}"))
 
 
@@ -141,19 +148,20 @@ def test_causes_are_picked_with_mouse_and_keyboard(desk: Desk) -> None:
     page.click('[data-remove="boiler"]')
     page.select_option("#add-cause", "turbine")
     _number(desk, "turbine.governor valve").fill("-4")
-    _expect(desk, FIT.effect("turbine", "turbine", {"governor valve": -4.0}, 40), _held(-4, "turbine governor valve"))
+    found = fitted().effect("turbine", "turbine", {"governor valve": -4.0}, 40)
+    _expect(desk, found, _held(-4, "turbine governor valve"))
 
 
 def test_sliders_and_numbers_are_answered_with_the_librarys_numbers(desk: Desk) -> None:
     page = desk.open(SEAT, "effect", ASKED)
-    _expect(desk, FIT.effect("boiler", "turbine", {"fuel valve": 5.0}, 40), _held(5))
+    _expect(desk, fitted().effect("boiler", "turbine", {"fuel valve": 5.0}, 40), _held(5))
     screenshot(desk, "console-whatif.png")
     _slider(desk).focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     moved = float(_number(desk).input_value())
     assert moved > 5.0
-    _expect(desk, FIT.effect("boiler", "turbine", {"fuel valve": moved}, 40), _held(moved))
+    _expect(desk, fitted().effect("boiler", "turbine", {"fuel valve": moved}, 40), _held(moved))
     box = _slider(desk).bounding_box()
     assert box is not None
     at = float(_slider(desk).get_attribute("min") or "nan"), float(_slider(desk).get_attribute("max") or "nan")
@@ -167,21 +175,21 @@ def test_sliders_and_numbers_are_answered_with_the_librarys_numbers(desk: Desk) 
     assert float(_slider(desk).input_value()) == dragged
     _expect(
         desk,
-        FIT.effect("boiler", "turbine", {"fuel valve": dragged}, 40),
+        fitted().effect("boiler", "turbine", {"fuel valve": dragged}, 40),
         _held(dragged),
     )
     _number(desk).fill("2.34")
     _number(desk, "boiler.feedwater valve").fill("-1.5")
-    both = FIT.effect("boiler", "turbine", {"fuel valve": 2.34, "feedwater valve": -1.5}, 40)
+    both = fitted().effect("boiler", "turbine", {"fuel valve": 2.34, "feedwater valve": -1.5}, 40)
     _expect(desk, both, "boiler fuel valve were +2.34 % from now on and boiler feedwater valve -1.5 % from now on")
     desk.until(page.locator("#paths").is_visible, "through whom")
-    ways = FIT.paths("boiler", "turbine", {"fuel valve": 2.34, "feedwater valve": -1.5}, 40)
-    k = ways.channels.index(effect_table(FIT, both)[0][0])
+    ways = fitted().paths("boiler", "turbine", {"fuel valve": 2.34, "feedwater valve": -1.5}, 40)
+    k = ways.channels.index(effect_table(fitted(), both)[0][0])
     at_most = int(np.abs(ways.total[:, k]).argmax())
     told = desk.until(lambda: _agree_ways(page.inner_text("#paths"), ways, k, at_most), "the ways of the last question")
     assert told
     page.click('[data-reset="boiler.feedwater valve"]')
-    _expect(desk, FIT.effect("boiler", "turbine", {"fuel valve": 2.34}, 40), _held(2.34))
+    _expect(desk, fitted().effect("boiler", "turbine", {"fuel valve": 2.34}, 40), _held(2.34))
 
 
 def _agree_ways(text: str, ways: cf.Paths, k: int, at: int) -> bool:
@@ -195,7 +203,7 @@ def test_horizon_certainty_pulse_and_ramp(desk: Desk) -> None:
     page = desk.open(SEAT, "effect", ASKED)
     page.select_option("#level", "0.8")
     page.fill("#horizon", "25")
-    found = FIT.effect("boiler", "turbine", {"fuel valve": 5.0}, 25, level=0.8)
+    found = fitted().effect("boiler", "turbine", {"fuel valve": 5.0}, 25, level=0.8)
     _expect(desk, found, _held(5))
     page.click("label[for=shape-pulse]")
     page.fill("#length", "6")
@@ -204,14 +212,14 @@ def test_horizon_certainty_pulse_and_ramp(desk: Desk) -> None:
     pulse[3:9] = 5.0
     _expect(
         desk,
-        FIT.effect("boiler", "turbine", {"fuel valve": pulse}, 25, level=0.8),
+        fitted().effect("boiler", "turbine", {"fuel valve": pulse}, 25, level=0.8),
         "boiler fuel valve were +5 % for 6 steps (6 min) after 3 steps (3 min)",
     )
     page.click("label[for=shape-ramp]")
     ramp = np.concatenate([np.zeros(3), 5.0 * np.minimum(np.arange(1, 23) / 6, 1)])
     _expect(
         desk,
-        FIT.effect("boiler", "turbine", {"fuel valve": ramp}, 25, level=0.8),
+        fitted().effect("boiler", "turbine", {"fuel valve": ramp}, 25, level=0.8),
         "boiler fuel valve were raised to +5 % over 6 steps (6 min) after 3 steps (3 min)",
     )
 
@@ -238,7 +246,7 @@ def test_schedules_from_a_file(desk: Desk, tmp_path: Path) -> None:
     }
     _expect(
         desk,
-        FIT.effect(list(change), "turbine", change, 40),
+        fitted().effect(list(change), "turbine", change, 40),
         "boiler fuel valve were changed as given for 3 steps (3 min) and water_treatment make-up valve changed as "
         "given for 3 steps (3 min)",
     )
@@ -246,9 +254,9 @@ def test_schedules_from_a_file(desk: Desk, tmp_path: Path) -> None:
 
 def test_channels_are_chosen_and_drawn_on_what_is_expected(desk: Desk) -> None:
     page = desk.open(SEAT, "effect", ASKED)
-    found = FIT.effect("boiler", "turbine", {"fuel valve": 5.0}, 40)
+    found = fitted().effect("boiler", "turbine", {"fuel valve": 5.0}, 40)
     desk.until(lambda: len({trace["title"] for trace in desk.drawn()}) == 4, "four panels")
-    *most, least = (row[0] for row in effect_table(FIT, found))
+    *most, least = (row[0] for row in effect_table(fitted(), found))
     page.click(f'#draw [data-draw="{least}"]')
     desk.until(lambda: desk.curve(least, "change"), "a fifth panel")
     for name in most[:4]:
@@ -260,7 +268,7 @@ def test_channels_are_chosen_and_drawn_on_what_is_expected(desk: Desk) -> None:
     desk.until(lambda: len({trace["title"] for trace in desk.drawn()}) == 4, "four panels again")
     page.click("label[for=baseline-both]")
     k = found.channels.index(POWER)
-    expected = FIT.forecast(RECORDING, 40)["turbine"].mean[:, k]
+    expected = fitted().forecast(RECORDING, 40)["turbine"].mean[:, k]
     desk.until(lambda: _close(desk.curve(POWER, "expected without"), expected, ITERATES), "what is expected")
     np.testing.assert_allclose(desk.curve(POWER, "with"), expected + found.mean[:, k], rtol=ITERATES)
     page.click("label[for=baseline-change]")
@@ -282,9 +290,9 @@ def test_what_would_have_been(desk: Desk) -> None:
     page.select_option('[data-kind="boiler.feedwater valve"]', "set")
     _number(desk, "boiler.feedwater valve").fill("1.5")
     do, add = {"boiler": {"feedwater valve": 1.5}}, {"boiler": {"fuel valve": -2.0}}
-    world = FIT.counterfactual(RECORDING, do, 700, 760, add=add)["turbine"]
+    world = fitted().counterfactual(RECORDING, do, 700, 760, add=add)["turbine"]
     wanted = table_of(
-        FIT, world, world.mean - world.factual, (world.lower - world.factual, world.upper - world.factual), 700
+        fitted(), world, world.mean - world.factual, (world.lower - world.factual, world.upper - world.factual), 700
     )
     desk.until(lambda: agrees(desk.rows(), wanted), f"the table {wanted}")
     said = desk.sentence()
@@ -312,8 +320,8 @@ def test_what_would_have_been(desk: Desk) -> None:
 def test_explanations_add_up(desk: Desk) -> None:
     start, stop = RECORDING.rows - WINDOW, RECORDING.rows - WINDOW + 2 * OPENED
     page = desk.open("unit:boiler", "explain", {"unit": "boiler", "start": start, "stop": stop, "draw": None})
-    shares = FIT.attribute(RECORDING, "boiler", start, stop)
-    scale = np.sqrt(np.diag(FIT.parts["boiler"].model.R))
+    shares = fitted().attribute(RECORDING, "boiler", start, stop)
+    scale = np.sqrt(np.diag(fitted().parts["boiler"].model.R))
     order = np.argsort(-np.abs(shares.departure.mean(axis=0)) / scale)
     channels = [PLANT.unit("boiler").outputs[k] for k in order]
     means = shares.departure.mean(axis=0)
@@ -347,7 +355,7 @@ def test_a_target_is_restored_and_asked_as_a_what_if(desk: Desk) -> None:
         page.uncheck(f'[data-lever="{name}"]')
     page.fill('[data-target="electric power"]', "1.5")
     page.fill("#horizon", "30")
-    found = FIT.restore("turbine", {"electric power": 1.5}, {"boiler": ["fuel valve"]}, 30)
+    found = fitted().restore("turbine", {"electric power": 1.5}, {"boiler": ["fuel valve"]}, 30)
     moved = float(found.change["boiler"]["fuel valve"])
     by = wording.number(moved, sign=True)
     said = f"To move turbine electric power by +1.5 MW after 30 steps (30 min), hold boiler fuel valve {by} %."
@@ -363,8 +371,8 @@ def test_a_target_is_restored_and_asked_as_a_what_if(desk: Desk) -> None:
     assert page.get_attribute("#tab-effect", "aria-selected") == "true"
     ((changed,),) = [desk.until(lambda: desk.question()["question"].get("changes"), "the question in the address")]
     assert changed["size"] == pytest.approx(moved, rel=1e-4)  # as many digits as one would type
-    way = FIT.effect("boiler", "turbine", {"fuel valve": changed["size"]}, 30)
-    table = effect_table(FIT, way)
+    way = fitted().effect("boiler", "turbine", {"fuel valve": changed["size"]}, 30)
+    table = effect_table(fitted(), way)
     desk.until(lambda: agrees(desk.rows(), table), f"the table {table}")
     k = way.channels.index("electric power")
     desk.until(lambda: _close(desk.curve("electric power", "change"), way.mean[:, k]), "its way")
@@ -380,7 +388,7 @@ def test_forecasts_follow_the_plan(desk: Desk) -> None:
             if not page.locator('fieldset[data-cause="turbine"]').count():
                 page.select_option("#add-cause", "turbine")
             _number(desk, "turbine.governor valve").fill("6")
-        world = FIT.forecast(RECORDING, 20, plan)["turbine"]
+        world = fitted().forecast(RECORDING, 20, plan)["turbine"]
         k = world.channels.index("shaft speed")
         desk.until(lambda w=world, k=k: _close(desk.curve("shaft", "expected"), w.mean[:, k], ITERATES), "the forecast")
         value, interval = wording.measured(float(world.mean[-1, k]), world.lower[-1, k], world.upper[-1, k], "rpm")
@@ -400,7 +408,7 @@ def test_influence_checks_and_training(desk: Desk) -> None:
     page.click("#tab-influence")
     desk.until(page.locator("#checks li").count, "the checks")
     names = {each.get_attribute("data-check") for each in page.locator("#checks li").all()}
-    checks = [check for check in FIT.check(RECORDING).checks if not check.about.startswith(("boiler", "water"))]
+    checks = [check for check in fitted().check(RECORDING).checks if not check.about.startswith(("boiler", "water"))]
     assert names == {check.name for check in checks}
     assert "these act directly: " in page.inner_text("#influence-card .lead")
     assert len(page.locator("#graph-large .edge").all()) == len(
@@ -426,7 +434,7 @@ def test_the_server_sees_states_and_says_what_it_cannot_answer(desk: Desk) -> No
         others.first.click()
     _number(desk).fill("5")
     page.fill("#horizon", "40")
-    states = FIT.effect("boiler", "turbine", {"fuel valve": 5.0}, 40).states
+    states = fitted().effect("boiler", "turbine", {"fuel valve": 5.0}, 40).states
     for k in range(3):
         desk.until(lambda k=k: _close(desk.curve(f"state {k + 1}", "change"), states[:, k]), f"state {k + 1}")
     seen = page.inner_text("body")
@@ -446,7 +454,7 @@ def test_a_link_asks_the_same_question_and_back_goes_back(desk: Desk, browser: B
     desk.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = desk.open(SEAT, "effect", ASKED)
     _number(desk).fill("3.5")
-    found = FIT.effect("boiler", "turbine", {"fuel valve": 3.5}, 40)
+    found = fitted().effect("boiler", "turbine", {"fuel valve": 3.5}, 40)
     _expect(desk, found, _held(3.5))
     page.click("#copy-link")
     desk.until(lambda: page.inner_text("#action-note") == "Link copied.", "that it was copied")
@@ -468,7 +476,7 @@ def test_a_link_asks_the_same_question_and_back_goes_back(desk: Desk, browser: B
 
 def test_answers_are_saved_as_files(desk: Desk) -> None:
     page = desk.open(SEAT, "effect", ASKED)
-    found = FIT.effect("boiler", "turbine", {"fuel valve": 5.0}, 40)
+    found = fitted().effect("boiler", "turbine", {"fuel valve": 5.0}, 40)
     _expect(desk, found, _held(5))
     files = {}
     for kind in ("json", "csv", "html", "png"):

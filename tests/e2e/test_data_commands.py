@@ -90,7 +90,7 @@ def test_from_a_table_to_a_recording(plant: Path, tmp_path: Path) -> None:
     assert cf.Recording.load(out) == federation.recording
     assert found["digest"] == federation.recording.digest
     assert found["preparation"]["rows"] == 200
-    assert found["units"][1] == {"name": "P2", "inputs": ["P2_pump"], "outputs": ["P2_level"]}
+    assert found["units"][1] == {"name": "P2", "states": 2, "inputs": ["P2_pump"], "outputs": ["P2_level"]}
     assert "exists" in refused("data", "prepare", draft, "--out", out)
     done = run("data", "prepare", draft, "--out", out, "--force")
     assert "10 of 200 rows of the grid (5 %) have no data" in done.stdout

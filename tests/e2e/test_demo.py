@@ -273,11 +273,11 @@ def test_a_directory_without_permission(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     code = (
         "import sys, counterflow.cli as cli, counterflow.cli.demo as demo\n"
-        "real = demo.run\n"
+        "real = demo.record_incident\n"
         "def announced(*a, **k):\n"
         "    print('running', flush=True)\n"
         "    return real(*a, **k)\n"
-        "demo.run = announced\n"
+        "demo.record_incident = announced\n"
         "sys.argv = ['counterflow', 'demo', '--out', 'out', '--steps', '300000']\n"
         "cli.main()\n"
     )
@@ -302,7 +302,7 @@ def test_a_defect_is_a_traceback_and_exit_code_1(tmp_path: Path) -> None:
     code = (
         "import sys, counterflow.cli as cli, counterflow.cli.demo as demo\n"
         "def broken(*a, **k): raise RuntimeError('a defect')\n"
-        "demo.run = broken\n"
+        "demo.record_incident = broken\n"
         "sys.argv = ['counterflow', 'demo', '--out', 'out']\n"
         "cli.main()\n"
     )

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from counterflow import experiments
 from counterflow.cli import app
-from counterflow.experiments import reporting, running, two_units
+from counterflow.experiments import page, runner, two_units
 
 TINY = {**two_units.SETTINGS, "steps": 150, "rounds": 30, "warm_rounds": 5}
 
@@ -54,11 +54,11 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
     first = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
     assert [each["name"] for each in first["experiments"]] == ["validation", "transfer-function"]
     assert [each["tasks"] for each in first["experiments"]] == [2, 2]
-    page = (out / "report.html").read_text()
+    written = (out / "report.html").read_text()
     for each in first["experiments"]:
         assert each["figures"]
         for claim in each["claims"]:
-            assert claim["verdict"] in page
+            assert claim["verdict"] in written
         for name in each["figures"]:
             assert (out / "figures" / f"{name}.pdf").is_file()
     assert len(list((out / "results" / "synthetic").iterdir())) == 2, "one training serves both experiments"
@@ -66,8 +66,8 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
     def refuse(*_: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(running, "_compute", refuse)
-    monkeypatch.setattr(reporting, "write", unwritten)
+    monkeypatch.setattr(runner, "_compute", refuse)
+    monkeypatch.setattr(page, "write", unwritten)
     again = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
     assert again == first
     one = answer("validation", "--quick", "--out", out, "--jobs", 1)
@@ -89,7 +89,7 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
 
 
 def test_an_interrupt_keeps_what_is_done_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute, done = running._compute, []
+    compute, done = runner._compute, []
 
     def interrupted(*arguments: Any) -> Any:
         if len(done) == 1:
@@ -97,15 +97,15 @@ def test_an_interrupt_keeps_what_is_done_and_says_so(tmp_path: Path, monkeypatch
         done.append(arguments[0])
         return compute(*arguments)
 
-    monkeypatch.setattr(running, "_compute", interrupted)
+    monkeypatch.setattr(runner, "_compute", interrupted)
     found = call("validation", "--quick", "--out", tmp_path, "--jobs", 1)
     assert found.exit_code == 130
     (line,) = found.stderr.strip().splitlines()
     assert "stopped; finished tasks are kept in" in line
     assert "the same command goes on" in line
     assert len(list((tmp_path / "results" / "synthetic").glob("*.safetensors"))) == 1
-    monkeypatch.setattr(running, "_compute", compute)
-    monkeypatch.setattr(reporting, "write", unwritten)
+    monkeypatch.setattr(runner, "_compute", compute)
+    monkeypatch.setattr(page, "write", unwritten)
     assert answer("validation", "--quick", "--out", tmp_path, "--jobs", 1)["experiments"][0]["tasks"] == 2
 
 
@@ -138,7 +138,7 @@ def test_what_is_no_table_is_refused_before_anything_is_computed(
     def refuse(*_: object) -> None:
         raise AssertionError("computed")
 
-    monkeypatch.setattr(running, "_compute", refuse)
+    monkeypatch.setattr(runner, "_compute", refuse)
     (tmp_path / "swat.pdf").write_text("%PDF")
     found = call("all", "--quick", "--swat", tmp_path / "swat.pdf", "--out", tmp_path / "out")
     assert found.exit_code == 2
@@ -147,7 +147,7 @@ def test_what_is_no_table_is_refused_before_anything_is_computed(
 
 
 def test_files_that_nobody_reads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "write", unwritten)
+    monkeypatch.setattr(page, "write", unwritten)
     found = call("validation", "--quick", "--hai", tmp_path, "--out", tmp_path / "out", "--jobs", 1)
     assert found.exit_code == 0
     assert "--hai is not used: only real-plants reads files" in found.stderr

@@ -10,8 +10,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.cli.unit_logs import read_columns
 from counterflow.errors import DataError, OptionError, StorageError
-from counterflow.fits.fit import Fit
-from counterflow.fits.storage import load
+from counterflow.fits.fit import Fit, load
 from counterflow.plant import Recording
 from counterflow.plant.units import unknown_name
 from counterflow.report.telling import Asked

@@ -5,45 +5,61 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from counterflow._version import __version__
+import typer
+
 from counterflow.cli import output
+from counterflow.cli.federation_file import quoted, read_federation, relative, shown_key
+from counterflow.cli.options import AnswerFormat, Files, Force
 from counterflow.cli.output import Format
-from counterflow.errors import OptionError
+from counterflow.data import ChannelFacts, Inspection, Preparation, inspect
+from counterflow.plant import Recording
 
-if TYPE_CHECKING:
-    from counterflow.data import ChannelFacts, Inspection, Preparation
-
+Time = Annotated[str | None, typer.Option(help="Name of the time column (time, timestamp, ...).")]
+TimeFormat = Annotated[str | None, typer.Option(help="Such as '%d/%m/%Y %H:%M:%S', or s, ms, us, ns, excel, seconds.")]
+DayFirst = Annotated[bool | None, typer.Option("--day-first/--month-first", help="How to read 3/4/2024.")]
+Timezone = Annotated[str | None, typer.Option(help="Zone of local times, such as Europe/Berlin.")]
+Separator = Annotated[str | None, typer.Option(help="Between cells, if it is not found.")]
+Decimal = Annotated[str | None, typer.Option(help="Decimal sign, if it is not found.")]
+SkipRows = Annotated[int, typer.Option(min=0, max=1000, help="Lines before the header.")]
+SkipAfterHeader = Annotated[int, typer.Option(min=0, max=1000, help="Lines after it, such as units of measure.")]
 _DRAFT_TABLE_KEYS = ("time", "time_format", "day_first", "timezone", "separator", "decimal", "skip_rows")
 
 
-def inspect_files(
-    files: Sequence[Path],
-    options: dict[str, Any],
-    *,
-    federation: Path | None,
-    force: bool,
-    answer_format: Format,
+def inspect_table(
+    files: Files,
+    time: Time = None,
+    time_format: TimeFormat = None,
+    day_first: DayFirst = None,
+    timezone: Timezone = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    skip_rows: SkipRows = 0,
+    skip_after_header: SkipAfterHeader = 0,
+    federation: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a draft of a federation file, .toml.")
+    ] = None,
+    force: Force = False,
+    answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Look, tell, and write a draft of a federation file if asked to."""
-    from counterflow.data import inspect
+    """What does a table hold: rows, gaps, repeats, and every channel? Nothing is changed.
 
-    if federation is not None:
-        output.check_kind(federation, ("toml",), force)
+    Example: counterflow data inspect plant.csv.gz --federation federation.toml
+    """
+    given: dict[str, Any] = {
+        "time": time, "time_format": time_format, "day_first": day_first, "timezone": timezone, "separator": separator,
+        "decimal": decimal, "skip_rows": skip_rows or None, "skip_after_header": skip_after_header or None,
+    }  # fmt: skip
+    options = {name: value for name, value in given.items() if value is not None}
+    output.check_kind(federation, ("toml",), force)
     found = inspect(list(files), **options)
     if federation is not None:
         output.write_all({federation: draft(found, files, options, federation).encode()}, force)
-    if answer_format is Format.json:
-        print(output.as_json({"version": __version__, "command": "data inspect", **found.to_json()}))
-        return
-    _show(found)
-    if federation is not None:
-        output.show_text("")
-        output.show_text(f"draft of a federation file: {federation}")
+    output.answer(answer_format, "data inspect", found.to_json(), lambda: _show(found, federation))
 
 
-def _show(found: Inspection) -> None:
+def _show(found: Inspection, drafted: Path | None) -> None:
     for sentence in found.sentences:
         output.show_text(sentence)
     for group, names in found.groups.items():
@@ -55,6 +71,8 @@ def _show(found: Inspection) -> None:
             same.setdefault(found[name].verdict, []).append(name)
         for verdict, members in same.items():
             output.show_text(f"  {', '.join(members)}: {verdict}")
+    if drafted is not None:
+        output.show_lines("", f"draft of a federation file: {drafted}")
 
 
 def _row(channel: ChannelFacts) -> list[str]:
@@ -72,8 +90,6 @@ def _row(channel: ChannelFacts) -> list[str]:
 
 def draft(found: Inspection, files: Sequence[Path], options: dict[str, Any], place: Path) -> str:
     """A federation file to start from: units by their tags' prefixes, on/off channels as inputs."""
-    from counterflow.cli.federation_file import quoted, relative, shown_key
-
     names = [quoted(relative(file, place.parent)) for file in files]
     lines = [
         "# A draft: check the units, and which channels are inputs, before you fit.",
@@ -106,53 +122,46 @@ def draft(found: Inspection, files: Sequence[Path], options: dict[str, Any], pla
     return "\n".join(lines) + "\n"
 
 
-def prepare(federation: Path, out: Path, *, force: bool, answer_format: Format) -> None:
-    """Read the logs, write the recording, tell what was done."""
-    from counterflow.cli.federation_file import read_federation
+def prepare(
+    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML, with logs.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The recording, .safetensors.")],
+    force: Force = False,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """Read a federation's logs into a recording and tell everything that is done to them.
 
-    if out.suffix.lower() != ".safetensors":
-        raise OptionError(f"--out {str(out)!r}: the name must end in .safetensors.")
-    output.check_new([out], force)
+    Example: counterflow data prepare federation.toml --out recording.safetensors
+    """
+    output.check_kind(out, ("safetensors",), force)
     found = read_federation(federation)
     output.write_all({out: found.recording.save}, force)
-    if answer_format is Format.json:
-        answer = {
-            "version": __version__,
-            "command": "data prepare",
-            "recording": out,
-            "digest": found.recording.digest,
-            "units": described(found.recording.units),
-            "preparation": None if found.preparation is None else found.preparation.to_json(),
-        }
-        print(output.as_json(answer))
-        return
-    show_preparation(found.preparation)
-    rows = [[unit.name, str(unit.n_inputs), str(unit.n_outputs)] for unit in found.recording.units]
-    output.show_table(f"{found.recording.rows} rows", ["unit", "inputs", "outputs"], rows)
-    output.show_text("")
-    output.show_text(f"recording: {out}")
+    content = {
+        "recording": out,
+        "digest": found.recording.digest,
+        "units": output.units_json(found.recording.units),
+        "preparation": None if found.preparation is None else found.preparation.to_json(),
+    }
+    output.answer(
+        answer_format, "data prepare", content,
+        lambda: show_prepared(found.preparation, found.recording, f"recording: {out}"),
+    )  # fmt: skip
 
 
-def described(units: Sequence[Any]) -> list[dict[str, Any]]:
-    """Units as plain values."""
-    return [{"name": u.name, "inputs": list(u.input_names), "outputs": list(u.output_names)} for u in units]
-
-
-def show_preparation(preparation: Preparation | None) -> None:
-    """Everything that was done, doubts as notes below."""
+def show_prepared(preparation: Preparation | None, recording: Recording, written: str) -> None:
+    """Everything that was done, doubts as notes below, and what came of it."""
     if preparation is None:
         output.show_text("Rows were taken as they come.")
-        return
-    for step in preparation.steps:
-        if not step.doubt:
-            output.show_text(step.text)
-    output.show_notes(preparation.doubts)
+    else:
+        output.show_lines(*(step.text for step in preparation.steps if not step.doubt))
+        output.show_notes(preparation.doubts)
+    rows = [[unit.name, str(unit.n_inputs), str(unit.n_outputs)] for unit in recording.units]
+    output.show_table(f"{recording.rows} rows", ["unit", "inputs", "outputs"], rows)
+    output.show_lines("", written)
 
 
 def place_of(out: Path, names: Sequence[str], force: bool) -> dict[str, Path]:
     """Where files of a new directory go; refused before any work is done if something is in the way."""
-    if out.exists() and not out.is_dir():
-        raise OptionError(f"--out {str(out)!r} is a file: give a directory.")
+    output.check_folder(out)
     files = {name: Path(os.path.normpath(out / name)) for name in names}
     output.check_new(list(files.values()), force)
     return files

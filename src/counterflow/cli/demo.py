@@ -7,25 +7,25 @@ what was there or what belongs there.
 from __future__ import annotations
 
 import inspect
-import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from counterflow import report
-from counterflow._version import __version__
 from counterflow.arrays import FloatArray
+from counterflow.cli import output
 from counterflow.cli.demo_plant import INPUT_SPREAD, demo_plant
+from counterflow.cli.options import AnswerFormat
+from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError, UnstableError
+from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
 from counterflow.plant import Plant, Recording, excitation
@@ -78,14 +78,22 @@ class Incident:
         return self.world, self.shares, self.remedy
 
 
-def run(out: Path, *, steps: int, seed: int, method: str | None, as_json: bool) -> None:
-    """Do it and print where the results are."""
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory for the recording, the saved fit and the report.")] = Path(
+        "demo-output"
+    ),
+    steps: Annotated[int, typer.Option(min=200, max=1_000_000, help="Minutes of plant to simulate.")] = 4000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the simulation and of the fit.")] = 0,
+    method: Annotated[str | None, typer.Option(help="How to fit; default: that of counterflow.fit.")] = None,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """Simulate a boiler, a turbine and a water treatment, fit the federation, ask what-if, write a report."""
     began = time.perf_counter()
     check_place(out)
     if find_spec("matplotlib") is None:
         raise OptionError("the demo's report needs matplotlib: install it with  pip install 'counterflow[plots]'")
     chosen = method if method is not None else str(inspect.signature(training.fit).parameters["method"].default)
-    console = Console(stderr=True, quiet=as_json)
+    console = Console(stderr=True, quiet=answer_format is Format.json)
     with console.status("simulating the plant"):
         plant = demo_plant()
         inputs, calm = record_incident(plant, steps, seed)
@@ -100,11 +108,8 @@ def run(out: Path, *, steps: int, seed: int, method: str | None, as_json: bool) 
         page = report.render(content)  # all is drawn before anything is written
     _write(out, recording, fits[chosen], page)
     seconds = time.perf_counter() - began
-    if as_json:
-        answer = _as_json(out, fits, whatifs, incident, content, chosen, steps, seed, seconds)
-        print(json.dumps(answer, allow_nan=False))
-    else:
-        _show(out, fits, whatifs, incident, content, chosen, seconds)
+    answer = _content(out, fits[chosen], content, incident, steps, seed, seconds)
+    output.answer(answer_format, "demo", answer, lambda: _show(out, fits[chosen], content, incident, seconds))
 
 
 def record_incident(plant: Plant, steps: int, seed: int) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
@@ -267,35 +272,23 @@ def _first_step_share(whatifs: tuple[report.WhatIf, ...]) -> float | None:
 
 def check_place(out: Path) -> None:
     """Refuse a place that cannot be written, or holds what is not ours, before any work is done."""
-    remedy = "Choose a new or empty directory with --out."
-    try:
-        if out.exists() and not out.is_dir():
-            raise StorageError(f"--out {str(out)!r} is a file. {remedy}")
-        near = out.absolute()
-        while not near.exists():
-            near = near.parent
-        if not near.is_dir():
-            raise StorageError(f"--out {str(out)!r} would lie below the file {str(near)!r}. {remedy}")
-        if not os.access(near, os.W_OK | os.X_OK):
-            raise StorageError(f"--out: {str(near)!r} may not be written to. {remedy}")
+    output.check_folder(out)
+    with blaming(out):
         entries = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
         strange = [name for name in entries if name not in (RECORDING, FIT, REPORT)]
         page = out / REPORT
         if page.exists() and not (page.is_file() and b'content="Counterflow' in page.read_bytes()[:4096]):
             strange.append(REPORT)
-    except OSError as error:
-        raise StorageError(f"--out {str(out)!r} cannot be used: {error.strerror or error}. {remedy}") from error
     if strange:
         raise StorageError(
-            f"--out {str(out)!r} holds {strange[0]!r}, which the demo did not write; nothing was changed. {remedy}"
+            f"--out {str(out)!r} holds {strange[0]!r}, which the demo did not write; nothing was changed. Choose a new "
+            "or empty directory with --out."
         )
 
 
 def _write(out: Path, recording: Recording, fit: Fit, page: str) -> None:
-    try:
+    with blaming(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"--out {str(out)!r} cannot be made: {error.strerror or error}. Choose another.") from error
     recording.save(out / RECORDING)
     fit.save(out / FIT)
     report.write(page, out / REPORT)
@@ -319,34 +312,16 @@ def _short(method: str) -> str:
     return "published" if method == PUBLISHED else "Counterflow" if method == "sufficient" else method
 
 
-def _as_json(
-    out: Path,
-    fits: Mapping[str, Fit],
-    whatifs: tuple[report.WhatIf, ...],
-    incident: Incident,
-    content: report.Report,
-    chosen: str,
-    steps: int,
-    seed: int,
-    seconds: float,
+def _content(
+    out: Path, fit: Fit, content: report.Report, incident: Incident, steps: int, seed: int, seconds: float
 ) -> dict[str, Any]:
-    def series(values: FloatArray | None) -> list[list[float]] | None:
-        return None if values is None else [[float(v) for v in row] for row in values]
-
-    fit = fits[chosen]
     return {
-        "version": __version__,
-        "method": chosen,
+        "method": fit.method,
         "steps": steps,
         "seed": seed,
         "seconds": round(seconds, 3),
-        "files": {"recording": str(out / RECORDING), "fit": str(out / FIT), "report": str(out / REPORT)},
-        "status": {"converged": fit.status.converged, "rounds": fit.status.rounds, "message": fit.status.message},
-        "traffic": {
-            "rounds": fit.traffic.rounds,
-            "bytes_up": fit.traffic.bytes_up,
-            "bytes_down": fit.traffic.bytes_down,
-        },
+        "files": {"recording": out / RECORDING, "fit": out / FIT, "report": out / REPORT},
+        **output.fit_json(fit.status, fit.traffic),
         "caveats": list(content.caveats),
         "questions": [
             {
@@ -355,18 +330,13 @@ def _as_json(
                 "channels": [{"name": c.name, "unit": c.unit} for c in whatif.channels],
                 "answers": [
                     {
-                        "label": answer.label,
-                        "truth": answer.truth,
-                        "relative_error": whatif.relative_error(answer),
-                        "mean": series(answer.mean),
-                        "lower": series(answer.lower),
-                        "upper": series(answer.upper),
-                        "level": answer.level,
+                        "label": answer.label, "truth": answer.truth, "relative_error": whatif.relative_error(answer),
+                        "mean": answer.mean, "lower": answer.lower, "upper": answer.upper, "level": answer.level,
                     }
                     for answer in whatif.answers
                 ],
             }
-            for whatif in whatifs
+            for whatif in content.whatifs
         ],
         "incident": [{"question": told.question, "sentence": told.sentence()} for told in incident.questions],
         "restoration": {cause: dict(change) for cause, change in incident.remedy.restoration.change.items()}
@@ -374,47 +344,28 @@ def _as_json(
         else None,
         "shares": dict(incident.shares.ranked()) if isinstance(incident.shares, report.Shares) else None,
         "checks": [{**c.to_dict(), "passed": c.passed} for c in content.checks],
-    }
+    }  # fmt: skip
 
 
-def _show(
-    out: Path,
-    fits: Mapping[str, Fit],
-    whatifs: tuple[report.WhatIf, ...],
-    incident: Incident,
-    content: report.Report,
-    chosen: str,
-    seconds: float,
-) -> None:
-    console = Console(highlight=False)
-    console.print(Text(fits[chosen].summary()), soft_wrap=True)
-    for whatif in whatifs:
+def _show(out: Path, fit: Fit, content: report.Report, incident: Incident, seconds: float) -> None:
+    output.show_text(fit.summary())
+    for whatif in content.whatifs:
         at = whatif.headline_index
-        channel, row = whatif.channels[at], whatif.peak_row(at)
-        table = Table(title=Text(whatif.question), title_justify="left", title_style="bold")
-        table.add_column("")
-        table.add_column(Text(f"{channel.name} after 1 min"), justify="right")
-        table.add_column(Text(f"after {(row + 1) * whatif.step:g} min, at its largest"), justify="right")
-        table.add_column("misses by", justify="right")
+        row, rows = whatif.peak_row(at), []
         for answer in whatif.answers:
             error = whatif.relative_error(answer)
-            table.add_row(
-                Text(answer.label),
-                Text(whatif.quantity(answer, 0, at)),
-                Text(whatif.quantity(answer, row, at) + whatif.interval(answer, row, at)),
-                "" if answer.truth or error is None else f"{100 * error:.0f} %",
-            )
-        console.print()
-        console.print(table)
+            largest = whatif.quantity(answer, row, at) + whatif.interval(answer, row, at)
+            misses = "" if answer.truth or error is None else f"{100 * error:.0f} %"
+            rows.append([answer.label, whatif.quantity(answer, 0, at), largest, misses])
+        after = f"after {(row + 1) * whatif.step:g} min, at its largest"
+        columns = ["", f"{whatif.channels[at].name} after 1 min", after, "misses by"]
+        output.show_table(whatif.question, columns, rows)
     for told in incident.questions:
-        console.print()
-        console.print(Text(told.question), style="bold")
-        console.print(Text(told.sentence()))
-    console.print()
-    for text in content.caveats:
-        console.print(Text(f"note: {text}"), style="yellow")
-    console.print()
+        output.show_text("")
+        output.show_text(told.question, style="bold")
+        output.show_text(told.sentence())
+    output.show_notes(content.caveats)
+    output.show_text("")
     for label, name in (("recording", RECORDING), ("saved fit", FIT), ("report", REPORT)):
-        console.print(Text(f"{label:>9}: {out / name}"), soft_wrap=True)
-    console.print(Text(f"{'ask it':>9}: counterflow console {out / FIT}"), soft_wrap=True)
-    console.print(Text(f"done in {seconds:.1f} s"))
+        output.show_text(f"{label:>9}: {out / name}")
+    output.show_lines(f"{'ask it':>9}: counterflow console {out / FIT}", f"done in {seconds:.1f} s")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from counterflow.arrays import block_diagonal
 from counterflow.plant import Channel, Plant, Unit
 
 UNITS = (
@@ -131,12 +132,7 @@ INPUT_SPREAD = 2.0  # standard deviation of the test signal on every input, per 
 
 def demo_plant() -> Plant:
     """The plant that the demo simulates; nothing in the fit sees its couplings."""
-    states, outputs = len(A), sum(unit.n_outputs for unit in UNITS)
-    whole = np.zeros((outputs, states))
-    row = column = 0
-    for unit in UNITS:
-        whole[row : row + unit.n_outputs, column : column + unit.states] = C[unit.name]
-        row, column = row + unit.n_outputs, column + unit.states
+    whole = block_diagonal([C[unit.name] for unit in UNITS])
     scale = np.array([SCALE.get(channel.name, 1.0) for unit in UNITS for channel in unit.outputs])
-    Q, R = PROCESS_NOISE**2 * np.eye(states), np.diag((MEASUREMENT_NOISE * scale) ** 2)
+    Q, R = PROCESS_NOISE**2 * np.eye(len(A)), np.diag((MEASUREMENT_NOISE * scale) ** 2)
     return Plant(units=UNITS, A=A, B=B, C=scale[:, None] * whole, Q=Q, R=R, dt=60.0)

@@ -16,7 +16,7 @@
 
     [units.boiler]
     model = "models/boiler.safetensors"   # or A = [[...]], B, C, Q, R in place
-    log = "boiler.csv"                    # instead of a recording; or one table for all, see data_federation
+    log = "boiler.csv"                    # instead of a recording; or one table for all, see federation_data
 
     [[units.boiler.inputs]]
     name = "valve"
@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
-from counterflow.cli import data_federation
+from counterflow.arrays import block_diagonal
+from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.fits.training import METHODS
@@ -83,8 +83,8 @@ def read_federation(path: str | Path) -> Federation:
     stored = head.get("recording")
     if stored is not None and "data" in page.contents:
         page.refuse(("data",), "there is a recording, too; give one of them")
-    reading = data_federation.data_options(page, head) if "data" in page.contents or "dt" in head else {}
-    files = data_federation.shared_files(page)
+    reading = federation_data.data_options(page, head) if "data" in page.contents or "dt" in head else {}
+    files = federation_data.shared_files(page)
     preparation: Preparation | None
     if files is not None:
         recording, preparation, models = _from_table(page, files, reading)
@@ -99,7 +99,7 @@ def read_federation(path: str | Path) -> Federation:
         recording = _from_recording(page, stored, parsed, head)
         return Federation(Path(path), recording, models or None, method, seed, options, None, privacy)
     units = {name: unit for name, (unit, _) in parsed.items()}
-    recording, preparation = data_federation.read_logs_of_units(page, units, reading, dt)
+    recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
     return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
 
 
@@ -144,7 +144,7 @@ def _from_table(
     names = page.names(("units",))
     for name in names:
         at = ("units", name)
-        table = page.table(at, (*_UNIT_KEYS, *data_federation.UNIT_KEYS))
+        table = page.table(at, (*_UNIT_KEYS, *federation_data.UNIT_KEYS))
         with page.blaming(at):
             Unit(name)  # the name alone, before any file is read
         model = _model(page, at, table)
@@ -154,11 +154,11 @@ def _from_table(
             if states not in (None, model.states):
                 page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
             states = model.states
-        selections[name] = data_federation.unit_selection(page, at, table, states or 2)
+        selections[name] = federation_data.unit_selection(page, at, table, states or 2)
     _all_or_none(page, models, names)
     if models:
         options = {"drop_constant": False} | options  # a model has its channels
-    recording, preparation = data_federation.read_shared(page, files, options, selections)
+    recording, preparation = federation_data.read_shared(page, files, options, selections)
     for name, model in models.items():
         unit = recording[name].unit
         for side, has, wanted in (
@@ -180,9 +180,9 @@ def read_plant(path: str | Path) -> Plant:
         unit, model = _unit(page, ("units", name), _UNIT_KEYS, needs_channels=False)
         if model is None:
             page.refuse(("units", name), "it has no model; give 'model' (a file) or A, B, C, Q and R")
-        units.append(_described(page, ("units", name), unit, model))
+        units.append(unit)
         models[name] = model
-    blocks = {letter: _diagonal([getattr(model, letter) for model in models.values()]) for letter in LETTERS}
+    blocks = {letter: block_diagonal([getattr(model, letter) for model in models.values()]) for letter in LETTERS}
     with page.blaming(("units",)):
         plant = Plant(units=tuple(units), **blocks, dt=dt)
     A, B = np.array(plant.A), np.array(plant.B)
@@ -271,11 +271,6 @@ def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -
         channels.setdefault("outputs", model.n_outputs)
     with page.blaming(at):
         return Unit(name, states=model.states if model else states or 2, **channels), model
-
-
-def _described(page: Page, at: TomlPath, unit: Unit, model: LocalModel) -> Unit:
-    with page.blaming(at):
-        return Unit(unit.name, model.states, unit.inputs, unit.outputs)
 
 
 def _model(page: Page, at: TomlPath, table: Mapping[str, Any]) -> LocalModel | None:
@@ -372,16 +367,6 @@ def _from_recording(
         described.append(Unit(name, states, **sides))
         arrays[name] = (part.y, part.u)
     return Recording.from_arrays(arrays, stored.dt, described)
-
-
-def _diagonal(blocks: Sequence[FloatArray]) -> FloatArray:
-    rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
-    out = np.zeros((rows, columns))
-    row = column = 0
-    for block in blocks:
-        out[row : row + block.shape[0], column : column + block.shape[1]] = block
-        row, column = row + block.shape[0], column + block.shape[1]
-    return out
 
 
 # ---- writing

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from counterflow import wording
-from counterflow._version import __version__
 from counterflow.cli import output
-from counterflow.cli.federation_joining import policy_line
+from counterflow.cli.federation_members import policy_line
+from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.federation import verify
 from counterflow.federation.flare import members, party
@@ -19,20 +19,17 @@ from counterflow.federation.flare.supervisor import opened
 from counterflow.privacy import Ledger, ledger_path
 
 
-def status(folder: Path, *, answer_format: Format) -> None:
-    """Tell how a party stands; nothing is changed, and nobody else is asked."""
+def status(folder: Folder, answer_format: AnswerFormat = Format.table) -> None:
+    """How does it stand? Coordinator: plants and jobs. Plant: connection, policy, budget, and what has left.
+
+    Example: counterflow federation status boiler-site
+    """
     site = opened(folder)
-    head: dict[str, Any] = {"version": __version__, "command": "federation status"}
     if isinstance(site, CoordinatorFolder):
-        told = of_coordinator(site)
-        show = _show_coordinator
+        told, show = of_coordinator(site), _show_coordinator
     else:
-        told = of_plant(site)
-        show = _show_plant
-    if answer_format is Format.json:
-        print(output.as_json({**head, **told}))
-    else:
-        show(told)
+        told, show = of_plant(site), _show_plant
+    output.answer(answer_format, "federation status", told, lambda: show(told))
 
 
 def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:

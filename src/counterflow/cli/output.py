@@ -5,28 +5,31 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterflow.errors import OptionError, StorageError
+import typer
+
+from counterflow._version import __version__
+from counterflow.caveats import Caveat
+from counterflow.errors import CounterflowError, OptionError, StorageError, UnidentifiedError
+from counterflow.files import blaming, draft_of, make_folder
 
 if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
     from rich.console import Console
 
-OK, USAGE, NOT_CONVERGED, UNIDENTIFIED, INFEASIBLE = (
-    0,
-    2,
-    3,
-    4,
-    5,
-)  # exit codes; 1 is a defect of ours, 130 an interrupt
+    from counterflow.fits.engine import Traffic
+    from counterflow.methods.outcome import Status
+    from counterflow.plant import Unit
+
+# exit codes; 1 is a defect of ours
+OK, USAGE, NOT_CONVERGED, UNIDENTIFIED, INFEASIBLE, CHECK_FAILED, INTERRUPTED = 0, 2, 3, 4, 5, 6, 130
+_FORMAT = "counterflow.format"  # where a command's context keeps its --format
 
 Content = bytes | Callable[[Path], None]  # what to write, or a function that writes it to a path
 
@@ -36,6 +39,30 @@ class Format(StrEnum):
 
     table = "table"
     json = "json"
+
+
+def note_format(ctx: typer.Context, value: Format) -> Format:
+    """Keep ``--format`` where errors are told."""
+    ctx.meta[_FORMAT] = value
+    return value
+
+
+def tell_error(ctx: typer.Context, error: CounterflowError) -> int:
+    """An error in one line on stderr, with its code if JSON is wanted; returns the exit code."""
+    text = " ".join(str(error).split())
+    if ctx.meta.get(_FORMAT) is Format.json:
+        typer.echo(as_json({"error": {"code": error.code, "message": text}}), err=True)
+    else:
+        typer.echo(f"counterflow: {text}", err=True)
+    return UNIDENTIFIED if isinstance(error, UnidentifiedError) else USAGE
+
+
+def answer(wanted: Format, command: str, content: Mapping[str, Any], show: Callable[[], None]) -> None:
+    """Print a command's answer: ``content`` as JSON, or what ``show`` shows."""
+    if wanted is Format.json:
+        print(as_json({"version": __version__, "command": command, **content}))
+    else:
+        show()
 
 
 def as_json(value: Any) -> str:
@@ -54,6 +81,8 @@ def _plain(value: Any) -> Any:
         return None
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Caveat):
+        return value.to_json()
     return value
 
 
@@ -79,7 +108,13 @@ def show_text(text: str, style: str | None = None) -> None:
     terminal().print(Text(text, style=style or ""), soft_wrap=True)
 
 
-def show_notes(notes: Sequence[str]) -> None:
+def show_lines(*lines: str) -> None:
+    """Lines of text on the terminal; an empty one is a blank line."""
+    for line in lines:
+        show_text(line)
+
+
+def show_notes(notes: Sequence[str | Caveat]) -> None:
     """Caveats, below an answer."""
     if notes:
         show_text("")
@@ -94,96 +129,101 @@ def terminal() -> Console:
     return Console(highlight=False)
 
 
+def units_json(units: Sequence[Unit]) -> list[dict[str, Any]]:
+    """Units in a command's JSON."""
+    return [
+        {"name": u.name, "states": u.states, "inputs": list(u.input_names), "outputs": list(u.output_names)}
+        for u in units
+    ]
+
+
+def fit_json(status: Status, traffic: Traffic) -> dict[str, Any]:
+    """How a fit ended and what was sent for it, in a command's JSON."""
+    return {
+        "status": {
+            "converged": status.converged, "rounds": status.rounds, "gradient": status.gradient,
+            "message": status.message,
+        },
+        "traffic": {"rounds": traffic.rounds, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down},
+    }  # fmt: skip
+
+
 # ---- files
 
 
 def check_new(paths: Sequence[Path], force: bool) -> None:
     """Refuse, before any work is done, what would overwrite a file or could not be written."""
     for path in paths:
-        with blaming_place(path):
+        with blaming(path):
             if path.is_dir():
                 raise StorageError(f"{str(path)!r} is a directory: give a file.")
             if path.exists() and not force:
                 raise StorageError(f"{str(path)!r} exists: choose another name, or give --force to replace it.")
-            near = path.absolute().parent
-            while not near.exists():
-                near = near.parent
-            if not near.is_dir():
-                raise StorageError(f"{str(path)!r} would lie below the file {str(near)!r}: choose another place.")
-            if not os.access(near, os.W_OK | os.X_OK):
-                raise StorageError(f"{str(path)!r}: {str(near)!r} may not be written to; choose another place.")
+            _check_writable(path.absolute().parent, path)
 
 
-@contextmanager
-def blaming_place(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot write {str(path)!r}: {error.strerror or error}. Choose another place.") from error
+def check_folder(out: Path) -> None:
+    """Refuse, before any work is done, an --out that cannot be made or is no directory."""
+    with blaming(out):
+        if out.exists() and not out.is_dir():
+            raise StorageError(f"--out {str(out)!r} is a file: give a directory.")
+        _check_writable(out.absolute(), out)
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise StorageError(f"{str(path)!r} would lie below the file {str(folder)!r}: give a directory above it.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"{str(path)!r}: {str(folder)!r} may not be written to; choose another place.")
 
 
 def write_all(files: Mapping[Path, Content], force: bool) -> None:
-    """Write all files, or none: each is drafted in a folder beside its place, then all are renamed into place.
+    """Write all files, or none: each is drafted beside its place, then all are renamed into place.
 
     An interrupt, too, leaves nothing half-written: drafts go, and so does what was newly put into place.
     """
     check_new(list(files), force)
-    token = secrets.token_hex(4)
-    drafts: dict[Path, Path] = {}
+    drafts = {target: draft_of(target) for target in files}
     folders: list[Path] = []
     placed: list[Path] = []
     try:
         for target, content in files.items():
-            with blaming_place(target):
-                folders += _made(target.absolute().parent)
-                draft = target.with_name(f".{target.name}.{token}.part")
-                draft.mkdir()
-                drafts[target] = draft / "content"
+            with blaming(target):
+                folders += make_folder(target.absolute().parent, private=False)
                 if isinstance(content, bytes):
                     drafts[target].write_bytes(content)
                 else:
                     content(drafts[target])
         for target, draft in drafts.items():
-            with blaming_place(target):
+            with blaming(target):
                 new = not target.exists()
                 os.replace(draft, target)
                 if new:
                     placed.append(target)
     except BaseException:
-        for target in placed:
-            target.unlink(missing_ok=True)
-        _clear(files, token)
+        for path in (*placed, *drafts.values()):
+            path.unlink(missing_ok=True)
         for folder in reversed(folders):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
         raise
-    _clear(files, token)
-
-
-def _made(folder: Path) -> list[Path]:
-    """Make a folder; the ones that were not there, outermost first."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for new in reversed(missing):
-        new.mkdir(exist_ok=True)
-    return missing[::-1]
-
-
-def _clear(files: Mapping[Path, Content], token: str) -> None:
-    for target in files:
-        shutil.rmtree(target.with_name(f".{target.name}.{token}.part"), ignore_errors=True)
 
 
 def check_kind(out: Path | None, kinds: Sequence[str], force: bool) -> None:
     """Refuse, before any work is done, an --out of a kind that this command does not write."""
     if out is None:
         return
-    if out.suffix.lower().lstrip(".") not in kinds:
-        endings = " or ".join(f".{kind}" for kind in kinds)
-        raise OptionError(f"--out {str(out)!r}: the name must end in {endings}.")
+    check_ending("--out", out, kinds)
     check_new([out], force)
+
+
+def check_ending(option: str, path: Path, kinds: Sequence[str]) -> None:
+    """Refuse a file whose name does not end as its kind does."""
+    if path.suffix.lower().lstrip(".") not in kinds:
+        endings = " or ".join(f".{kind}" for kind in kinds)
+        raise OptionError(f"{option} {str(path)!r}: the name must end in {endings}.")
 
 
 def write_answer(
@@ -202,10 +242,13 @@ def write_answer(
     elif kind == ".csv":
         content = frame().fill_nan(None).write_csv().encode()
     else:
-        from io import BytesIO
-
         assert figure is not None
-        buffer = BytesIO()
-        figure().savefig(buffer, format="png", dpi=150)
-        content = buffer.getvalue()
+        content = png(figure(), dpi=150)
     write_all({out: content}, force)
+
+
+def png(figure: Figure, dpi: int) -> bytes:
+    """A drawing as a file."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()

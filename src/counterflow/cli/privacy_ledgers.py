@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from counterflow import wording
-from counterflow._version import __version__
 from counterflow.cli import output
+from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.plant.units import check_name, first_repeated
@@ -16,24 +18,34 @@ from counterflow.privacy.accounting import ANY_ROWS, Cost, check_budget, total_e
 from counterflow.privacy.ledger import SUFFIX, Entry, Ledger, ledger_path
 
 
-def open_new(
-    place: Path, units: Sequence[str], epsilon: float, delta: float, window: int, *, answer_format: Format
+def open_ledgers(
+    place: Annotated[
+        Path, typer.Argument(metavar="PLACE", help="Directory of ledgers; or, for one unit, a file ending in .ledger.")
+    ],
+    unit: Annotated[list[str], typer.Option(metavar="NAME", help="Whose budget; repeat it for several units.")],
+    epsilon: Annotated[float, typer.Option(help="What each unit may spend over the life of its ledger.")],
+    delta: Delta,
+    window: Window = 1,
+    answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Make a ledger for each unit; nothing is made if one of them could not be."""
-    for name in units:
+    """Give units a privacy budget: one new ledger each. A ledger that exists is never touched.
+
+    Example: counterflow privacy open ledgers --unit boiler --unit turbine --epsilon 3 --delta 1e-6
+    """
+    for name in unit:
         check_name(name, "--unit")
-    repeated = first_repeated(units)
+    repeated = first_repeated(unit)
     if repeated is not None:
         raise OptionError(f"--unit {repeated!r} is given twice: give it once.")
     check_budget(epsilon, delta, "privacy open")
     if window < 1:
         raise OptionError(f"--window {window}: give a whole number of at least 1.")
     if place.suffix == SUFFIX:
-        if len(units) > 1:
-            raise OptionError(f"{str(place)!r} is one file, but {len(units)} units are given: give a directory.")
+        if len(unit) > 1:
+            raise OptionError(f"{str(place)!r} is one file, but {len(unit)} units are given: give a directory.")
         paths = [place]
     else:
-        paths = [ledger_path(place, name) for name in units]
+        paths = [ledger_path(place, name) for name in unit]
     for path in paths:
         if path.exists():
             raise StorageError(
@@ -41,35 +53,43 @@ def open_new(
             )
     output.check_new(paths, force=False)
     made = []
-    for name, path in zip(units, paths, strict=True):
+    for name, path in zip(unit, paths, strict=True):
         with Ledger.create(path, name, epsilon, delta, window) as ledger:
             made.append({"unit": name, "file": path, "created": ledger.created})
-    if answer_format is Format.json:
-        answer = {
-            "version": __version__, "command": "privacy open", "epsilon": epsilon, "delta": delta, "window": window,
-            "ledgers": made,
-        }  # fmt: skip
-        print(output.as_json(answer))
-        return
     each = "" if len(made) == 1 else " each"
-    protects = "one measurement" if window == 1 else f"any {window} consecutive measurements"
-    output.show_text(f"Budget: epsilon {wording.exact(epsilon)} at delta {wording.exact(delta)}{each}, for {protects}.")
-    for path in paths:
-        output.show_text(f"ledger: {path}")
-    output.show_text("")
-    output.show_text("Keep these files with the units and never put an old copy back: it would forget what was spent.")
+    lines = (
+        f"Budget: epsilon {wording.exact(epsilon)} at delta {wording.exact(delta)}{each}, for {_protects(window)}.",
+        *(f"ledger: {path}" for path in paths),
+        "",
+        "Keep these files with the units and never put an old copy back: it would forget what was spent.",
+    )
+    content = {"epsilon": epsilon, "delta": delta, "window": window, "ledgers": made}
+    output.answer(answer_format, "privacy open", content, lambda: output.show_lines(*lines))
 
 
-def show(place: Path, last: int, *, answer_format: Format) -> None:
-    """Tell one ledger or all in a directory."""
+def _protects(window: int) -> str:
+    return "one measurement" if window == 1 else f"any {window} consecutive measurements"
+
+
+def ledger(
+    place: Annotated[Path, typer.Argument(metavar="PATH", help="A ledger, or a directory of ledgers.")],
+    last: Annotated[int, typer.Option(min=0, help="Show only so many releases, the last ones (0: all).")] = 0,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """What has been spent, when, and on what? Every ledger is checked from its first entry to its last.
+
+    Example: counterflow privacy ledger ledgers/boiler.ledger
+    """
     told = [_told(path) for path in _paths(place)]
     notes = [note for entry in told for note in entry["notes"]]
     for entry in told:
         del entry["notes"]
         entry["releases"] = entry["releases"][-last:] if last else entry["releases"]
-    if answer_format is Format.json:
-        print(output.as_json({"version": __version__, "command": "privacy ledger", "ledgers": told, "caveats": notes}))
-        return
+    content = {"ledgers": told, "caveats": notes}
+    output.answer(answer_format, "privacy ledger", content, lambda: _show_all(told, notes))
+
+
+def _show_all(told: Sequence[dict[str, Any]], notes: Sequence[str]) -> None:
     for k, entry in enumerate(told):
         if k:
             output.show_text("")
@@ -131,8 +151,7 @@ def _show(told: dict[str, Any]) -> None:
         f"{wording.exact(told['delta'])}; one more release of up to {wording.number(told['room'])} fits in.",
         style="bold" if told["left"] > 1e-9 * budget else "red",
     )
-    protects = "one measurement" if told["window"] == 1 else f"any {told['window']} consecutive measurements"
-    output.show_text(f"  for {protects}, since {told['created']}: {told['file']}")
+    output.show_text(f"  for {_protects(told['window'])}, since {told['created']}: {told['file']}")
     if not told["count"]:
         output.show_text("  nothing has been released")
         return

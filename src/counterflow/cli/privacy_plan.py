@@ -6,15 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from counterflow import wording
-from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.cli import asking, output
+from counterflow.cli.federation_file import read_plant
+from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
 from counterflow.estimation.optimiser import Estimated
@@ -56,28 +58,37 @@ class Expected:
 
 
 def plan(
-    epsilons: str,
-    delta: float,
-    window: int,
-    releases: int,
-    *,
-    fit: Path | None,
-    plant: Path | None,
-    steps: int | None,
-    answer_format: Format,
+    epsilon: Annotated[str, typer.Option(help="Numbers with commas between them.")] = "0.1,0.3,1,3,10",
+    delta: Delta = 1e-6,
+    window: Window = 1,
+    releases: Annotated[int, typer.Option(help="How many fits of the same rows the epsilon has to pay for.")] = 1,
+    fit: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A saved fit: also tell what its couplings' errors would be.")
+    ] = None,
+    plant: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same for a plant in TOML, whose inputs are white.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=100, max=1_000_000, help="Rows to plan for, with --plant (4000).")
+    ] = None,
+    answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Compute and tell."""
+    """What does an epsilon buy: how much noise, how well could an attack guess, and how exact would a fit be?
+
+    No measurement is looked at: errors are those of simulated rows.
+
+    Example: counterflow privacy plan --epsilon 0.5,1,2 --delta 1e-6 --fit fit
+    """
     if fit is not None and plant is not None:
         raise OptionError("--fit and --plant: give one of them.")
     if steps is not None and plant is None:
         raise OptionError("--steps goes with --plant; a fit is planned for as many rows as it rests on.")
     if not 1 <= releases <= 1_000_000:
         raise OptionError(f"--releases {releases}: give a whole number from 1 to 1000000.")
-    rows = [mechanism(epsilon, delta, window, releases) for epsilon in numbers("--epsilon", epsilons)]
+    rows = [mechanism(each, delta, window, releases) for each in numbers("--epsilon", epsilon)]
     task = _of_fit(fit) if fit is not None else _of_plant(plant, steps or STEPS) if plant is not None else None
     answer: dict[str, Any] = {
-        "version": __version__, "command": "privacy plan", "delta": delta, "window": window, "releases": releases,
-        "false_alarms": FALSE_ALARMS, "plans": rows,
+        "delta": delta, "window": window, "releases": releases, "false_alarms": FALSE_ALARMS, "plans": rows,
     }  # fmt: skip
     notes: list[str] = []
     if task is not None:
@@ -91,10 +102,7 @@ def plan(
             row["clipped"] = found.clipped
         notes = _notes(under)
     answer["caveats"] = notes
-    if answer_format is Format.json:
-        print(output.as_json(answer))
-    else:
-        _show(answer)
+    output.answer(answer_format, "privacy plan", answer, lambda: _show(answer))
 
 
 def numbers(option: str, text: str) -> list[float]:
@@ -194,8 +202,6 @@ def _of_fit(directory: Path) -> Task:
 
 
 def _of_plant(path: Path, steps: int) -> Task:
-    from counterflow.cli.federation_file import read_plant
-
     plant = read_plant(path)
     return Task(plant, plant.locals(), excitation.white(plant, steps, _SEED))
 
@@ -233,21 +239,18 @@ def _show(answer: dict[str, Any]) -> None:
             cells += [_share(row["error"]), "–" if needed is None else wording.number(needed, 0)]
         rows.append(cells)
     output.show_table("", columns, rows, left=0)
-    for line in (
+    output.show_lines(
         f"noise/move: standard deviation of the noise by how far {protects} can move a message",
         "noise/clip: the same by the radius to which rows are clipped; a little more where a unit finds it by itself",
         f"caught: how often the best attack with {wording.percent(FALSE_ALARMS)} false alarms tells that they were "
         "replaced",
         "guessed: how often the best guess between the two records is right (chance: 50 %)",
-    ):
-        output.show_text(line)
+    )
     if errors:
-        output.show_text(
+        output.show_lines(
             f"error: expected relative error of all couplings from {answer['rows']} rows "
-            f"({_share(answer['error_without_privacy'])} without privacy)"
-        )
-        output.show_text(
-            "rows for 10 %: the error falls as one over their root, or faster while the clip is found badly"
+            f"({_share(answer['error_without_privacy'])} without privacy)",
+            "rows for 10 %: the error falls as one over their root, or faster while the clip is found badly",
         )
     output.show_notes(answer["caveats"])
 

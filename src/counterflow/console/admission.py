@@ -6,18 +6,14 @@ import hmac
 import ipaddress
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = Mapping[bytes, Sequence[bytes]]  # lower-case name -> its values
-
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.types import Scope
 
 KEPT = 7 * 86400  # seconds that a browser keeps a token that has expired
 MOST_TOKENS = 3  # that one request may try: an old cookie, a header, the address
@@ -25,11 +21,23 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # methods that change and
 
 
 class Refused(Exception):
-    """A request that is not let in: status, kind of error, a sentence with the remedy, further headers."""
+    """A request that is not let in: status, code of the error, a sentence with the remedy, further headers."""
 
-    def __init__(self, status: int, kind: str, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status, self.kind, self.message, self.headers = status, kind, message, tuple(headers)
+        self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
+
+
+def problem(code: str, message: str, status: int, kind: str | None = None) -> dict[str, Any]:
+    """An error as the console tells it; ``kind``, unless given, is the code in capitals.
+
+    Examples
+    --------
+    >>> problem("wrong-host", "ask elsewhere", 421)["error"]
+    {'type': 'WrongHost', 'code': 'wrong-host', 'message': 'ask elsewhere', 'status': 421}
+    """
+    kind = kind or "".join(word.capitalize() for word in code.split("-"))
+    return {"error": {"type": kind, "code": code, "message": " ".join(message.split())[:2000], "status": status}}
 
 
 @dataclass(frozen=True)
@@ -65,17 +73,18 @@ class Rules:
 
     Examples
     --------
-    >>> Rules(["http://localhost:8437"]).hosts
-    {'localhost:8437': 'http://localhost:8437'}
+    >>> Rules(["http://localhost:8437", "https://console.example.org"]).schemes
+    {'localhost': 'http', 'console.example.org': 'https'}
     """
 
     origins: Sequence[str]
     token: Token | None = None
 
     @property
-    def hosts(self) -> dict[str, str]:
-        """The origin that a Host header stands for."""
-        return {origin.partition("://")[2]: origin for origin in self.origins}
+    def schemes(self) -> dict[str, str]:
+        """Names under which the console may be asked, without a port, and how."""
+        parts = [origin.partition("://") for origin in self.origins]
+        return {re.sub(r":\d+$", "", host): scheme for scheme, _, host in parts}
 
 
 def origin(scheme: str, host: str, port: int) -> str:
@@ -91,62 +100,71 @@ def origin(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://{name}{'' if usual else f':{port}'}".lower()
 
 
-def own_origin(scope: Scope, headers: Headers, rules: Rules) -> str:
-    """The console's address that a request was sent to; refused if it names another host.
+def names(scope: Scope, rules: Rules) -> list[str]:
+    """Names under which a request may ask for this console, without a port: a tunnel may have another.
 
     A page of another site can have its own name point at this machine, and would then be taken for this console's
     page. It cannot do so with a number: the address at which the connection arrived is always right.
 
     Examples
     --------
-    >>> own_origin({}, {b"host": [b"localhost:8437"]}, Rules(["http://localhost:8437"]))
+    >>> names({"server": ("192.0.2.7", 8437)}, Rules(["http://localhost:8437"]))
+    ['localhost', '192.0.2.7']
+    """
+    host, _ = scope.get("server") or ("", None)
+    return [*rules.schemes, *([f"[{host}]" if ":" in host else host] if _is_number(host) else [])]
+
+
+def wrong_host(headers: Headers, rules: Rules) -> Refused:
+    """Why a request for another host is refused."""
+    given = ", ".join(repr(value[:100]) for value in headers.getlist("host")) or "none"
+    return Refused(
+        421,
+        "wrong-host",
+        f"Host {given}: this console answers only under its own address; open {rules.origins[0]}/.",
+    )
+
+
+def own_origin(headers: Headers, rules: Rules) -> str:
+    """The console's address that a request was sent to, whose host has been checked.
+
+    Examples
+    --------
+    >>> own_origin(Headers({"host": "localhost:8437"}), Rules(["http://localhost:8437"]))
     'http://localhost:8437'
     """
-    given = [value.decode("latin-1").lower() for value in headers.get(b"host", ())]
-    if len(given) == 1:
-        known = rules.hosts.get(given[0])
-        if known is not None:
-            return known
-        host, port = scope.get("server") or ("", None)
-        if port is not None and _is_number(host):
-            reached = origin("http", host, port)
-            if reached.partition("://")[2] == given[0]:
-                return reached
-    told = ", ".join(repr(value[:100]) for value in given) or "none"
-    raise Refused(
-        421,
-        "WrongHost",
-        f"Host {told}: this console answers only under its own address; open {rules.origins[0]}/. Through a "
-        "tunnel, give both of its ends the same port.",
-    )
+    given = headers.getlist("host")
+    if len(given) != 1:
+        raise wrong_host(headers, rules)
+    host = given[0].lower()
+    return f"{rules.schemes.get(re.sub(r':[0-9]*$', '', host), 'http')}://{host}"
 
 
 def check_site(scope: Scope, headers: Headers, own: str) -> None:
     """Refuse what another site's page sends; such a page may only open the console's page."""
-    site = headers.get(b"sec-fetch-site", ())
+    site = headers.getlist("sec-fetch-site")
     if scope["method"] in SAFE:
-        foreign = scope["path"].startswith("/api") and any(value in (b"cross-site", b"same-site") for value in site)
+        foreign = scope["path"].startswith("/api") and any(value in ("cross-site", "same-site") for value in site)
     else:
-        foreign = any(value != b"same-origin" for value in site) or any(
-            value.decode("latin-1") != own for value in headers.get(b"origin", ())
+        foreign = any(value != "same-origin" for value in site) or any(
+            value != own for value in headers.getlist("origin")
         )
     if foreign:
         raise Refused(
-            403, "ForeignSite", f"this request comes from another site's page: ask from the console's own, {own}/."
+            403, "foreign-site", f"this request comes from another site's page: ask from the console's own, {own}/."
         )
 
 
 def check_content_type(scope: Scope, headers: Headers) -> None:
     """Refuse what a form could send: another site's page may send forms unasked, but not JSON."""
-    if scope["method"] in SAFE:
+    given = headers.getlist("content-type")
+    if scope["method"] in SAFE or [value.partition(";")[0].strip().lower() for value in given] == ["application/json"]:
         return
-    given = headers.get(b"content-type", ())
-    if len(given) != 1 or given[0].partition(b";")[0].strip().lower() != b"application/json":
-        told = ", ".join(repr(value.decode("latin-1")[:100]) for value in given) or "none"
-        raise Refused(415, "NotJSON", f"Content-Type {told}: send JSON, with 'Content-Type: application/json'.")
+    told = ", ".join(repr(value[:100]) for value in given) or "none"
+    raise Refused(415, "not-json", f"Content-Type {told}: send JSON, with 'Content-Type: application/json'.")
 
 
-def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) -> bytes | None:
+def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) -> str | None:
     """Refuse whoever does not hold the token; a cookie for whoever comes with the token in the address.
 
     Everyone may have the page, which is the same everywhere; what it shows comes from /api. A strict cookie is not sent
@@ -155,8 +173,8 @@ def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) ->
     Examples
     --------
     >>> link = {"method": "GET", "path": "/", "query_string": b"token=secret"}
-    >>> admit(Token("secret", ends=60.0), link, {}, "http://localhost:8437", now=0.0)
-    b'counterflow_http_localhost_8437=secret; Max-Age=604860; Path=/; HttpOnly; SameSite=Strict'
+    >>> admit(Token("secret", ends=60.0), link, Headers(), "http://localhost:8437", now=0.0)
+    'counterflow_http_localhost_8437=secret; Max-Age=604860; Path=/; HttpOnly; SameSite=Strict'
     """
     name = cookie_name(own)
     in_address = _token_in_query(scope)
@@ -166,32 +184,24 @@ def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) ->
     if not any([token.matches(each) for each in given]):
         what = "this token is not the console's" if given else "this console asks for a token"
         raise _no_token(
-            "WrongToken" if given else "NoToken",
+            "wrong-token" if given else "no-token",
             f"{what}: open the address that it printed when it started, which holds the token, or send it as "
             "'Authorization: Bearer TOKEN'.",
         )
     left = token.ends - now
     if left <= 0:
         raise _no_token(
-            "ExpiredToken", "this console's token has expired: start the console again; it prints a new address."
+            "expired-token", "this console's token has expired: start the console again; it prints a new address."
         )
     if in_address is None:
         return None
     secure = "; Secure" if own.startswith("https:") else ""
     # the browser keeps it longer than it is good, so that who comes too late is told so
-    return f"{name}={token.value}; Max-Age={math.ceil(left) + KEPT}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
+    return f"{name}={token.value}; Max-Age={math.ceil(left) + KEPT}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _no_token(kind: str, message: str) -> Refused:
-    return Refused(401, kind, message, [(b"www-authenticate", b'Bearer realm="counterflow console"')])
-
-
-def headers_of(scope: Scope) -> Headers:
-    """Of a request; a name may come more than once."""
-    found: dict[bytes, list[bytes]] = {}
-    for name, value in scope["headers"]:
-        found.setdefault(bytes(name).lower(), []).append(bytes(value))
-    return found
+def _no_token(code: str, message: str) -> Refused:
+    return Refused(401, code, message, {"www-authenticate": 'Bearer realm="counterflow console"'})
 
 
 def address_of(scope: Scope) -> str:
@@ -239,14 +249,7 @@ def cookie_name(own: str) -> str:
 
 def _credentials(headers: Headers, cookie: str) -> list[bytes]:
     """The tokens that a request holds, in its Authorization header or its cookies."""
-    found = []
-    for value in headers.get(b"authorization", ()):
-        scheme, _, token = value.strip().partition(b" ")
-        if scheme.lower() == b"bearer":
-            found.append(token.strip())
-    for line in headers.get(b"cookie", ()):
-        for pair in line.split(b";"):
-            name, _, value = pair.strip().partition(b"=")
-            if name == cookie.encode():
-                found.append(value)
-    return found
+    given = [value.strip().partition(" ") for value in headers.getlist("authorization")]
+    found = [token.strip() for scheme, _, token in given if scheme.lower() == "bearer"]
+    cookies = [cookie_parser(line) for line in headers.getlist("cookie")]
+    return [token.encode("latin-1") for token in (*found, *(each[cookie] for each in cookies if cookie in each))]

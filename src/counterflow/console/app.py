@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from counterflow._version import __version__
 from counterflow.console import answering, describing, exporting, messages
+from counterflow.console.admission import problem
 from counterflow.console.opening import Opened, open_model
 from counterflow.console.seats import Seat
 from counterflow.errors import (
@@ -195,23 +196,23 @@ def _plotly() -> Path:
 # ---- errors
 
 
-def _failure(kind: str, message: str, status: int) -> JSONResponse:
-    told = {"error": {"type": kind, "message": " ".join(message.split())[:2000], "status": status}}
-    return JSONResponse(told, status_code=status)
+def _failure(kind: str, code: str, message: str, status: int) -> JSONResponse:
+    return JSONResponse(problem(code, message, status, kind), status_code=status)
 
 
 def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CounterflowError)
     status = next(status for kind, status in STATUS if isinstance(error, kind))
-    return _failure(type(error).__name__, str(error), status)
+    return _failure(type(error).__name__, error.code, str(error), status)
 
 
 def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"][1:])  # the first says only that it is in the body
-    return _failure("MalformedQuestion", f"{place or 'the question'}: {first['msg']}", 422)
+    return _failure("MalformedQuestion", "malformed", f"{place or 'the question'}: {first['msg']}", 422)
 
 
 def _not_there(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _failure("HTTPError", str(error.detail), error.status_code)
+    return _failure("HTTPError", "http", str(error.detail), error.status_code)

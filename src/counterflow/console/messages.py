@@ -162,6 +162,7 @@ class Problem(BaseModel):
     """What went wrong, in words."""
 
     type: str
+    code: str
     message: str
     status: int
 

@@ -14,9 +14,8 @@ from counterflow.errors import CounterflowError, DataError, OptionError, Privacy
 from counterflow.federation import PlantView, Policy, QuestionGate
 from counterflow.federation.plant_view import KnownUnits
 from counterflow.fits.checks import Checks, check
-from counterflow.fits.fit import Fit
-from counterflow.fits.storage import UNITS_FOLDER, load, load_unit
-from counterflow.fits.storage_server import SERVER_FILE, Record, load_record, load_server
+from counterflow.fits.fit import Fit, load
+from counterflow.fits.storage import SERVER_FILE, UNITS_FOLDER, Record, load_record, load_server, load_unit
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
 from counterflow.questions.answering import Server
@@ -200,8 +199,9 @@ def _plant(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=tuple(map(str, view.part.caveats))
-    )
+        view.unit, view.server, view.parts, view.plant, view.method, view.measurements,
+        caveats=tuple(map(str, view.part.caveats)),
+    )  # fmt: skip
 
 
 def _coordinator(folder: Path) -> Opened:

@@ -22,7 +22,7 @@ from counterflow.federation import QuestionGate
 from counterflow.federation.plant_view import KnownUnits
 from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
-from counterflow.fits.storage_server import Record
+from counterflow.fits.storage import Record
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.outcome import Status
 from counterflow.methods.part import UnitPart

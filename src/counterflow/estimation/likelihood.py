@@ -12,7 +12,7 @@ all measurements: with x[t] = (h[t], u[t]) and moments S_yx = Î£ E[h[t] x[t-1]áµ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,7 +35,7 @@ class SharedRecord(Layout):
     reference puts raw measurements, C and R in their places.
     """
 
-    values: FloatArray  # (T+1, r)
+    values: FloatArray = field(metadata={"missing": True})  # (T+1, r)
     u: FloatArray  # (T+1, U)
     observation: FloatArray  # (r, P)
     noise: FloatArray  # (r, r)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,8 @@ class Uncertainty:
     """Covariance of the estimated entries of [A B], in the order of ``parameters.pack``."""
 
     parameters: Parameters
-    covariance: FloatArray  # (n, n); rows of directions that the data do not determine are NaN
+    # (n, n); rows of directions that the data do not determine are NaN
+    covariance: FloatArray = field(metadata={"missing": True})
 
     @cached_property
     def standard_errors(self) -> tuple[FloatArray, FloatArray]:

@@ -1,8 +1,8 @@
 """The paper's results, made again: one experiment for each of its figures and tables, and for claims without one.
 
 An experiment is an ``Experiment``: tasks (what to compute, each with its seeds), figures, and claims whose verdicts
-are computed from the results. ``running`` computes tasks and keeps their results in a ``store.Store``;
-``reporting`` writes the report. Modules are imported when asked for.
+are computed from the results. ``runner`` computes tasks and keeps their results in a ``store.Store``;
+``reproduction`` makes the report of all that is in a folder. Modules are imported when asked for.
 
 Examples
 --------
@@ -23,32 +23,21 @@ from counterflow.errors import UnknownNameError
 if TYPE_CHECKING:
     from counterflow.experiments.experiment import Experiment
 
-# name: module and attribute, in the order of the report
-_HOMES = {
-    "synthetic": ("synthetic", "SYNTHETIC"),
-    "disentanglement": ("disentanglement", "DISENTANGLEMENT"),
-    "validation": ("shifted_inputs", "VALIDATION"),
-    "transfer-function": ("transfer_function", "TRANSFER_FUNCTION"),
-    "lagrangian": ("lagrangian", "LAGRANGIAN"),
-    "scalability": ("scalability", "SCALABILITY"),
-    "real-plants": ("real_plants", "REAL_PLANTS"),
-    "privacy": ("private", "PRIVACY"),
-    "robustness": ("robustness", "ROBUSTNESS"),
-    "convergence": ("convergence", "CONVERGENCE"),
-    "finding": ("comparison", "FINDING"),
-    "overhead": ("overhead", "OVERHEAD"),
-}
+# in the order of the report; the module of each has its name, and in it ``EXPERIMENT``
+_NAMES = (
+    "synthetic", "disentanglement", "validation", "transfer-function", "lagrangian", "scalability", "real-plants",
+    "privacy", "robustness", "convergence", "finding", "overhead",
+)  # fmt: skip
 
 
 def names() -> tuple[str, ...]:
     """Names of all experiments, in the order of the report."""
-    return tuple(_HOMES)
+    return _NAMES
 
 
 def named(name: str) -> Experiment:
     """The experiment of that name."""
-    if name not in _HOMES:
-        raise UnknownNameError(f"there is no experiment {name!r}: choose one of {', '.join(_HOMES)}, or all")
-    module, attribute = _HOMES[name]
-    found: Experiment = getattr(import_module(f"counterflow.experiments.{module}"), attribute)
+    if name not in _NAMES:
+        raise UnknownNameError(f"there is no experiment {name!r}: choose one of {', '.join(_NAMES)}, or all")
+    found: Experiment = import_module(f"counterflow.experiments.{name.replace('-', '_')}").EXPERIMENT
     return found

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.drawing import INK, Drawing, Panel, log_axis, points
 from counterflow.experiments.effects import (
     between,
     cosine,
@@ -18,14 +16,13 @@ from counterflow.experiments.effects import (
     responses,
     without_couplings,
 )
-from counterflow.experiments.experiment import NEW_DATA, Claim, Outcomes, Request, Table, Task, Value
-from counterflow.experiments.judging import MOST_RULE, both, mostly, rarely
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value
+from counterflow.experiments.figures import Drawing, Panel, level, points
+from counterflow.experiments.selection import grid, stacked, where
+from counterflow.experiments.verdicts import both, mostly, rarely
+from counterflow.experiments.wording import MOST_RULE, NEW_DATA
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 # name: (what is done to the plant, pole of the inputs, their mean)
 CONDITIONS: Mapping[str, tuple[str, float, float]] = {
@@ -85,12 +82,8 @@ def slowed(plant: Plant, seed: int) -> Plant:
 
 def tasks(request: Request) -> tuple[Task, ...]:
     """One for each condition and plant."""
-    count = QUICK_PLANTS if request.quick else PLANTS
-    return tuple(
-        Task("finding", {"part": "conditions", "condition": name, "plant": k, "steps": STEPS, "xi": list(WEIGHTS)})
-        for name in CONDITIONS
-        for k in range(count)
-    )
+    axes = {"condition": list(CONDITIONS), "plant": range(QUICK_PLANTS if request.quick else PLANTS)}
+    return grid("finding", axes, part="conditions", steps=STEPS, xi=list(WEIGHTS))
 
 
 def compute(task: Task) -> Mapping[str, Value]:
@@ -129,13 +122,7 @@ def compute(task: Task) -> Mapping[str, Value]:
 
 def of_condition(outcomes: Outcomes, name: str, key: str) -> FloatArray:
     """A series or number of all plants: one row for each."""
-    return np.stack(
-        [
-            o.array(key)
-            for o in outcomes
-            if o.task["part"] == "conditions" and o.task["condition"] == name
-        ]
-    )  # fmt: skip
+    return stacked(where(outcomes, part="conditions", condition=name), key)
 
 
 def median(outcomes: Outcomes, name: str, key: str) -> FloatArray:
@@ -350,24 +337,19 @@ def _low(value: float) -> str:
 def figures(outcomes: Outcomes) -> dict[str, Drawing]:
     """Against the weight of the penalty."""
 
-    def against(key: str, label: str, line: float, low: float | None = None) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for k, name in enumerate(DRAWN):
-                runs = of_condition(outcomes, name, key)
-                points(axes, WEIGHTS, np.median(runs, axis=0)[None], name.replace("B_mn", "$B_{mn}$"), k)
-            axes.axhline(line, color=INK, linewidth=0.9, linestyle=(0, (1, 1.2)))
-            axes.set_xlabel("weight of the penalty, ξ")
-            axes.set_ylabel(label)
-            if low is not None:
-                axes.set_ylim(low, 1.05)
-            log_axis(axes, "x", (0.1, 10.0, 1e4, 1e6))
-
-        return draw
+    def against(title: str, key: str, y: str, nothing: float, low: float | None = None) -> Panel:
+        curves = [
+            points(WEIGHTS, median(outcomes, name, key)[None], name.replace("B_mn", "$B_{mn}$"), k)
+            for k, name in enumerate(DRAWN)
+        ]
+        limits = (None, None) if low is None else (low, 1.05)
+        ticks, xi = (0.1, 10.0, 1e4, 1e6), "weight of the penalty, ξ"
+        return Panel(title, [*curves, level(nothing)], xi, y, log_x=ticks, range_y=limits)
 
     panels = (
-        Panel("(a) Effects", against("R2", "R² of effects", 0.0, low=-1.0)),
-        Panel("(b) Error of $B_{mn}$", against("B", "relative error", 1.0)),
-        Panel("(c) Prediction, new data", against("augmented", "augmented / proprietary error", 1.0)),
+        against("Effects", "R2", "R² of effects", 0.0, low=-1.0),
+        against("Error of $B_{mn}$", "B", "relative error", 1.0),
+        against("Prediction, new data", "augmented", "augmented / proprietary error", 1.0),
     )
     least = min(float(median(outcomes, name, "default/R2")) for name in DRAWN)
     caption = (

@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.drawing import BARS, DODGED, INK, Drawing, Panel, log_axis, points
+from counterflow.experiments.captions import BARS, DODGED
 from counterflow.experiments.effects import recorded
-from counterflow.experiments.experiment import (
-    SHORT_OF_ORACLE,
-    Claim,
-    Experiment,
-    Outcome,
-    Outcomes,
-    Request,
-    Task,
-    Value,
-)
-from counterflow.experiments.judging import (
-    ABOVE_RULE,
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, described
+from counterflow.experiments.figures import INK, Curve, Drawing, Panel, level, points
+from counterflow.experiments.selection import by_setting, grid, stacked, where
+from counterflow.experiments.verdicts import (
     FEWEST,
     above,
     below,
     beyond_control,
     both,
     estimated_above,
+    exponent,
     holds,
-    mean_and_error,
-    said,
-    sentences,
-    told,
-    verdict_of,
 )
-from counterflow.experiments.scalability import exponent
+from counterflow.experiments.wording import ABOVE_RULE, SHORT_OF_ORACLE, said, sentences, told, verdict_of
 from counterflow.filtering import kalman_filter
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.published.augmented import AugmentedModel
 from counterflow.plant import Plant, Recording, random_plant
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 LENGTHS, QUICK_LENGTHS = (500, 2000, 8000, 32000), (500, 2000, 8000)
 WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1e4, 1e6)
@@ -140,13 +124,8 @@ def augmented(found: Fit, plant: Plant, recording: Recording) -> tuple[FloatArra
 
 def _tasks(request: Request) -> tuple[Task, ...]:
     lengths, count = (QUICK_LENGTHS, QUICK_REPETITIONS) if request.quick else (LENGTHS, REPETITIONS)
-    fixed = {"plant": PLANT, "outputs": OUTPUTS, "xi": list(WEIGHTS)}
-    return tuple(
-        Task("convergence", {**fixed, "steps": steps, "mean": mean, "run": run})
-        for steps in reversed(lengths)
-        for mean in MEANS
-        for run in range(count)
-    )
+    axes = {"steps": lengths[::-1], "mean": MEANS, "run": range(count)}
+    return grid("convergence", axes, plant=PLANT, outputs=OUTPUTS, xi=list(WEIGHTS))
 
 
 def lengths_of(outcomes: Outcomes) -> tuple[int, ...]:
@@ -154,14 +133,17 @@ def lengths_of(outcomes: Outcomes) -> tuple[int, ...]:
     return tuple(sorted({int(o.task["steps"]) for o in outcomes}))
 
 
-def runs_of(outcomes: Outcomes, steps: int, mean: float) -> list[Outcome]:
-    """All runs of one length and one mean of the inputs."""
-    return [o for o in outcomes if o.task["steps"] == steps and o.task["mean"] == mean]
+def by_length(outcomes: Outcomes, mean: float, key: str, weight: float | None = None) -> FloatArray:
+    """The length of a vector (or the size of a number) of every run, at a weight if it depends on it.
 
+    One row for each run, one column for each number of rows.
+    """
 
-def by_length(outcomes: Outcomes, mean: float, of: Callable[[Outcome], float]) -> FloatArray:
-    """A number of every run: one row for each, one column for each length."""
-    return np.array([[of(o) for o in runs_of(outcomes, steps, mean)] for steps in lengths_of(outcomes)]).T
+    def length(outcome: Outcome) -> float:
+        found = outcome.array(key)
+        return float(np.linalg.norm(found if weight is None else found[WEIGHTS.index(weight)]))
+
+    return by_setting(where(outcomes, mean=mean), "steps", length)
 
 
 def score(draws: Sequence[FloatArray] | FloatArray) -> float:
@@ -179,27 +161,20 @@ def score(draws: Sequence[FloatArray] | FloatArray) -> float:
 def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     lengths = lengths_of(outcomes)
     longest = lengths[-1]
-    at = {mean: runs_of(outcomes, longest, mean) for mean in MEANS}
-    gaps = {mean: np.array([o.array("left")[-1] - o.array("right")[-1] for o in runs]) for mean, runs in at.items()}
+    at = {mean: where(outcomes, steps=longest, mean=mean) for mean in MEANS}
+    both_sides = {mean: [stacked(runs, side) for side in ("left", "right")] for mean, runs in at.items()}
+    gaps = {mean: (left - right)[:, -1] for mean, (left, right) in both_sides.items()}
     sides = {
-        mean: [float(np.mean([np.linalg.norm(o.array(side)[-1]) for o in runs])) for side in ("left", "right")]
-        for mean, runs in at.items()
+        mean: [float(np.linalg.norm(side[:, -1], axis=1).mean()) for side in pair] for mean, pair in both_sides.items()
     }
     zero, one = score(gaps[0.0]), score(gaps[1.0])
-    by_weight = np.array([[np.linalg.norm(x) for x in o.array("left") - o.array("right")] for o in at[0.0]]).mean(
-        axis=0
-    )
+    by_weight = np.linalg.norm(both_sides[0.0][0] - both_sides[0.0][1], axis=2).mean(axis=0)
     nothing = all(sides[0.0][k] < VOID * sides[1.0][k] for k in (0, 1))
-    middle = WEIGHTS.index(10.0)
-    falls, largest = (
-        exponent(lengths, by_length(outcomes, 0.0, lambda o, k=k: float(o.array("distance")[k])))  # type: ignore[misc]
-        for k in (middle, len(WEIGHTS) - 1)
-    )
-    ours = exponent(lengths, by_length(outcomes, 0.0, lambda o: o.number("sufficient/distance")))
-    distances = np.array([o.array("distance") for o in at[0.0]])
+    falls, largest = (exponent(lengths, by_length(outcomes, 0.0, "distance", weight)) for weight in (10.0, WEIGHTS[-1]))
+    ours = exponent(lengths, by_length(outcomes, 0.0, "sufficient/distance"))
+    distances = stacked(at[0.0], "distance")
     best = int(np.argmin(distances.mean(axis=0)))
-    proprietary = mean_and_error([o.number("proprietary") for o in at[0.0]])[0]
-    default = [o.number("sufficient/distance") for o in at[0.0]]
+    proprietary, default = stacked(at[0.0], "proprietary").mean(), stacked(at[0.0], "sufficient/distance")
     equality = max(o.number("equality") for o in outcomes)
     return (
         Claim(
@@ -280,58 +255,39 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     lengths = lengths_of(outcomes)
+    shown = {w: f"published, ξ = {_power(w)}" for w in (0.1, 10.0, 1e6)}
 
-    def bias(mean: float) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for k, (w, dodge) in enumerate(zip((0.1, 10.0, 1e6), (0.88, 0.96, 1.05), strict=True)):
-                at = WEIGHTS.index(w)
-                left = by_length(outcomes, mean, lambda o, at=at: float(np.linalg.norm(o.array("left")[at])))  # type: ignore[misc]
-                points(axes, lengths, left, f"published, ξ = {_power(w)}", k + 1, dodge=dodge)
-            ours = by_length(outcomes, mean, lambda o: float(np.linalg.norm(o.array("sufficient/left"))))
-            points(axes, lengths, ours, "sufficient messages", 0, dodge=1.14)
-            right = by_length(outcomes, mean, lambda o: float(np.linalg.norm(o.array("right")[-1])))
-            centre = right.mean(axis=0)
-            axes.errorbar(
-                lengths, centre, yerr=[centre - right.min(axis=0), right.max(axis=0) - centre], color=INK, marker="x",
-                linestyle=(0, (1, 1.2)), capsize=2, elinewidth=0.9, label="$|J_m E[z]|$, ξ = $10^6$",
-            )  # fmt: skip
-            _length_axis(axes, "$|E[ỹ_o - ỹ_a]|$ (outputs' units)")
+    def bias(mean: float) -> list[Curve]:
+        curves = [
+            points(lengths, by_length(outcomes, mean, "left", w), label, k, dodge=dodge)
+            for k, ((w, label), dodge) in enumerate(zip(shown.items(), (0.88, 0.96, 1.05), strict=True), start=1)
+        ]
+        ours = by_length(outcomes, mean, "sufficient/left")
+        right = by_length(outcomes, mean, "right", WEIGHTS[-1])
+        look: dict[str, Any] = {"color": INK, "marker": "x", "linestyle": (0, (1, 1.2))}
+        return [
+            *curves,
+            points(lengths, ours, "sufficient messages", 0, dodge=1.14),
+            points(lengths, right, "$|J_m E[z]|$, ξ = $10^6$", **look),
+        ]
 
-        return draw
-
-    def rows(axes: Axes) -> None:
-        for k, w in enumerate((0.1, 10.0, 1e6)):
-            at = WEIGHTS.index(w)
-            values = by_length(outcomes, 0.0, lambda o, at=at: float(o.array("distance")[at]))  # type: ignore[misc]
-            points(axes, lengths, values, f"published, ξ = {_power(w)}", k + 1)
-        points(
-            axes, lengths, by_length(outcomes, 0.0, lambda o: o.number("sufficient/distance")), "sufficient messages", 0
-        )
-        _length_axis(axes, "distance row by row, relative")
-
-    def _length_axis(axes: Axes, label: str) -> None:
-        axes.set_xlabel("rows T")
-        axes.set_ylabel(label)
-        log_axis(axes, "x", lengths)
-        log_axis(axes, "y")
-
-    def weights(axes: Axes) -> None:
-        at = runs_of(outcomes, lengths[-1], 0.0)
-        points(axes, WEIGHTS, np.array([o.array("distance") for o in at]), "published, by ξ", 4)
-        axes.axhline(
-            float(np.mean([o.number("proprietary") for o in at])), color=INK, linewidth=1.0, linestyle=(0, (4, 2)),
-            label="proprietary client",
-        )  # fmt: skip
-        axes.set_ylim(0, None)
-        axes.set_xlabel("weight of the penalty, ξ")
-        axes.set_ylabel("distance row by row, relative")
-        log_axis(axes, "x", (0.1, 10, 1e4, 1e6))
-
+    rows = [
+        points(lengths, by_length(outcomes, 0.0, "distance", w), label, k)
+        for k, (w, label) in enumerate(shown.items(), start=1)
+    ]
+    rows.append(points(lengths, by_length(outcomes, 0.0, "sufficient/distance"), "sufficient messages"))
+    longest = where(outcomes, steps=lengths[-1], mean=0.0)
+    weights = [
+        points(WEIGHTS, stacked(longest, "distance"), "published, by ξ", 4),
+        level(float(stacked(longest, "proprietary").mean()), "proprietary client", linestyle=(0, (4, 2))),
+    ]
+    T, distance, gap = "rows T", "distance row by row, relative", "$|E[ỹ_o - ỹ_a]|$ (outputs' units)"
+    xi, ticks = "weight of the penalty, ξ", (0.1, 10, 1e4, 1e6)
     panels = (
-        Panel("(a) Bias, zero-mean inputs", bias(0.0)),
-        Panel("(b) Bias, inputs of mean 1", bias(1.0)),
-        Panel("(c) Row by row, zero mean", rows),
-        Panel(f"(d) Row by row, T = {lengths[-1]}", weights),
+        Panel("Bias, zero-mean inputs", bias(0.0), T, gap, log_x=lengths, log_y=True),
+        Panel("Bias, inputs of mean 1", bias(1.0), T, gap, log_x=lengths, log_y=True),
+        Panel("Row by row, zero mean", rows, T, distance, log_x=lengths, log_y=True),
+        Panel(f"Row by row, T = {lengths[-1]}", weights, xi, distance, log_x=ticks, range_y=(0, None)),
     )
     caption = (
         "Distance of one-step predictions to those of a Kalman filter that sees all units and knows A and B: (a, b) "
@@ -365,22 +321,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-CONVERGENCE = Experiment(
-    name="convergence",
-    title="Convergence to a centralized oracle",
-    paper="Section 8 'Convergence to an Oracle'; Lemma 7.2 and Theorem 7.3 are its appendix's names (no figure given)",
-    question="Do federated predictions come to those of a Kalman filter that sees everything?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
-    choices=(
-        "random_plant(outputs=2, rng=0), two units; 20 recordings of each length (6 in a quick run); white inputs of "
-        "mean 0, as the theorem assumes, and of mean 1.",
-        "Stationary points of the penalty method, by the conjugate solver, for xi from 0.1 to 10^6.",
-        "The oracle is the one of the paper's text: a centralized Kalman filter with the true A and B. (The proof "
-        "compares with another, the best linear predictor from one unit's own rows and all inputs.)",
-        "Expectations are means over the rows of a recording; standard errors are over recordings.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("convergence", _tasks, _compute, _figures, _claims, text=_text)

@@ -13,11 +13,6 @@ from counterflow.plant import Plant, Recording, excitation
 Responses = Mapping[tuple[str, str], FloatArray]  # of (effect, cause): (horizon, outputs, inputs)
 
 HORIZON = 20  # rows over which effects are compared
-BASIS = (
-    "Section 6.1 of the paper calls it ill-posed to compare estimated A and B with the true ones, because the basis "
-    "of the states is not determined by inputs and outputs. Here the true local blocks are given, which fixes it; and "
-    "effects on outputs do not depend on it."
-)
 NOTHING = 1.0  # the relative error of the answer "no coupling", whatever the truth
 
 

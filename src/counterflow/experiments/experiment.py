@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import functools
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 
 if TYPE_CHECKING:
-    from counterflow.experiments.drawing import Drawing
+    from counterflow.experiments.figures import Drawing
 
 Value = float | str | FloatArray
 Verdict = Literal[
@@ -24,21 +27,7 @@ Verdict = Literal[
     "claim without number",
     "beyond the paper",
 ]
-VERDICTS: tuple[Verdict, ...] = (
-    "agrees",
-    "agrees in order of magnitude",
-    "does not hold",
-    "undecided",
-    "not comparable",
-    "claim without number",
-    "beyond the paper",
-)
-
-
-# facts that several experiments come across: one quantity, or one sentence of the paper, each
-B_WHITE, B_PERSISTENT = "error of B_mn, white inputs", "error of B_mn, inputs that persist"
-EFFECTS_WHITE, EFFECTS_PERSISTENT = "effects between units, white inputs", "effects between units, inputs that persist"
-NEW_DATA, SHORT_OF_ORACLE = "prediction of new data against the proprietary client", "short of the oracle"
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True)
@@ -131,21 +120,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def no_tables(_: Outcomes) -> tuple[Table, ...]:
-    """Of an experiment whose figures say everything."""
-    return ()
-
-
-def no_text(_: Outcomes, __: Sequence[Claim]) -> str:
-    """Of an experiment whose verdicts say everything."""
-    return ""
-
-
-def no_options(_: Outcomes) -> tuple[str, ...]:
-    """Of an experiment that reads no files of the user."""
-    return ()
-
-
 @dataclass(frozen=True)
 class Experiment:
     """One result of the paper.
@@ -159,7 +133,7 @@ class Experiment:
     compute : does one task; a function of a module, so that worker processes can find it. The same task gives the
         same values, in whatever process.
     figures : from the outcomes of all tasks to drawings by name (letters, digits, hyphens).
-    claims : from the outcomes of all tasks to claims with verdicts.
+    judge : from the outcomes of all tasks to claims with verdicts.
     choices : what we chose where the paper is silent, one sentence each.
     text : what is seen, from outcomes and claims; a sentence or two for the report.
     tables : from the outcomes of all tasks to tables.
@@ -174,9 +148,39 @@ class Experiment:
     tasks: Callable[[Request], tuple[Task, ...]]
     compute: Callable[[Task], Mapping[str, Value]]
     figures: Callable[[Outcomes], Mapping[str, Drawing]]
-    claims: Callable[[Outcomes], tuple[Claim, ...]]
-    choices: tuple[str, ...] = field(default=())
-    text: Callable[[Outcomes, Sequence[Claim]], str] = no_text
-    tables: Callable[[Outcomes], tuple[Table, ...]] = no_tables
-    options: Callable[[Outcomes], tuple[str, ...]] = no_options
+    judge: Callable[[Outcomes], Iterable[Claim]]
+    choices: tuple[str, ...] = ()
+    text: Callable[[Outcomes, Sequence[Claim]], str] = lambda *_: ""
+    tables: Callable[[Outcomes], tuple[Table, ...]] = lambda _: ()
+    options: Callable[[Outcomes], tuple[str, ...]] = lambda _: ()
     revision: int = 1
+
+    def claims(self, outcomes: Outcomes) -> tuple[Claim, ...]:
+        """All claims, with verdicts."""
+        return tuple(self.judge(outcomes))
+
+
+def described(
+    name: str,
+    tasks: Callable[[Request], tuple[Task, ...]],
+    compute: Callable[[Task], Mapping[str, Value]],
+    figures: Callable[[Outcomes], Mapping[str, Drawing]],
+    judge: Callable[[Outcomes], Iterable[Claim]],
+    choices: tuple[str, ...] = (),
+    **more: Any,
+) -> Experiment:
+    """An experiment whose title, question and choices stand in ``experiments.toml``.
+
+    ``choices`` are further ones, with numbers that the module knows; ``more`` are other parameters of ``Experiment``.
+    """
+    texts = _texts()
+    own = texts[name]
+    shared = [choice for each in own.get("shared", ()) for choice in texts["shared"][each]]
+    every = (*shared, *own.get("choices", ()), *choices)
+    title, paper, question = own["title"], own["paper"], own["question"]
+    return Experiment(name, title, paper, question, tasks, compute, figures, judge, every, **more)
+
+
+@functools.cache
+def _texts() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(files("counterflow.experiments").joinpath("experiments.toml").read_text(encoding="utf-8"))

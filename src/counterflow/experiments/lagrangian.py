@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
 from counterflow.experiments import two_units
-from counterflow.experiments.drawing import BAND, INK, Drawing, Panel, band, log_axis, points, rounds_axis
-from counterflow.experiments.experiment import (
-    Claim,
-    Experiment,
-    Outcome,
-    Outcomes,
-    Request,
-    Table,
-    Task,
-    Value,
-    Verdict,
-)
-from counterflow.experiments.judging import ABOVE_RULE, above, below, both, holds, said, sentences, told, verdict_of
-from counterflow.experiments.two_units import LABELS, UNITS, of_method, plant_of, series
+from counterflow.experiments.captions import BAND, DISENTANGLEMENT, RELATIVE_LOSS, SERVER_LOSS, SHIFT_LEFT
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Table, Task, Value, Verdict, described
+from counterflow.experiments.figures import Drawing, Panel, band, level, over_rounds, points
+from counterflow.experiments.selection import stacked, where
+from counterflow.experiments.two_units import LABELS, UNITS, plant_of
+from counterflow.experiments.verdicts import above, below, both, holds
+from counterflow.experiments.wording import ABOVE_RULE, said, sentences, told, verdict_of
 from counterflow.fits.history import History
 from counterflow.fits.training import fit
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 METHODS = {"penalty": "penalty (PM)", "lagrangian": "augmented Lagrangian (AL)", "hybrid": "hybrid: AL, then PM"}
 STEPS = ("eta_1", "eta_2", "gamma_1", "gamma_2", "alpha_A", "alpha_B")
@@ -75,17 +64,10 @@ def _tuned(task: Task) -> Mapping[str, Value]:
         """The course of a training with one step size for everything; None if it left the range of numbers."""
         options: dict[str, Any] = dict.fromkeys(STEPS, step)
         options |= {"xi": weight, "rho": 2 * weight, "rounds": task["rounds"], "tol": 0.0}
+        options |= {"solver": "gradient", "initial_scale": 1.0}
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                return fit(
-                    recording,
-                    plant.locals(),
-                    method=method,
-                    solver="gradient",
-                    initial_scale=1.0,
-                    seed=task["run"],
-                    **options,
-                ).history
+                return fit(recording, plant.locals(), method=method, seed=task["run"], **options).history
         except CounterflowError:
             return None
 
@@ -130,26 +112,11 @@ def _tuned(task: Task) -> Mapping[str, Value]:
 def _tasks(request: Request) -> tuple[Task, ...]:
     trained = [run for method in METHODS for run in two_units.runs(request, method)]
     settings = {"tuned_at": TUNED_AT, "weights": list(WEIGHTS), "rounds": TUNED_ROUNDS}
-    count = 3 if request.quick else 5
-    given = [{"plant": t["plant"], "steps": t["steps"], "run": t["run"], **settings} for t in trained[:count]]
-    switched = [
-        {**each, "switches": list(SWITCHES), "rounds": SWITCHED_ROUNDS} for each in map(_study, trained[:count])
-    ]
-    return (*trained, *(Task("lagrangian", each) for each in (*given, *switched)))
-
-
-def _study(task: Task) -> dict[str, Any]:
-    return {key: task[key] for key in ("plant", "steps", "run", "xi", "rho")}
-
-
-def tuned_of(outcomes: Outcomes) -> list[Outcome]:
-    """Outcomes of trainings with given steps."""
-    return [o for o in outcomes if o.task.experiment == "lagrangian" and "switches" not in o.task.settings]
-
-
-def switched_of(outcomes: Outcomes) -> list[Outcome]:
-    """Outcomes of hybrids that switch at different rounds."""
-    return [o for o in outcomes if "switches" in o.task.settings]
+    switched = {"switches": list(SWITCHES), "rounds": SWITCHED_ROUNDS}
+    some = trained[: 3 if request.quick else 5]
+    parts = ((("plant", "steps", "run"), settings), (("plant", "steps", "run", "xi", "rho"), switched))
+    more = [Task("lagrangian", {**{k: t[k] for k in kept}, **added}) for kept, added in parts for t in some]
+    return (*trained, *more)
 
 
 def _at(run: Outcome, key: str, round_number: int) -> float:
@@ -157,40 +124,36 @@ def _at(run: Outcome, key: str, round_number: int) -> float:
     return float(run.array(key)[np.searchsorted(run.array("round"), round_number, side="right") - 1])
 
 
-def _client_loss(run: Outcome) -> float:
-    """Clients' final loss over the proprietary one, mean of both."""
-    ratios = [run.array(f"client_loss/{n}")[-1] / run.number(f"proprietary_loss/{n}") for n in UNITS]
-    return float(np.mean(ratios))
-
-
-def _objective(run: Outcome) -> float:
-    """What the penalty method minimizes, at the end: L_s + Σ L_m,a."""
-    return float(run.array("server_loss")[-1] + sum(run.array(f"client_loss/{n}")[-1] for n in UNITS))
+def _relative_loss(runs: Outcomes, name: str) -> FloatArray:
+    """A client's loss over the proprietary one: one row for each run."""
+    return stacked(runs, f"client_loss/{name}") / stacked(runs, f"proprietary_loss/{name}")[:, None]
 
 
 def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
-    runs = {method: of_method(outcomes, method) for method in METHODS}
-    given = tuned_of(outcomes)
-    climbs = {m: np.array([run.number("climb") for run in found]) for m, found in runs.items()}
-    late = {m: np.array([run.number("climb/late") for run in found]) for m, found in runs.items()}
+    runs = {method: where(outcomes, method=method) for method in METHODS}
+    given = where(outcomes, tuned_at=...)
+    climbs = {m: stacked(found, "climb") for m, found in runs.items()}
+    late = {m: stacked(found, "climb/late") for m, found in runs.items()}
     early = {m: np.array([_at(run, "disentanglement", EARLY) for run in found]) for m, found in runs.items()}
-    last = {m: np.array([run.array("disentanglement")[-1] for run in found]) for m, found in runs.items()}
-    loss = {m: np.array([_client_loss(run) for run in found]) for m, found in runs.items()}
+    last = {m: stacked(found, "disentanglement")[:, -1] for m, found in runs.items()}
+    loss = {m: np.mean([_relative_loss(found, n)[:, -1] for n in UNITS], axis=0) for m, found in runs.items()}
     delta = {
         (m, n): np.array([_at(r, f"delta_d/{n}", EARLY) for r in found]) for m, found in runs.items() for n in UNITS
     }
-    objective = {m: np.array([_objective(run) for run in found]) for m, found in runs.items()}
+    # what the penalty method minimizes, at the end: L_s + Σ L_m,a
+    lasts = ("server_loss", *(f"client_loss/{n}" for n in UNITS))
+    objective = {m: np.sum([stacked(found, key)[:, -1] for key in lasts], axis=0) for m, found in runs.items()}
     gain = {m: 1 - float(np.mean(found)) for m, found in loss.items()}
     kept = f"{100 * gain['lagrangian'] / gain['penalty']:.2g} %" if gain["penalty"] > 0 else "nothing"
     apart = float(np.max(np.abs(objective["hybrid"] / objective["penalty"] - 1)))
     # rows: runs, columns: weights
-    diverged = {m: np.array([run.array(m) >= 1 for run in given]) for m in ("penalty", "lagrangian")}
+    diverged = {m: stacked(given, m) >= 1 for m in ("penalty", "lagrangian")}
     large = np.array(WEIGHTS) > TUNED_AT
     unstable = both(
         above(diverged["penalty"][:, large].mean(axis=1), 0.5), holds(not diverged["penalty"][:, ~large].any())
     )
-    excess = np.array([run.array("excess") for run in given])
-    steps = [run.number("safe") / run.number("step") for run in given]
+    excess = stacked(given, "excess")
+    steps = stacked(given, "safe") / stacked(given, "step")
     return (
         Claim(
             "Oscillations of AL",
@@ -294,69 +257,53 @@ def _share(found: Any) -> str:
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    runs = {method: of_method(outcomes, method) for method in METHODS}
-    given = tuned_of(outcomes)
+    runs = {method: where(outcomes, method=method) for method in METHODS}
 
-    def course(key: str, label: str, floor: float = 0.0) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for colour, (method, name) in enumerate(METHODS.items()):
-                found = runs[method]
-                band(axes, found[0].array("round"), np.maximum(series(found, key), floor), name, colour)
-            axes.set_ylabel(label)
-            rounds_axis(axes)
+    def course(title: str, key: str, y: str, floor: float = 0.0) -> Panel:
+        curves = [
+            band(found[0].array("round"), np.maximum(stacked(found, key), floor), METHODS[method], colour)
+            for colour, (method, found) in enumerate(runs.items())
+        ]
+        return over_rounds(title, curves, y)
 
-        return draw
+    def relative(name: str) -> Panel:
+        curves = [
+            band(found[0].array("round"), _relative_loss(found, name), METHODS[method], colour)
+            for colour, (method, found) in enumerate(runs.items())
+        ]
+        title = f"{LABELS[name].capitalize()}: loss"
+        return over_rounds(title, [*curves, level(1.0)], RELATIVE_LOSS, False, (0.9, 1.2))
 
-    def relative(name: str) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for colour, (method, label) in enumerate(METHODS.items()):
-                ratio = [
-                    run.array(f"client_loss/{name}") / run.number(f"proprietary_loss/{name}") for run in runs[method]
-                ]
-                band(axes, runs[method][0].array("round"), ratio, label, colour)
-            axes.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
-            axes.set_ylim(0.9, 1.2)
-            axes.set_ylabel("augmented / proprietary loss")
-            rounds_axis(axes, logarithmic=False)
-
-        return draw
-
-    def stability(axes: Axes) -> None:
-        for colour, method in enumerate(("penalty", "lagrangian")):
-            points(axes, WEIGHTS, [run.array(method) for run in given], METHODS[method], colour)
-        axes.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
-        axes.set_xlabel("penalty weight $\\xi$ ($\\rho = 2\\xi$)")
-        axes.set_ylabel("last $L_s$ / first $L_s$")
-        log_axis(axes, "x", WEIGHTS)
-        log_axis(axes, "y")
-
-    panels = [
-        Panel("(a) Server loss", course("server_loss", "$L_s$ (squared states)")),
-        Panel("(b) Disentanglement", course("disentanglement", "$\\mathcal{D}$ (squared states)", 1e-16)),
-        Panel("(c) Client 1: loss", relative("unit1")),
-        Panel("(d) Client 2: loss", relative("unit2")),
-        Panel("(e) Client 1: $\\delta_d$", course("delta_d/unit1", "$\\delta_d$ (states)")),
-        Panel("(f) Client 2: $\\delta_d$", course("delta_d/unit2", "$\\delta_d$ (states)")),
+    given = where(outcomes, tuned_at=...)
+    stability = [
+        points(WEIGHTS, stacked(given, method), METHODS[method], colour)
+        for colour, method in enumerate(("penalty", "lagrangian"))
     ]
+    xi = "penalty weight $\\xi$ ($\\rho = 2\\xi$)"
     return {
         "lagrangian-rounds": Drawing(
             "Penalty method, augmented Lagrangian, and the hybrid of both, from the same initial parameters. The "
             "server loss is that of the penalty method for all three; D is cut off at 1e-16. Dotted: the proprietary "
             f"client. {BAND}",
-            tuple(panels),
+            [
+                course("Server loss", "server_loss", SERVER_LOSS),
+                course("Disentanglement", "disentanglement", DISENTANGLEMENT, 1e-16),
+                *map(relative, UNITS),
+                *(course(f"{LABELS[n].capitalize()}: $\\delta_d$", f"delta_d/{n}", SHIFT_LEFT) for n in UNITS),
+            ],
         ),
         "lagrangian-stability": Drawing(
             f"Trainings of {TUNED_ROUNDS} rounds whose step sizes were tuned at xi = {TUNED_AT:g}, at other weights. "
             f"Above the dotted line the loss has grown; {GREATEST:.0e} stands for all that is larger. Markers are "
             "means, bars the range from the least to the largest of the runs.",
-            (Panel("Given step sizes", stability),),
+            [Panel("Given step sizes", [*stability, level(1.0)], xi, "last $L_s$ / first $L_s$", WEIGHTS, True)],
             columns=1,
         ),
     }
 
 
 def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
-    hybrid, alone = (np.array([run.array(m) for run in switched_of(outcomes)]) for m in ("hybrid", "lagrangian"))
+    hybrid, alone = (stacked(where(outcomes, switches=...), m) for m in ("hybrid", "lagrangian"))
     rows = tuple(
         (str(at), told(hybrid[:, k], 2), told(alone[:, k], 2), _share(hybrid[:, k] < alone[:, k]))
         for k, at in enumerate(SWITCHES)
@@ -371,7 +318,8 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
 
 def _switching(outcomes: Outcomes) -> str:
     """For which rounds of the switch the hybrid is smoother, and for which it is not."""
-    gaps = np.array([run.array("hybrid") - run.array("lagrangian") for run in switched_of(outcomes)])
+    switched = where(outcomes, switches=...)
+    gaps = stacked(switched, "hybrid") - stacked(switched, "lagrangian")
     by_verdict: dict[Verdict, list[str]] = {}
     for k, at in enumerate(SWITCHES):
         by_verdict.setdefault(below(gaps[:, k]), []).append(str(at))
@@ -405,26 +353,20 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-LAGRANGIAN = Experiment(
-    name="lagrangian",
-    title="Penalty method against augmented Lagrangian, and the hybrid",
-    paper="Appendix 'Augmented Lagrangian with IMEX', figure comparing PM and AL",
-    question="Does the augmented Lagrangian disentangle better, at which price, and is the hybrid better than both?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
+EXPERIMENT = described(
+    "lagrangian",
+    _tasks,
+    _compute,
+    _figures,
+    _claims,
     revision=2,
+    text=_text,
+    tables=_tables,
     choices=(
-        *two_units.CHOICES,
-        "rho = 2 xi, so that AL and PM weigh |D|² alike. The IMEX step, which the paper does not write out, is "
-        "derived in docs/theory/paper.md.",
         f"The hybrid switches to PM after {two_units.SETTINGS['warm_rounds']} rounds of AL, in quick and full runs "
         "alike, while AL still oscillates: the paper's reason for the switch. Our first choice, a tenth of the rounds "
         "(150), came after the oscillations had ended, and the descent was not smoother; the table shows other rounds.",
         f"'Tuned' step sizes are one number for all six, the power of two that brings L_s lowest in {TUNED_ROUNDS} "
         f"rounds at xi = {TUNED_AT:g}.",
     ),
-    text=_text,
-    tables=_tables,
 )

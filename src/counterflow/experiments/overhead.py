@@ -5,27 +5,25 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.drawing import BARS, Drawing, Panel, log_axis, points
-from counterflow.experiments.experiment import Claim, Experiment, Outcomes, Request, Task, Value, Verdict
-from counterflow.experiments.judging import estimated_above, holds, opposite, sentences, verdict_of
-from counterflow.experiments.scalability import exponent
+from counterflow.experiments.captions import BARS
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict, described
+from counterflow.experiments.figures import Drawing, Panel, points
+from counterflow.experiments.selection import by_setting, grid, where
+from counterflow.experiments.verdicts import estimated_above, exponent, holds, opposite
+from counterflow.experiments.wording import sentences, verdict_of
 from counterflow.fits.training import fit
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import random_plant
 from counterflow.protocol import Message, encoded_size
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
 BASE: Mapping[str, int] = {"units": 4, "states": 2, "inputs": 2, "outputs": 8, "steps": 1000}
-# what is varied: its sizes, and its name for people
+# what is varied: its sizes, and its letter
 AXES: Mapping[str, tuple[tuple[int, ...], str]] = {
     "units": ((2, 4, 8, 16), "M"),
     "states": ((2, 4, 8, 16), "P_m"),
@@ -86,22 +84,17 @@ def _compute(task: Task) -> Mapping[str, Value]:
     }
 
 
-def _tasks(request: Request) -> tuple[Task, ...]:
-    tasks = []
-    for axis, (sizes, _) in AXES.items():
-        for size in sizes:
-            settings = {**BASE, axis: size, "axis": axis, "rounds": ROUNDS}
-            tasks += [Task("overhead", {**settings, "run": run}) for run in range(REPETITIONS)]
-    return tuple(tasks)
+def _tasks(_: Request) -> tuple[Task, ...]:
+    return tuple(
+        task
+        for axis, (sizes, _) in AXES.items()
+        for task in grid("overhead", {axis: sizes, "run": range(REPETITIONS)}, **BASE, rounds=ROUNDS, axis=axis)
+    )
 
 
 def by_size(outcomes: Outcomes, axis: str, key: str) -> FloatArray:
     """A value of all runs: one row for each run, one column for each size."""
-    sizes = AXES[axis][0]
-    columns = [
-        [o.number(key) for o in outcomes if o.task["axis"] == axis and o.task[axis] == size] for size in sizes
-    ]  # fmt: skip
-    return np.array(columns).T
+    return by_setting(where(outcomes, axis=axis), axis, key)
 
 
 def bounded(found: tuple[float, float], most: float) -> Verdict:
@@ -129,10 +122,7 @@ def multiplications(settings: Mapping[str, Any]) -> dict[str, float]:
     """
     T, P_m, D_m = settings["steps"], settings["states"], settings["outputs"]
     P, U = settings["units"] * P_m, settings["units"] * settings["inputs"]
-    return {
-        "server": float(T * (3 * P * P + 2 * P * U)),
-        "unit": float(6 * T * P_m * D_m + 3 * P_m * P_m * D_m),
-    }
+    return {"server": float(T * (3 * P * P + 2 * P * U)), "unit": float(6 * T * P_m * D_m + 3 * P_m * P_m * D_m)}
 
 
 def counted(axis: str, who: str) -> float:
@@ -159,37 +149,31 @@ def _shown(found: tuple[float, float]) -> str:
     return f"{slope:.2f} ± {error:.1g}" if error > 1e-9 else f"{slope:.2f}, exactly"
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
-    claims = []
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     for axis in BYTES:
         sizes, letter = AXES[axis]
         found = exponent(sizes, by_size(outcomes, axis, "bytes"))
         sums, one = BYTES[axis]
-        claims.append(
-            Claim(
-                f"Bytes of a round against {letter}",
-                f"O(M(P+U)): {_orders(letter, sums, one)}",
-                f"{letter}^({_shown(found)})",
-                bounded(found, sums),
-                f"Rule: the exponent is at most the formula's {ABOUT}. "
-                + {
-                    "units": "It is an upper bound; with sums over units in it, M counts twice.",
-                    "states": "A round carries h_a up and two gradients down, P_m numbers a row each.",
-                    "inputs": "Inputs are sent once, before the first round, not in every round.",
-                    "outputs": "No measurement crosses, whatever their number.",
-                }[axis],
-            )
+        yield Claim(
+            f"Bytes of a round against {letter}",
+            f"O(M(P+U)): {_orders(letter, sums, one)}",
+            f"{letter}^({_shown(found)})",
+            bounded(found, sums),
+            f"Rule: the exponent is at most the formula's {ABOUT}. "
+            + {
+                "units": "It is an upper bound; with sums over units in it, M counts twice.",
+                "states": "A round carries h_a up and two gradients down, P_m numbers a row each.",
+                "inputs": "Inputs are sent once, before the first round, not in every round.",
+                "outputs": "No measurement crosses, whatever their number.",
+            }[axis],
         )
     rows = exponent(AXES["steps"][0], by_size(outcomes, "steps", "bytes"))
-    claims.append(
-        Claim(
-            "Bytes of a round against T",
-            "O(M(P+U)) per round: T is not in it",
-            f"T^({_shown(rows)})",
-            bounded(rows, 0.0),
-            f"Rule: the exponent is at most 0 {ABOUT}. Every round sends every row again: the formula is that of "
-            "one row.",
-        )
+    yield Claim(
+        "Bytes of a round against T",
+        "O(M(P+U)) per round: T is not in it",
+        f"T^({_shown(rows)})",
+        bounded(rows, 0.0),
+        f"Rule: the exponent is at most 0 {ABOUT}. Every round sends every row again: the formula is that of one row.",
     )
     for who, axis, most, formula, remark in (
         *(
@@ -204,17 +188,15 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
         sizes, letter = AXES[axis]
         seconds = exponent(sizes[-2:], by_size(outcomes, axis, who)[:, -2:])
         count = counted(axis, who)
-        claims.append(
-            Claim(
-                f"Work of {'the server' if who == 'server' else 'a client'} in a round against {letter}",
-                formula,
-                f"from {sizes[-2]} to {sizes[-1]}: multiplications {letter}^{count:.2f}; processor seconds of this "
-                f"machine {letter}^({_shown(seconds)})",
-                worked(count, seconds, most),
-                "Rule: between the two largest sizes, where overheads weigh least, the exponent of the multiplications "
-                f"is at most the formula's (+ {SLACK}). Seconds never decide alone: if theirs is on the other side by "
-                f"two standard errors, it is undecided. {remark}".rstrip(),
-            )
+        yield Claim(
+            f"Work of {'the server' if who == 'server' else 'a client'} in a round against {letter}",
+            formula,
+            f"from {sizes[-2]} to {sizes[-1]}: multiplications {letter}^{count:.2f}; processor seconds of this "
+            f"machine {letter}^({_shown(seconds)})",
+            worked(count, seconds, most),
+            "Rule: between the two largest sizes, where overheads weigh least, the exponent of the multiplications "
+            f"is at most the formula's (+ {SLACK}). Seconds never decide alone: if theirs is on the other side by "
+            f"two standard errors, it is undecided. {remark}".rstrip(),
         )
     one_round = {axis: by_size(outcomes, axis, "bytes") / by_size(outcomes, axis, "raw") for axis in AXES}
     all_rounds = {axis: by_size(outcomes, axis, "total") / by_size(outcomes, axis, "raw") for axis in AXES}
@@ -226,30 +208,25 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
         if {**BASE, axis: size}["states"] < {**BASE, axis: size}["outputs"]
     ]
     above_raw = [f"{name} ({share:.2g})" for name, share in premise if share >= 1]
-    claims.append(
-        Claim(
-            "Bytes of one round against the raw data",
-            "clients only exchange compact latent states (abstract); no comparison with the raw data is given",
-            f"at the {len(premise)} sizes at which a unit has fewer states than outputs, as the paper assumes, one "
-            f"round is {min(share for _, share in premise):.2g} to {max(share for _, share in premise):.2g} of the "
-            "raw data (y and "
-            "u); not less than them at " + (", ".join(above_raw) or "no size"),
-            "beyond the paper",
-            "No rule: the paper gives no bound. Bytes are exact. A round carries three numbers a row and state: it is "
-            "less than the raw data while 3 P_m < D_m + U_m.",
-        )
+    yield Claim(
+        "Bytes of one round against the raw data",
+        "clients only exchange compact latent states (abstract); no comparison with the raw data is given",
+        f"at the {len(premise)} sizes at which a unit has fewer states than outputs, as the paper assumes, one "
+        f"round is {min(share for _, share in premise):.2g} to {max(share for _, share in premise):.2g} of the "
+        "raw data (y and "
+        "u); not less than them at " + (", ".join(above_raw) or "no size"),
+        "beyond the paper",
+        "No rule: the paper gives no bound. Bytes are exact. A round carries three numbers a row and state: it is "
+        "less than the raw data while 3 P_m < D_m + U_m.",
     )
-    claims.append(
-        Claim(
-            "Bytes until the answer",
-            "no number of rounds is given",
-            f"over the raw data, all sizes: {ROUNDS} published rounds {_range(all_rounds)}, sufficient messages (one "
-            f"round, all that is needed) {_range(ours)}",
-            "beyond the paper",
-            f"No rule. How many rounds a training needs is in finding; {ROUNDS} are those measured here.",
-        )
+    yield Claim(
+        "Bytes until the answer",
+        "no number of rounds is given",
+        f"over the raw data, all sizes: {ROUNDS} published rounds {_range(all_rounds)}, sufficient messages (one "
+        f"round, all that is needed) {_range(ours)}",
+        "beyond the paper",
+        f"No rule. How many rounds a training needs is in finding; {ROUNDS} are those measured here.",
     )
-    return tuple(claims)
 
 
 def _range(shares: Mapping[str, FloatArray]) -> str:
@@ -264,53 +241,37 @@ def _orders(letter: str, sums: float, one: float) -> str:
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    def against(axis: str) -> Callable[[Axes], None]:
-        sizes, letter = AXES[axis]
-
-        def draw(axes: Axes) -> None:
-            points(axes, sizes, by_size(outcomes, axis, "bytes") / 1e6, "published, one round", 1)
-            points(axes, sizes, by_size(outcomes, axis, "sufficient/bytes") / 1e6, "sufficient messages, all", 0)
-            points(axes, sizes, by_size(outcomes, axis, "raw") / 1e6, "raw data", 3)
-            axes.set_xlabel(_long(axis, letter))
-            axes.set_ylabel("MB, all units, both ways")
-            log_axis(axes, "x", sizes)
-            log_axis(axes, "y")
-
-        return draw
-
-    def seconds(axis: str) -> Callable[[Axes], None]:
-        sizes, letter = AXES[axis]
-
-        def draw(axes: Axes) -> None:
-            points(axes, sizes, 1e3 * by_size(outcomes, axis, "server"), "server", 2)
-            points(axes, sizes, 1e3 * by_size(outcomes, axis, "unit"), "one client", 4)
-            axes.set_xlabel(_long(axis, letter))
-            axes.set_ylabel("milliseconds of a round")
-            log_axis(axes, "x", sizes)
-            log_axis(axes, "y")
-
-        return draw
-
-    names = ("units", "states", "inputs", "outputs", "steps")
-    bytes_panels = tuple(Panel(f"({'abcde'[k]}) {_title(axis)}", against(axis)) for k, axis in enumerate(names))
-    time_panels = tuple(Panel(f"({'abcde'[k]}) {_title(axis)}", seconds(axis)) for k, axis in enumerate(names))
+    curves: Mapping[str, Sequence[tuple[str, float, str, int]]] = {
+        "MB, all units, both ways": (
+            ("bytes", 1e-6, "published, one round", 1),
+            ("sufficient/bytes", 1e-6, "sufficient messages, all", 0),
+            ("raw", 1e-6, "raw data", 3),
+        ),
+        "milliseconds of a round": (("server", 1e3, "server", 2), ("unit", 1e3, "one client", 4)),
+    }
+    words = {"units": "units", "states": "states of a unit", "inputs": "inputs of a unit"}
+    words |= {"outputs": "outputs of a unit", "steps": "rows"}
+    sent_panels, time_panels = (
+        [
+            Panel(
+                words[axis].split()[0].capitalize(),
+                [points(sizes, scale * by_size(outcomes, axis, key), label, k) for key, scale, label, k in shown],
+                f"{words[axis]}, ${letter}$",
+                y,
+                log_x=sizes,
+                log_y=True,
+            )
+            for axis, (sizes, letter) in AXES.items()
+        ]
+        for y, shown in curves.items()
+    )
     others = f"Other sizes: M = {BASE['units']}, P_m = U_m = 2, D_m = {BASE['outputs']}, T = {BASE['steps']}. {BARS}"
     sent = "Bytes of one round of the published method, of all that sufficient messages need, and of the raw data"
     took = "Processor time, of this machine, of one round of the published method (gradient steps on all rows)"
     return {
-        "overhead-bytes": Drawing(f"{sent}, measured. {others}", bytes_panels),
+        "overhead-bytes": Drawing(f"{sent}, measured. {others}", sent_panels),
         "overhead-seconds": Drawing(f"{took}, measured. {others}", time_panels),
     }
-
-
-def _long(axis: str, letter: str) -> str:
-    words = {"units": "units", "states": "states of a unit", "inputs": "inputs of a unit"}
-    words |= {"outputs": "outputs of a unit", "steps": "rows"}
-    return f"{words[axis]}, ${letter}$"
-
-
-def _title(axis: str) -> str:
-    return {"units": "Units", "states": "States", "inputs": "Inputs", "outputs": "Outputs", "steps": "Rows"}[axis]
 
 
 def _text(_: Outcomes, claims: Sequence[Claim]) -> str:
@@ -318,25 +279,8 @@ def _text(_: Outcomes, claims: Sequence[Claim]) -> str:
     return sentences(
         "The formulas are those of one row: a round carries, and works on, all T of them."
         if per_row.count("does not hold") == len(per_row)
-        else "",
+        else ""
     )
 
 
-OVERHEAD = Experiment(
-    name="overhead",
-    title="Communication and computation",
-    paper="Section 5.4 'Overhead' (orders of growth, no measurement given)",
-    question="Do bytes and seconds of a round grow as the paper says?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
-    choices=(
-        "One size varies at a time around M = 4, P_m = U_m = 2, D_m = 8, T = 1000; 8 plants, in a quick run, too; "
-        "exponents by least squares of logarithms, standard errors over the plants.",
-        "The published messages and gradient steps as between machines, on all rows (not the shortcut of one process); "
-        "bytes of the encoded messages. Medians over rounds 3 to 11 of 12.",
-        "Seconds are processor time of one core of the machine at hand, and differ a little from run to run.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("overhead", _tasks, _compute, _figures, _claims, text=_text)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
-from counterflow.experiments.drawing import BAND, INK, Drawing, Panel, band, rounds_axis
-from counterflow.experiments.experiment import Claim, Experiment, Outcome, Outcomes, Request, Task, Value, Verdict
-from counterflow.experiments.judging import ABOVE_RULE, below, both, holds, sentences
+from counterflow.experiments.captions import BAND, DISENTANGLEMENT, SERVER_LOSS, SHIFT_LEFT
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict, described
+from counterflow.experiments.figures import Drawing, band, level, over_rounds
 from counterflow.experiments.two_units import kept_rounds
+from counterflow.experiments.verdicts import below, both, holds
+from counterflow.experiments.wording import ABOVE_RULE, sentences
 from counterflow.fits.training import fit
 from counterflow.identification import pooled_model, stretches
 from counterflow.plant import LocalModel, Recording
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 TITLES = {"hai": "HAI", "swat": "SWaT"}
 STAND_IN = "stand-in"
@@ -227,133 +225,93 @@ SAID: Mapping[str, tuple[str, str, str, str, str]] = {
 }
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
-    claims = []
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     for outcome in outcomes:
-        label, rounds, units = label_of(outcome), outcome.array("round"), units_of(outcome)
-        aside = (
-            " A stand-in has the format of the data set and invented numbers, so that nothing here speaks for or "
-            "against the paper: give your own files."
-            if _is_stand_in(outcome)
-            else ""
-        )
-        runs = len(outcome.array("server_loss"))
-        over = f"in the mean {ABOVE_RULE}" if runs > 1 else "in the one run, as many as the paper has"
-        L, D = outcome.array("server_loss"), outcome.array("disentanglement")
-        early = int(np.searchsorted(rounds, FEW, side="right")) - 1
-        fall = (L[:, 0] - L[:, early]) / (L[:, 0] - L[:, -1])
-        rises, rises_D = outcome.array("rises"), outcome.array("rises/D")
-        ratios = {n: outcome.array(f"client_loss/{n}")[:, -1] / outcome.number(f"proprietary_loss/{n}") for n in units}
-        left = {n: outcome.array(f"client_loss/{n}")[:, -1] / outcome.number(f"outputs/{n}") for n in units}
-        falls = D[:, -1] / D[:, 0]
-        deltas = {n: outcome.array(f"delta_d/{n}")[:, -1] for n in units}
-        texts = SAID[outcome.task["dataset"]]
-        swat = outcome.task["dataset"] == "swat"
-        claims += [
-            Claim(
-                f"{label}: server loss, early",
-                texts[0],
-                f"{label}: {100 * fall.mean():.3g} % of the fall of L_s is done after {FEW} rounds",
-                judged(outcome, few(-fall, -0.9)),
-                f"Rule: more than 90 % of it, {over}.{aside}",
-            ),
-            Claim(
-                f"{label}: server loss, late",
-                texts[1],
-                f"{label}: all rises of L_s together are {100 * rises.mean():.2g} % of its fall",
-                judged(outcome, few(rises, 0.01)),
-                f"Rule: below 1 %, {over}.{aside}",
-            ),
-            Claim(
-                f"{label}: disentanglement",
-                texts[2],
-                f"{label}: all rises of D together are {100 * rises_D.mean():.2g} % of its fall; it ends at "
-                f"{D[:, -1].mean():.2g}, {100 * float(np.mean(D[:, -1] / D[:, 0])):.2g} % of its first value",
-                judged(outcome, few(rises_D, 0.01)),
-                f"Rule: below 1 %, {over}.{aside}",
-            ),
-            Claim(
-                f"{label}: client losses",
-                texts[3],
-                f"{label}: mean squared residual of a z-scored output at the end "
-                + ", ".join(f"{n} {each.mean():.2g}" for n, each in left.items())
-                + "; below the proprietary one by "
-                + ", ".join(f"{n} {100 * (1 - ratio.mean()):.2g} %" for n, ratio in ratios.items()),
-                "beyond the paper" if swat else judged(outcome, both(*(few(each, LEFT) for each in left.values()))),
-                (
-                    "No rule: the paper's text has none."
-                    if swat
-                    else f"Rule: below {LEFT:g} at every unit, {over}; z-scored outputs have 1. How small is small is "
-                    "ours."
-                )
-                + aside,
-            ),
-            Claim(
-                f"{label}: δd",
-                texts[4],
-                f"{label}: δd at the end " + ", ".join(f"{n} {delta.mean():.2g}" for n, delta in deltas.items()),
-                "beyond the paper" if swat else judged(outcome, both(*(few(d, SMALL) for d in deltas.values()))),
-                (
-                    "No rule: the paper's text has none."
-                    if swat
-                    else f"Rule: below {SMALL:g} at every unit (z-scored channels), {over}."
-                )
-                + aside,
-            ),
-        ]
-        if swat:
-            claims.append(
-                Claim(
-                    f"{label}: constraints",
-                    ENFORCING,
-                    f"{label}: D ends at {100 * falls.mean():.2g} % of its first value",
-                    judged(outcome, few(falls, ENFORCED)),
-                    f"Rule: below {100 * ENFORCED:g} %, {over}.{aside}",
-                )
-            )
-    return tuple(claims)
+        yield from _claims_of(outcome)
+
+
+def _claims_of(outcome: Outcome) -> Iterator[Claim]:
+    label, rounds, units = label_of(outcome), outcome.array("round"), units_of(outcome)
+    aside = (
+        " A stand-in has the format of the data set and invented numbers, so that nothing here speaks for or "
+        "against the paper: give your own files."
+        if _is_stand_in(outcome)
+        else ""
+    )
+    L, D = outcome.array("server_loss"), outcome.array("disentanglement")
+    over = f"in the mean {ABOVE_RULE}" if len(L) > 1 else "in the one run, as many as the paper has"
+    swat = outcome.task["dataset"] == "swat"
+    early_said, late_said, D_said, left_said, delta_said = SAID[outcome.task["dataset"]]
+
+    def claim(subject: str, paper: str, ours: str, verdict: Verdict, rule: str, silent: bool = False) -> Claim:
+        """One of this data set; ``silent``: the paper's text says nothing that could be judged."""
+        why = "No rule: the paper's text has none." if silent else f"Rule: {rule}"
+        final = "beyond the paper" if silent else judged(outcome, verdict)
+        return Claim(f"{label}: {subject}", paper, f"{label}: {ours}", final, why + aside)
+
+    early = int(np.searchsorted(rounds, FEW, side="right")) - 1
+    fall = (L[:, 0] - L[:, early]) / (L[:, 0] - L[:, -1])
+    done = f"{100 * fall.mean():.3g} % of the fall of L_s is done after {FEW} rounds"
+    yield claim("server loss, early", early_said, done, few(-fall, -0.9), f"more than 90 % of it, {over}.")
+    rises, rises_D = outcome.array("rises"), outcome.array("rises/D")
+    risen = f"all rises of L_s together are {100 * rises.mean():.2g} % of its fall"
+    yield claim("server loss, late", late_said, risen, few(rises, 0.01), f"below 1 %, {over}.")
+    falls = D[:, -1] / D[:, 0]
+    risen = (
+        f"all rises of D together are {100 * rises_D.mean():.2g} % of its fall; it ends at {D[:, -1].mean():.2g}, "
+        f"{100 * falls.mean():.2g} % of its first value"
+    )
+    yield claim("disentanglement", D_said, risen, few(rises_D, 0.01), f"below 1 %, {over}.")
+    last = {n: outcome.array(f"client_loss/{n}")[:, -1] for n in units}
+    left = {n: loss / outcome.number(f"outputs/{n}") for n, loss in last.items()}
+    gains = {n: 1 - (loss / outcome.number(f"proprietary_loss/{n}")).mean() for n, loss in last.items()}
+    yield claim(
+        "client losses",
+        left_said,
+        "mean squared residual of a z-scored output at the end "
+        + ", ".join(f"{n} {each.mean():.2g}" for n, each in left.items())
+        + "; below the proprietary one by "
+        + ", ".join(f"{n} {100 * gain:.2g} %" for n, gain in gains.items()),
+        both(*(few(each, LEFT) for each in left.values())),
+        f"below {LEFT:g} at every unit, {over}; z-scored outputs have 1. How small is small is ours.",
+        silent=swat,
+    )
+    deltas = {n: outcome.array(f"delta_d/{n}")[:, -1] for n in units}
+    yield claim(
+        "δd",
+        delta_said,
+        "δd at the end " + ", ".join(f"{n} {delta.mean():.2g}" for n, delta in deltas.items()),
+        both(*(few(delta, SMALL) for delta in deltas.values())),
+        f"below {SMALL:g} at every unit (z-scored channels), {over}.",
+        silent=swat,
+    )
+    if swat:
+        ends = f"D ends at {100 * falls.mean():.2g} % of its first value"
+        yield claim("constraints", ENFORCING, ends, few(falls, ENFORCED), f"below {100 * ENFORCED:g} %, {over}.")
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     drawings = {}
     for outcome in outcomes:
-        label, x = label_of(outcome), outcome.array("round")
-
-        def server(key: str, text: str, outcome: Outcome = outcome, x: FloatArray = x) -> Callable[[Axes], None]:
-            def draw(axes: Axes) -> None:
-                band(axes, x, outcome.array(key), "server", 6, line=0)
-                axes.set_ylabel(text)
-                rounds_axis(axes)
-
-            return draw
-
-        def clients(key: str, text: str, outcome: Outcome = outcome, x: FloatArray = x) -> Callable[[Axes], None]:
-            def draw(axes: Axes) -> None:
-                for k, name in enumerate(units_of(outcome)):
-                    series = outcome.array(f"{key}/{name}")
-                    if key == "client_loss":
-                        series = series / outcome.number(f"proprietary_loss/{name}")
-                    band(axes, x, series, name, k)
-                if key == "client_loss":
-                    axes.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
-                axes.set_ylabel(text)
-                rounds_axis(axes)
-
-            return draw
-
+        label, x, units = label_of(outcome), outcome.array("round"), units_of(outcome)
+        losses = [
+            band(x, outcome.array(f"client_loss/{n}") / outcome.number(f"proprietary_loss/{n}"), n, k)
+            for k, n in enumerate(units)
+        ]
+        shifts = [band(x, outcome.array(f"delta_d/{n}"), n, k) for k, n in enumerate(units)]
+        server, D = ([band(x, outcome.array(key), "server", 6, line=0)] for key in ("server_loss", "disentanglement"))
         panels = (
-            Panel(f"(a) {label}: server loss", server("server_loss", "$L_s$ (squared states)")),
-            Panel(f"(b) {label}: $\\mathcal{{D}}$", server("disentanglement", "$\\mathcal{D}$ (squared states)")),
-            Panel(f"(c) {label}: client losses", clients("client_loss", "augmented / proprietary")),
-            Panel(f"(d) {label}: $\\delta_d$", clients("delta_d", "$\\delta_d$ (states)")),
+            over_rounds(f"{label}: server loss", server, SERVER_LOSS),
+            over_rounds(f"{label}: $\\mathcal{{D}}$", D, DISENTANGLEMENT),
+            over_rounds(f"{label}: client losses", [*losses, level(1.0)], "augmented / proprietary"),
+            over_rounds(f"{label}: $\\delta_d$", shifts, SHIFT_LEFT),
         )
-        runs = len(outcome.array("server_loss"))
         what = (
             f"STAND-IN for {TITLES[outcome.task['dataset']]}: simulated numbers in its format, not the real data set. "
             if _is_stand_in(outcome)
             else ""
         )
-        spread = BAND if runs > 1 else "One run."
+        spread = BAND if len(outcome.array("server_loss")) > 1 else "One run."
         caption = (
             f"{what}Published training against rounds, {outcome.number('rows'):.0f} rows, xi = {XI:g} "
             f"({outcome.text('sizes')}). Client losses are over the proprietary one; dotted: no gain. {spread}"
@@ -386,27 +344,4 @@ def _options(outcomes: Outcomes) -> tuple[str, ...]:
     return tuple(found)
 
 
-REAL_PLANTS = Experiment(
-    name="real-plants",
-    title="HAI and SWaT (stand-ins, unless you give your own files)",
-    paper="Section 9.2 and appendix 'Real-world Datasets', figures of HAI and SWaT",
-    question="Do losses, disentanglement and δd behave on industrial data as on synthetic ones?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
-    revision=2,
-    choices=(
-        "The data sets are not part of this project: --hai DIR and --swat FILE read yours. Without them the numbers "
-        "are those of generated stand-ins, and every title, caption and claim says so.",
-        "Preparation as the paper's, by the presets of `counterflow data hai` and `data swat`, z-scored; the longest "
-        "stretch without a missing measurement of the first 30,000 rows (stand-ins: 10,000; quick: 2,000). The paper "
-        "does not say how many rows of HAI it took.",
-        "Local models by the paper's route: one model by subspace identification of POOLED raw data, its states "
-        "divided among units by the energy of the columns of C, then A, B, Q, R by least squares.",
-        "xi = 10, derived step sizes, 1000 rounds (300 in a quick run), 10 random initial points for HAI and one for "
-        "SWaT, as in the paper.",
-    ),
-    text=_text,
-    options=_options,
-)
+EXPERIMENT = described("real-plants", _tasks, _compute, _figures, _claims, revision=2, text=_text, options=_options)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.drawing import BARS_OF_MEDIANS, DODGED, INK, Drawing, Panel, log_axis, points
+from counterflow.experiments.captions import BARS_OF_MEDIANS, DODGED
 from counterflow.experiments.effects import effect_error, responses
-from counterflow.experiments.experiment import Claim, Experiment, Outcomes, Request, Task, Value, Verdict
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict, described
 from counterflow.experiments.faults import case, fresh
-from counterflow.experiments.judging import MOST_RULE, both, mostly, rarely, said, sentences, verdict_of
+from counterflow.experiments.figures import Drawing, Panel, level, points
+from counterflow.experiments.selection import by_setting, grid, where
+from counterflow.experiments.verdicts import both, mostly, rarely
+from counterflow.experiments.wording import MOST_RULE, said, sentences, verdict_of
 from counterflow.fits.training import fit
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 # fault: levels, the level that is none, and the axis's label
 FAULTS: Mapping[str, tuple[tuple[float, ...], float, str]] = {
@@ -89,31 +87,29 @@ def levels_of(request: Request, fault: str) -> tuple[float, ...]:
 
 
 def _tasks(request: Request) -> tuple[Task, ...]:
-    count = QUICK_REPETITIONS if request.quick else REPETITIONS
-    given = [
-        {"fault": fault, "level": level, "run": run, "steps": STEPS}
-        for fault in FAULTS
-        for level in levels_of(request, fault)
-        for run in range(count)
-    ]
+    runs = range(QUICK_REPETITIONS if request.quick else REPETITIONS)
     asked: tuple[dict[str, object], ...] = ({"xi": XI}, {"weights": list(WEIGHTS)})
-    return tuple(Task("robustness", {**each, **what}) for what in asked for each in given)
+    return tuple(
+        task
+        for what in asked
+        for fault in FAULTS
+        for task in grid(
+            "robustness", {"level": levels_of(request, fault), "run": runs}, fault=fault, steps=STEPS, **what
+        )
+    )
 
 
 def by_level(outcomes: Outcomes, fault: str, method: str) -> tuple[tuple[float, ...], FloatArray]:
     """Levels, and the errors of all runs: one row for each run, one column for each level."""
-    mine = [o for o in outcomes if o.task["fault"] == fault and "weights" not in o.task.settings]
-    levels = tuple(sorted({float(o.task["level"]) for o in mine}))
-    columns = [[o.number(method) for o in mine if o.task["level"] == level] for level in levels]
-    return levels, np.array(columns).T
+    mine = where(outcomes, fault=fault, xi=...)
+    return tuple(sorted({o.task["level"] for o in mine})), by_setting(mine, "level", method)
 
 
 def predictions(outcomes: Outcomes, fault: str, weight: float) -> tuple[tuple[float, ...], FloatArray]:
     """Levels, and the augmented client's error over the proprietary one of all runs: rows are runs, columns levels."""
-    mine = [o for o in outcomes if o.task["fault"] == fault and "weights" in o.task.settings]
-    levels = tuple(sorted({float(o.task["level"]) for o in mine}))
-    at = WEIGHTS.index(weight)
-    return levels, np.array([[o.array("prediction")[at] for o in mine if o.task["level"] == x] for x in levels]).T
+    mine, at = where(outcomes, fault=fault, weights=...), WEIGHTS.index(weight)
+    ratios = by_setting(mine, "level", lambda outcome: float(outcome.array("prediction")[at]))
+    return tuple(sorted({o.task["level"] for o in mine})), ratios
 
 
 def faulty(levels: tuple[float, ...], none: float) -> list[int]:
@@ -153,8 +149,9 @@ def judged(ideal: FloatArray, worst: FloatArray) -> Verdict:
     return both(rarely(ideal, FOUND), rarely(worst - np.maximum(GROWS * ideal, 0.05)))
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
-    claims = [_prediction_claim(outcomes, fault) for fault in FAULTS]
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
+    for fault in FAULTS:
+        yield _prediction_claim(outcomes, fault)
     for fault, (_, none, _) in FAULTS.items():
         found: dict[str, tuple[FloatArray, FloatArray, float]] = {}
         for method in methods_of(fault):
@@ -162,24 +159,21 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
             at = max(faulty(levels, none), key=lambda k, errors=errors: float(np.median(errors[:, k])))  # type: ignore[misc]
             found[method] = errors[:, levels.index(none)], errors[:, at], levels[at]
         ideal, worst, _ = found["published"]
-        claims.append(
-            Claim(
-                f"Effects: {TITLES[fault].lower()}",
-                PAPER,
-                "median error of effects without it, and at its worst: "
-                + "; ".join(
-                    f"{METHODS[m]} {np.median(found[m][0]):.2g} and {np.median(found[m][1]):.2g} (at {found[m][2]:g})"
-                    for m in methods_of(fault)
-                ),
-                judged(ideal, worst),
-                f"Rule, for the published method: an error that is at most {FOUND} without the fault grows by no more "
-                f"than half (or stays below 0.05) in more than half of the plants, {MOST_RULE}. If it is above {FOUND} "
-                "without any fault, there is nothing to be robust, and the claim stays without a number: 1 is what 'no "
-                "effect' gets.",
-                "effects under faults",
-            )
+        yield Claim(
+            f"Effects: {TITLES[fault].lower()}",
+            PAPER,
+            "median error of effects without it, and at its worst: "
+            + "; ".join(
+                f"{METHODS[m]} {np.median(found[m][0]):.2g} and {np.median(found[m][1]):.2g} (at {found[m][2]:g})"
+                for m in methods_of(fault)
+            ),
+            judged(ideal, worst),
+            f"Rule, for the published method: an error that is at most {FOUND} without the fault grows by no more "
+            f"than half (or stays below 0.05) in more than half of the plants, {MOST_RULE}. If it is above {FOUND} "
+            "without any fault, there is nothing to be robust, and the claim stays without a number: 1 is what 'no "
+            "effect' gets.",
+            "effects under faults",
         )
-    return tuple(claims)
 
 
 def _prediction_claim(outcomes: Outcomes, fault: str) -> Claim:
@@ -208,43 +202,25 @@ def _prediction_claim(outcomes: Outcomes, fault: str) -> Claim:
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    def against(fault: str) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for method in methods_of(fault):
-                levels, errors = by_level(outcomes, fault, method)
-                points(
-                    axes, levels, errors, METHODS[method], {"published": 1, "default": 0, "all": 2}[method], "median"
-                )
-            axes.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (1, 1.2)))
-            axes.set_xlabel(FAULTS[fault][2])
-            axes.set_ylabel("relative error of effects")
-            if fault == "noise":
-                log_axis(axes, "x", levels)
-            axes.set_ylim(4e-3, 4)
-            log_axis(axes, "y", (0.01, 0.1, 1.0))
-
-        return draw
-
-    def predicted(fault: str) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for weight, colour, side in zip(WEIGHTS, (4, 1), (-1, 1), strict=True):
-                levels, ratios = predictions(outcomes, fault, weight)
-                scaled = fault == "noise"  # on a logarithmic axis bars are set apart by a factor
-                x = np.array(levels) + (0.0 if scaled else 0.01 * side * (levels[-1] - levels[0]))
-                label = f"published: penalty, ξ = {weight:g}"
-                points(axes, x, ratios, label, colour, "median", 1 + 0.08 * side if scaled else 1.0)
-            axes.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (1, 1.2)))
-            axes.set_xlabel(FAULTS[fault][2])
-            axes.set_ylabel("augmented / proprietary error")
-            if fault == "noise":
-                log_axis(axes, "x", levels)
-
-        return draw
-
-    panels, second = (
-        tuple(Panel(f"({'abcdef'[k]}) {TITLES[fault]}", draw(fault)) for k, fault in enumerate(FAULTS))
-        for draw in (against, predicted)
-    )
+    answered, predicted = [], []
+    for fault, (_, _, x) in FAULTS.items():
+        curves = []
+        for method in methods_of(fault):
+            levels, errors = by_level(outcomes, fault, method)
+            colour = {"published": 1, "default": 0, "all": 2}[method]
+            curves.append(points(levels, errors, METHODS[method], colour, "median"))
+        scaled = fault == "noise"  # on a logarithmic axis bars are set apart by a factor
+        log_x, shown = levels if scaled else False, [*curves, level(1.0)]
+        y, ticks = "relative error of effects", (0.01, 0.1, 1.0)
+        answered.append(Panel(TITLES[fault], shown, x, y, log_x, ticks, range_y=(4e-3, 4)))
+        curves = []
+        for weight, colour, side in zip(WEIGHTS, (4, 1), (-1, 1), strict=True):
+            levels, ratios = predictions(outcomes, fault, weight)
+            at = np.array(levels) + (0.0 if scaled else 0.01 * side * (levels[-1] - levels[0]))
+            label, dodge = f"published: penalty, ξ = {weight:g}", 1 + 0.08 * side if scaled else 1.0
+            curves.append(points(at, ratios, label, colour, "median", dodge))
+        shown = [*curves, level(1.0)]
+        predicted.append(Panel(TITLES[fault], shown, x, "augmented / proprietary error", log_x))
     caption = (
         "Relative error of all effects between units over 20 rows against how bad things are. Dotted: what the answer "
         f"'no effect' gets. Where the share of (d) is 1 the third unit takes no part at all. {BARS_OF_MEDIANS}"
@@ -253,7 +229,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         "One-step prediction of new data against how bad things are: squared error of the augmented client over that "
         f"of the proprietary one, mean of the units. Dotted: no gain. {BARS_OF_MEDIANS} {DODGED}"
     )
-    return {"robustness": Drawing(caption, panels), "robustness-prediction": Drawing(told, second)}
+    return {"robustness": Drawing(caption, answered), "robustness-prediction": Drawing(told, predicted)}
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
@@ -282,27 +258,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-ROBUSTNESS = Experiment(
-    name="robustness",
-    title="Robustness",
-    paper="Section 1, contributions: 'further demonstrate robustness' (no figure given)",
-    question="How much worse do predictions and answers get when something is wrong?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
-    choices=(
-        "random_plant(rng=0..9) of two units (three for the one that drops out), T = 2000, AR(0.9) inputs unless their "
-        "colour varies: with white ones the published method finds no B_mn even when nothing is wrong.",
-        "Wrong local blocks: A_mm and B_mm plus a random matrix of a relative size. Wrong noise levels: Q_m times a "
-        "factor, which is also a wrong ratio to R_m.",
-        "Missing rows: at random, at each unit for itself. The published method takes none, so that it gets them "
-        "interpolated; a unit that drops out: it gets the rows before.",
-        "Saturating states: h[t] = tanh(κ (A h[t-1] + B u[t-1])) / κ + w. True effects are mean differences of 400 "
-        "pairs of worlds with the same noise.",
-        "Prediction: one step, on a new recording of the same plant with the same fault, but without missing rows, at "
-        "xi = 0.1 and 10; with a unit that drops out, of the other two. Half of the gain as a limit is our choice.",
-        "Effects: one input of one unit raised by 1 and held for 20 rows, all outputs of the others.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("robustness", _tasks, _compute, _figures, _claims, text=_text)

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.drawing import BARS_OF_GEOMETRIC_MEANS, DODGED, INK, Drawing, Panel, log_axis, points
+from counterflow.experiments.captions import BARS_OF_GEOMETRIC_MEANS, DISENTANGLEMENT, DODGED, SERVER_LOSS
 from counterflow.experiments.effects import between
-from counterflow.experiments.experiment import Claim, Experiment, Outcomes, Request, Table, Task, Value, Verdict
-from counterflow.experiments.judging import (
-    ABOVE_RULE,
-    FEWEST,
-    below,
-    both,
-    estimated_above,
-    geometric,
-    magnitude,
-    mean_and_error,
-    said,
-    sentences,
-    verdict_of,
-)
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value, Verdict, described
+from counterflow.experiments.figures import INK, Curve, Drawing, Panel, points
 from counterflow.experiments.methods import refined_states
+from counterflow.experiments.selection import by_setting, grid, where
+from counterflow.experiments.verdicts import below, both, estimated_above, exponent, geometric, magnitude
+from counterflow.experiments.wording import ABOVE_RULE, said, sentences, verdict_of
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, Recording, random_plant
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Draw = Callable[["Axes"], None]
 
 # the paper's tables: sizes, L_s, D
 TABLES: dict[str, tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]] = {
@@ -72,123 +59,94 @@ def _crossing(plant: Plant, recording: Recording) -> float:
 
 
 def _tasks(request: Request) -> tuple[Task, ...]:
-    count = QUICK_REPETITIONS if request.quick else REPETITIONS
-    tasks = []
+    runs = range(QUICK_REPETITIONS if request.quick else REPETITIONS)
+    tasks: list[Task] = []
     for table, (sizes, _, _) in TABLES.items():
-        for size in sizes:
-            outputs, units = (size, FIXED_UNITS) if table == "D_m" else (FIXED_OUTPUTS, size)
-            settings = {"table": table, "outputs": outputs, "units": units, "steps": STEPS}
-            for xi in (XI, IMPLIED[table]):
-                tasks += [Task("scalability", {**settings, "xi": xi, "run": run}) for run in range(count)]
+        outputs, units = (sizes, [FIXED_UNITS]) if table == "D_m" else ([FIXED_OUTPUTS], sizes)
+        axes = {"outputs": outputs, "units": units, "xi": (XI, IMPLIED[table]), "run": runs}
+        tasks += grid("scalability", axes, table=table, steps=STEPS)
     return tuple(tasks)
 
 
 def by_size(outcomes: Outcomes, table: str, key: str, xi: float | None = None) -> FloatArray:
     """A value of all runs at a weight (None: the table's own): one row for each run, one column for each size."""
-    size, weight = "outputs" if table == "D_m" else "units", IMPLIED[table] if xi is None else xi
-    mine = [o for o in outcomes if o.task["table"] == table and o.task["xi"] == weight]
-    return np.array([[o.number(key) for o in mine if o.task[size] == each] for each in TABLES[table][0]]).T
+    mine = where(outcomes, table=table, xi=IMPLIED[table] if xi is None else xi)
+    return by_setting(mine, "outputs" if table == "D_m" else "units", key)
 
 
-def exponent(sizes: tuple[int, ...], values: FloatArray) -> tuple[float, float]:
-    """k of values ~ size^k, and its standard error over the runs (rows); NaN if they are too few to have one.
-
-    Examples
-    --------
-    >>> exponent((1, 2, 4), np.array([[3.0, 6.0, 12.0], [1.0, 2.0, 4.0]]))[0].__round__(9)
-    1.0
-    """
-    x = np.log(np.array(sizes, np.float64))
-    x = x - x.mean()
-    slope, error = mean_and_error(np.log(values) @ x / (x @ x))
-    return slope, error if len(values) >= FEWEST else math.nan
-
-
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
-    claims = []
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     slopes: dict[str, tuple[float, float]] = {}
     for table, (sizes, losses, penalties) in TABLES.items():
         L, D = by_size(outcomes, table, "server_loss"), by_size(outcomes, table, "disentanglement")
         near = [magnitude(paper, L[:, k]) for k, paper in enumerate(losses)]
         verdict: Verdict = both(*near)
-        claims.append(
-            Claim(
-                f"L_s for {table} = {', '.join(map(str, sizes))}",
-                ", ".join(f"{loss:g}" for loss in losses),
-                ", ".join(f"{geometric(L[:, k]):.3g}" for k in range(len(sizes)))
-                + f" (geometric means of {len(L)} plants, xi = {IMPLIED[table]:g})",
-                {"agrees": "agrees in order of magnitude", "does not hold": "not comparable"}.get(verdict, verdict),  # type: ignore[arg-type]
-                "Rule: at every size the geometric mean is within a factor of ten of the paper's number, "
-                f"{ABOVE_RULE}. A miss is not comparable, so that this comparison cannot refute (the trend, below, "
-                "can): L_s is in squared units of the states, and the paper gives neither its systems nor its noise. "
-                "Only L_s is judged: our xi was taken from the ratio of the table's two rows, so that D would agree "
-                "or miss with it.",
-            )
+        yield Claim(
+            f"L_s for {table} = {', '.join(map(str, sizes))}",
+            ", ".join(f"{loss:g}" for loss in losses),
+            ", ".join(f"{geometric(L[:, k]):.3g}" for k in range(len(sizes)))
+            + f" (geometric means of {len(L)} plants, xi = {IMPLIED[table]:g})",
+            {"agrees": "agrees in order of magnitude", "does not hold": "not comparable"}.get(verdict, verdict),  # type: ignore[arg-type]
+            "Rule: at every size the geometric mean is within a factor of ten of the paper's number, "
+            f"{ABOVE_RULE}. A miss is not comparable, so that this comparison cannot refute (the trend, below, "
+            "can): L_s is in squared units of the states, and the paper gives neither its systems nor its noise. "
+            "Only L_s is judged: our xi was taken from the ratio of the table's two rows, so that D would agree "
+            "or miss with it.",
         )
         units = np.array(sizes if table == "M" else [FIXED_UNITS] * len(sizes), np.float64)
         slopes[table] = slope, error = exponent(sizes, L / units)
         theirs, _ = exponent(sizes, np.array([losses]))
         each, _ = exponent(sizes, np.array([losses]) / units)
         loosely, _ = exponent(sizes, by_size(outcomes, table, "server_loss", XI) / units)
-        claims.append(
-            Claim(
-                f"Performance degrades as {table} grows",
-                f"L_s rises (its table: like {table}^{theirs:.2f}, not at every step"
-                + (f"; L_s / M like M^{each:.2f})" if table == "M" else ")"),
-                f"{'L_s / M' if table == 'M' else 'L_s'} goes like {table}^({slope:.2f} ± {error:.2g}); at xi = {XI:g} "
-                f"like {table}^({loosely:.2f})",
-                estimated_above(slope, error, 0.0),
-                f"Rule: the exponent of L_s per unit is above zero, {ABOVE_RULE}. "
-                + (
-                    "More outputs make the clients' own loss, which has a term for each of them, heavier against xi."
-                    if table == "D_m"
-                    else "L_s is a sum over the units, so that a growth like M^1 is no degradation of any of them."
-                ),
-            )
+        yield Claim(
+            f"Performance degrades as {table} grows",
+            f"L_s rises (its table: like {table}^{theirs:.2f}, not at every step"
+            + (f"; L_s / M like M^{each:.2f})" if table == "M" else ")"),
+            f"{'L_s / M' if table == 'M' else 'L_s'} goes like {table}^({slope:.2f} ± {error:.2g}); at xi = {XI:g} "
+            f"like {table}^({loosely:.2f})",
+            estimated_above(slope, error, 0.0),
+            f"Rule: the exponent of L_s per unit is above zero, {ABOVE_RULE}. "
+            + (
+                "More outputs make the clients' own loss, which has a term for each of them, heavier against xi."
+                if table == "D_m"
+                else "L_s is a sum over the units, so that a growth like M^1 is no degradation of any of them."
+            ),
         )
         relative, loose = D / by_size(outcomes, table, "crossing"), _relative(outcomes, table, XI)
-        claims.append(
-            Claim(
-                f"D stays small as {table} grows",
-                f"D remains low across all settings (at most {max(penalties):g}): the method preserves separation "
-                "even as scale grows",
-                f"D over the mean square of Σ A_mn ĥ_n (true A_mn), {table} = {', '.join(map(str, sizes))}: "
-                + ", ".join(f"{geometric(relative[:, k]):.2g}" for k in range(len(sizes)))
-                + f" at xi = {IMPLIED[table]:g}; at xi = {XI:g} "
-                + ", ".join(f"{geometric(loose[:, k]):.2g}" for k in range(len(sizes))),
-                both(*(below(np.log(relative[:, k]), math.log(SMALL)) for k in range(len(sizes)))),
-                f"Rule: at every size the geometric mean is below {SMALL:g} of what it would be if theta were zero and "
-                f"the couplings true, {ABOVE_RULE}. The share has no unit, and is not fixed by xi.",
-            )
+        yield Claim(
+            f"D stays small as {table} grows",
+            f"D remains low across all settings (at most {max(penalties):g}): the method preserves separation "
+            "even as scale grows",
+            f"D over the mean square of Σ A_mn ĥ_n (true A_mn), {table} = {', '.join(map(str, sizes))}: "
+            + ", ".join(f"{geometric(relative[:, k]):.2g}" for k in range(len(sizes)))
+            + f" at xi = {IMPLIED[table]:g}; at xi = {XI:g} "
+            + ", ".join(f"{geometric(loose[:, k]):.2g}" for k in range(len(sizes))),
+            both(*(below(np.log(relative[:, k]), math.log(SMALL)) for k in range(len(sizes)))),
+            f"Rule: at every size the geometric mean is below {SMALL:g} of what it would be if theta were zero and "
+            f"the couplings true, {ABOVE_RULE}. The share has no unit, and is not fixed by xi.",
         )
         ratios = np.array(losses) / np.array(penalties)
         ours = L / D
-        claims.append(
-            Claim(
-                f"L_s / D as {table} varies",
-                ", ".join(f"{ratio:.0f}" for ratio in ratios) + " (from its table; not remarked on)",
-                f"{geometric(ours):.4g} (all runs: {ours.min():.4g} to {ours.max():.4g}) with xi = {IMPLIED[table]:g}",
-                "beyond the paper",
-                "No rule. At a stationary point r_s = D + phi - Σ B_mn u_n, and if phi and B_mn vanish L_s = (1 + xi) "
-                "D: the two rows of a table are one. We took xi from them; that one xi serves all sizes of a table to "
-                f"within {100 * _apart(outcomes, table):.0f} % is not by choice.",
-            )
+        yield Claim(
+            f"L_s / D as {table} varies",
+            ", ".join(f"{ratio:.0f}" for ratio in ratios) + " (from its table; not remarked on)",
+            f"{geometric(ours):.4g} (all runs: {ours.min():.4g} to {ours.max():.4g}) with xi = {IMPLIED[table]:g}",
+            "beyond the paper",
+            "No rule. At a stationary point r_s = D + phi - Σ B_mn u_n, and if phi and B_mn vanish L_s = (1 + xi) "
+            "D: the two rows of a table are one. We took xi from them; that one xi serves all sizes of a table to "
+            f"within {100 * _apart(outcomes, table):.0f} % is not by choice.",
         )
     gap = slopes["D_m"][0] - slopes["M"][0], math.hypot(slopes["D_m"][1], slopes["M"][1])
-    claims.append(
-        Claim(
-            "D_m matters more than M",
-            "scaling D_m impacts the objective more; growth with M is milder (its tables: L_s grows 1.5-fold with D_m, "
-            "5.1-fold with M, 0.64-fold per unit)",
-            f"exponents of L_s per unit: D_m {slopes['D_m'][0]:.2f} ± {slopes['D_m'][1]:.2g}, M {slopes['M'][0]:.2f} ± "
-            f"{slopes['M'][1]:.2g}",
-            estimated_above(*gap, 0.0),
-            f"Rule: the exponent of D_m is the larger one, {ABOVE_RULE}, per unit: L_s is a sum over the units, so "
-            "that its growth with M has the number of terms in it. The two sizes are unlike things, and an exponent "
-            "is one way to compare them.",
-        )
+    yield Claim(
+        "D_m matters more than M",
+        "scaling D_m impacts the objective more; growth with M is milder (its tables: L_s grows 1.5-fold with D_m, "
+        "5.1-fold with M, 0.64-fold per unit)",
+        f"exponents of L_s per unit: D_m {slopes['D_m'][0]:.2f} ± {slopes['D_m'][1]:.2g}, M {slopes['M'][0]:.2f} ± "
+        f"{slopes['M'][1]:.2g}",
+        estimated_above(*gap, 0.0),
+        f"Rule: the exponent of D_m is the larger one, {ABOVE_RULE}, per unit: L_s is a sum over the units, so "
+        "that its growth with M has the number of terms in it. The two sizes are unlike things, and an exponent "
+        "is one way to compare them.",
     )
-    return tuple(claims)
 
 
 def _relative(outcomes: Outcomes, table: str, xi: float) -> FloatArray:
@@ -240,73 +198,30 @@ def _apart(outcomes: Outcomes, table: str) -> float:
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    def against(table: str, values: Callable[[float], FloatArray], paper: FloatArray | None, label: str) -> Draw:
-        sizes = TABLES[table][0]
-
-        def draw(axes: Axes) -> None:
-            points(axes, sizes, values(IMPLIED[table]), "ours, ξ as the table implies", 0, "geometric mean", 0.95)
-            points(axes, sizes, values(XI), f"ours, ξ = {XI:g}", 4, "geometric mean", 1.05)
-            if paper is not None:
-                axes.plot(sizes, paper, color=INK, linestyle=(0, (1, 1.2)), marker="x", label="the paper's table")
-            axes.set_xlabel("outputs of a unit, $D_m$" if table == "D_m" else "number of units, $M$")
-            axes.set_ylabel(label)
-            log_axis(axes, "x", sizes)
-            log_axis(axes, "y")
-
-        return draw
-
     panels = []
-    for table, letters in zip(TABLES, ("abc", "def"), strict=True):
-        _, losses, penalties = TABLES[table]
-
-        def found(key: str, table: str = table) -> Callable[[float], FloatArray]:
-            return lambda xi: by_size(outcomes, table, key, xi)
-
-        def relative(xi: float, table: str = table) -> FloatArray:
-            return _relative(outcomes, table, xi)
-
-        panels += [
-            Panel(
-                f"({letters[0]}) Server loss",
-                against(table, found("server_loss"), np.array(losses), "$L_s$ (squared states)"),
-            ),
-            Panel(
-                f"({letters[1]}) Disentanglement",
-                against(table, found("disentanglement"), np.array(penalties), "$\\mathcal{D}$ (squared states)"),
-            ),
-            Panel(
-                f"({letters[2]}) $\\mathcal{{D}}$, relative",
-                against(table, relative, None, "share of true couplings"),
-            ),
-        ]
+    for table, (sizes, losses, penalties) in TABLES.items():
+        for title, key, paper, y in (
+            ("Server loss", "server_loss", losses, SERVER_LOSS),
+            ("Disentanglement", "disentanglement", penalties, DISENTANGLEMENT),
+            ("$\\mathcal{D}$, relative", None, None, "share of true couplings"),
+        ):
+            of = partial(by_size, outcomes, table, key) if key else partial(_relative, outcomes, table)
+            implied, loose = of(IMPLIED[table]), of(XI)
+            curves: list[Curve] = [
+                points(sizes, implied, "ours, ξ as the table implies", 0, "geometric mean", 0.95),
+                points(sizes, loose, f"ours, ξ = {XI:g}", 4, "geometric mean", 1.05),
+            ]
+            if paper is not None:
+                look: dict[str, Any] = {"color": INK, "linestyle": (0, (1, 1.2)), "marker": "x"}
+                curves.append(points(sizes, [np.array(paper)], "the paper's table", **look))
+            x = "outputs of a unit, $D_m$" if table == "D_m" else "number of units, $M$"
+            panels.append(Panel(title, curves, x, y, log_x=sizes, log_y=True))
     caption = (
         "Server loss and disentanglement at the stationary point against the number of outputs (above) and of units "
         "(below), on random plants of ours and in the paper's tables, whose systems are not given; (c, f): D over the "
         f"mean square of what the true couplings carry. {BARS_OF_GEOMETRIC_MEANS} {DODGED}"
     )
-    return {"scalability": Drawing(caption, tuple(panels))}
+    return {"scalability": Drawing(caption, panels)}
 
 
-SCALABILITY = Experiment(
-    name="scalability",
-    title="Scalability in the number of outputs and of units",
-    paper="Appendix 'Scalability', tables of L_s and D for D_m and for M",
-    question="How do server loss and disentanglement grow with D_m and with M?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
-    revision=2,
-    choices=(
-        "The paper does not give its systems. Ours: random_plant(units=M, outputs=D_m, rng=0..9) with P_m = U_m = 2, "
-        "all units acting on all, local poles of modulus 0.5 to 0.9, process noise of variance 0.1, measurement noise "
-        "of variance 1, white inputs, T = 2000. Seeds of run k: k of the plant, "
-        "3000 + k of the recording.",
-        "xi = 250 for the table of D_m and 50 for that of M: at a stationary point L_s / D = 1 + xi, and this is what "
-        "the paper's own tables have. Beside it stands xi = 10, that of the other experiments.",
-        "The values are those of the stationary point, reached by the conjugate solver; the paper's after a number of "
-        "gradient steps that it does not give.",
-    ),
-    text=_text,
-    tables=_tables,
-)
+EXPERIMENT = described("scalability", _tasks, _compute, _figures, _claims, revision=2, text=_text, tables=_tables)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from pathlib import Path
 
 import numpy as np
 
-from counterflow import experiments
+from counterflow import experiments, sealed_file
 from counterflow._version import __version__
 from counterflow.errors import StorageError
 from counterflow.experiments.experiment import Outcome, Task, Value
-from counterflow.fits import sealed_file
+from counterflow.files import blaming, write_whole
 
-_TITLE, _VERSION = "experiment result", 1
+_TITLE, _VERSION = "experiment result", 2
 
 
 class Store:
@@ -59,6 +57,9 @@ class Store:
         task, target = outcome.task, self.path(outcome.task)
         texts = {key: value for key, value in outcome.values.items() if isinstance(value, str)}
         arrays = {key: np.asarray(v, np.float64) for key, v in outcome.values.items() if not isinstance(v, str)}
+        for key, array in arrays.items():  # NaN is a result, too: there was none
+            if np.isinf(array).any():
+                raise StorageError(f"experiment {task.experiment!r}: {key!r} holds a value that is not finite.")
         described = {
             "key": self.key(task),
             "settings": dict(task.settings),
@@ -66,10 +67,7 @@ class Store:
             "numbers": sorted(key for key, array in arrays.items() if array.ndim == 0),  # files hold no 0-d arrays
             "seconds": outcome.seconds,
         }
-        content = sealed_file.seal(
-            _TITLE, described, arrays, _VERSION, f"experiment {task.experiment!r}", missing=tuple(arrays)
-        )
-        put(target, content)
+        put(target, sealed_file.seal(_TITLE, _VERSION, described, arrays))
 
     def load(self, task: Task) -> Outcome | None:
         """The result of a task; None if it is not there, or not as it was written: it is then to be computed."""
@@ -80,7 +78,7 @@ class Store:
             found = sealed_file.read(path, _TITLE, _VERSION)
         except StorageError:
             return None
-        described = found.described
+        described = found.content
         if described.get("key") != self.key(task):  # a file under another's name
             return None
         values: dict[str, Value] = dict(described["texts"])
@@ -91,15 +89,6 @@ class Store:
 
 def put(target: Path, content: bytes) -> None:
     """Write a file, and the folders that it needs: whole, or not at all."""
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
+    with blaming(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.write_bytes(content)
-            os.replace(draft, target)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(f"cannot write {str(target)!r}: {reason}. Choose another place.") from error
+    write_whole(target, content)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from counterflow.experiments import two_units
-from counterflow.experiments.drawing import BAND, INK, Drawing, Panel, band, rounds_axis
-from counterflow.experiments.experiment import Claim, Experiment, Outcome, Outcomes, Request, Task, Value
-from counterflow.experiments.judging import (
-    ABOVE_RULE,
-    above,
-    below,
-    mean_and_error,
-    said,
-    sentences,
-    told,
-    verdict_of,
-)
-from counterflow.experiments.two_units import LABELS, UNITS, of_method, plant_of, series
+from counterflow.experiments.captions import BAND, RELATIVE_LOSS, SERVER_LOSS
+from counterflow.experiments.effects import without_couplings
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, described
+from counterflow.experiments.figures import Drawing, band, level, over_rounds
+from counterflow.experiments.selection import stacked, where
+from counterflow.experiments.two_units import LABELS, UNITS, plant_of
+from counterflow.experiments.verdicts import above, below, mean_and_error
+from counterflow.experiments.wording import ABOVE_RULE, said, sentences, told, verdict_of
 from counterflow.fits.training import fit
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def _compute(task: Task) -> Mapping[str, Value]:
@@ -34,11 +25,7 @@ def _compute(task: Task) -> Mapping[str, Value]:
 def _without_couplings(task: Task) -> Mapping[str, Value]:
     """The control: the same training where there is nothing to be learned."""
     plant = plant_of(task["plant"])
-    A, B = plant.A.copy(), plant.B.copy()
-    for cause, effect in (UNITS, UNITS[::-1]):
-        A[plant.state_slice(effect), plant.state_slice(cause)] = 0.0
-        B[plant.state_slice(effect), plant.input_slice(cause)] = 0.0
-    recording = plant.replace(A=A, B=B).simulate(task["steps"], rng=1000 + task["run"])
+    recording = without_couplings(plant).simulate(task["steps"], rng=1000 + task["run"])
     history = fit(recording, plant.locals(), method="penalty", xi=task["xi"]).history
     return {f"gain/{n}": float(1 - history.client_loss[n][-1] / history.proprietary_loss[n][-1]) for n in UNITS}
 
@@ -54,95 +41,73 @@ def _gain(outcome: Outcome, name: str) -> float:
     return float(1 - outcome.array(f"client_loss/{name}")[-1] / outcome.number(f"proprietary_loss/{name}"))
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
-    trained = of_method(outcomes, "penalty")
-    control = [outcome for outcome in outcomes if "couplings" in outcome.task.settings]
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
+    trained = where(outcomes, method="penalty")
+    control = where(outcomes, couplings="none")
     fall = [run.array("server_loss")[-1] / run.array("server_loss")[0] for run in trained]
     rises = max(run.number("rises") for run in trained)
-    claims = [
-        Claim(
-            "Global loss at the server",
-            "L_s falls during training (figure, no numbers)",
-            f"falls to {told(fall)} of its first value; L_s + Σ L_m,a rises in {100 * rises:.2g} % of the rounds",
-            below(fall, 0.1),
-            f"Rule: the mean of last over first L_s is below a tenth, {ABOVE_RULE}.",
-        )
-    ]
+    yield Claim(
+        "Global loss at the server",
+        "L_s falls during training (figure, no numbers)",
+        f"falls to {told(fall)} of its first value; L_s + Σ L_m,a rises in {100 * rises:.2g} % of the rounds",
+        below(fall, 0.1),
+        f"Rule: the mean of last over first L_s is below a tenth, {ABOVE_RULE}.",
+    )
     for name in UNITS:
         gains = [_gain(run, name) for run in trained]
         mean, _ = mean_and_error(gains)
-        claims.append(
-            Claim(
-                f"Augmented against proprietary loss, {LABELS[name]}",
-                "the augmented client loss outperforms the proprietary client loss (figure, no numbers)",
-                f"lower by {100 * mean:.2g} % (runs: {100 * min(gains):.2g} to {100 * max(gains):.2g} %)",
-                above(gains),
-                f"Rule: the mean gain at the last round is above zero, {ABOVE_RULE}. At the minimum of L_s + Σ L_m,a "
-                "it cannot be negative for all units at once (theta = phi = 0 is the proprietary client); how large "
-                "it is depends on the plant and on xi.",
-                "augmented below proprietary loss in training",
-            )
+        yield Claim(
+            f"Augmented against proprietary loss, {LABELS[name]}",
+            "the augmented client loss outperforms the proprietary client loss (figure, no numbers)",
+            f"lower by {100 * mean:.2g} % (runs: {100 * min(gains):.2g} to {100 * max(gains):.2g} %)",
+            above(gains),
+            f"Rule: the mean gain at the last round is above zero, {ABOVE_RULE}. At the minimum of L_s + Σ L_m,a "
+            "it cannot be negative for all units at once (theta = phi = 0 is the proprietary client); how large "
+            "it is depends on the plant and on xi.",
+            "augmented below proprietary loss in training",
         )
     with_them = np.array([np.mean([_gain(run, n) for n in UNITS]) for run in trained])
     without = np.array([np.mean([run.number(f"gain/{n}") for n in UNITS]) for run in control])
-    claims.append(
-        Claim(
-            "theta and phi encode what other units do (Claim 5.3)",
-            "theta_m and phi_m encode cross-client interdependencies from off-diagonal blocks of A and B",
-            f"mean gain {100 * np.mean(with_them):.2g} % with couplings, {100 * np.mean(without):.2g} % on the same "
-            "plant without any",
-            above(with_them - 3 * without),
-            "Rule: the gain is more than three times that of a control plant without couplings, where a training can "
-            f"only fit noise, {ABOVE_RULE}. That the gain comes from couplings does not say that A_mn or B_mn are "
-            "estimated: see disentanglement.",
-        )
+    yield Claim(
+        "theta and phi encode what other units do (Claim 5.3)",
+        "theta_m and phi_m encode cross-client interdependencies from off-diagonal blocks of A and B",
+        f"mean gain {100 * np.mean(with_them):.2g} % with couplings, {100 * np.mean(without):.2g} % on the same "
+        "plant without any",
+        above(with_them - 3 * without),
+        "Rule: the gain is more than three times that of a control plant without couplings, where a training can "
+        f"only fit noise, {ABOVE_RULE}. That the gain comes from couplings does not say that A_mn or B_mn are "
+        "estimated: see disentanglement.",
     )
-    return tuple(claims)
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    trained = of_method(outcomes, "penalty")
+    trained = where(outcomes, method="penalty")
     x = trained[0].array("round")
-
-    def server(axes: Axes) -> None:
-        band(axes, x, series(trained, "server_loss"), "server", 2)
-        axes.set_ylabel("server loss $L_s$ (squared states)")
-        rounds_axis(axes)
-
-    def client(name: str) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            band(axes, x, series(trained, f"client_loss/{name}"), "augmented client")
-            baseline = np.array([run.number(f"proprietary_loss/{name}") for run in trained])
-            band(axes, x, np.repeat(baseline[:, None], len(x), axis=1), "proprietary client (baseline)", 1)
-            axes.set_ylabel("mean squared residual\n(outputs, squared)")
-            rounds_axis(axes)
-
-        return draw
-
-    def late(name: str) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            ratio = [run.array(f"client_loss/{name}") / run.number(f"proprietary_loss/{name}") for run in trained]
-            band(axes, x, ratio, "augmented client")
-            axes.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
-            axes.set_ylim(min(0.95, 0.98 * float(np.min(ratio))), 1.1)
-            axes.set_ylabel("augmented / proprietary loss")
-            rounds_axis(axes, logarithmic=False)
-
-        return draw
-
-    panels = [Panel("(a) Global loss", server)]
-    panels += [Panel(f"({'bc'[k]}) {LABELS[n].capitalize()}: losses", client(n)) for k, n in enumerate(UNITS)]
-    ratios = [Panel(f"({'ab'[k]}) {LABELS[n].capitalize()}", late(n)) for k, n in enumerate(UNITS)]
+    panels = [over_rounds("Global loss", [band(x, stacked(trained, "server_loss"), "server", 2)], SERVER_LOSS)]
+    closer = []
+    for name in UNITS:
+        loss = stacked(trained, f"client_loss/{name}")
+        baseline = stacked(trained, f"proprietary_loss/{name}")[:, None]
+        curves = [
+            band(x, loss, "augmented client"),
+            band(x, np.broadcast_to(baseline, loss.shape), "proprietary client (baseline)", 1),
+        ]
+        title, ratio = LABELS[name].capitalize(), loss / baseline
+        panels.append(over_rounds(f"{title}: losses", curves, "mean squared residual\n(outputs, squared)"))
+        least = min(0.95, 0.98 * float(ratio.min()))
+        closer.append(
+            over_rounds(title, [band(x, ratio, "augmented client"), level(1.0)], RELATIVE_LOSS, False, (least, 1.1))
+        )
     caption = "Training of two units by the penalty method: loss of the server and of both clients against rounds."
-    closer = "The same client losses relative to the proprietary one, near the end of the training. Dotted: no gain."
+    near = "The same client losses relative to the proprietary one, near the end of the training. Dotted: no gain."
     return {
-        "synthetic-losses": Drawing(f"{caption} {BAND}", tuple(panels)),
-        "synthetic-gain": Drawing(f"{closer} {BAND}", tuple(ratios), columns=2),
+        "synthetic-losses": Drawing(f"{caption} {BAND}", panels),
+        "synthetic-gain": Drawing(f"{near} {BAND}", closer, columns=2),
     }
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
-    gains = [100 * _gain(run, n) for run in of_method(outcomes, "penalty") for n in UNITS]
+    gains = [100 * _gain(run, n) for run in where(outcomes, method="penalty") for n in UNITS]
     return sentences(
         said(
             verdict_of(claims, "Global loss"),
@@ -160,16 +125,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-SYNTHETIC = Experiment(
-    name="synthetic",
-    title="Training on a synthetic plant of two units",
-    paper="Section 9.1 'Training', figure of the global and client losses",
-    question="Do the losses fall, and does the augmented client end below the proprietary one?",
-    tasks=_tasks,
-    compute=_compute,
-    figures=_figures,
-    claims=_claims,
-    revision=2,
-    choices=two_units.CHOICES,
-    text=_text,
-)
+EXPERIMENT = described("synthetic", _tasks, _compute, _figures, _claims, revision=2, text=_text)

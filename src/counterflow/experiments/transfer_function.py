@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,23 +10,12 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.experiments import two_units
-from counterflow.experiments.drawing import COLOURS, INK, MARKERS, Drawing, Panel, band, log_axis
 from counterflow.experiments.effects import without_couplings
-from counterflow.experiments.experiment import EFFECTS_WHITE, Claim, Experiment, Outcome, Outcomes, Request, Task
-from counterflow.experiments.judging import (
-    ABOVE_RULE,
-    above,
-    below,
-    beyond_control,
-    both,
-    holds,
-    said,
-    sentences,
-    told,
-    verdict_of,
-    within,
-)
-from counterflow.experiments.two_units import UNITS, plant_of
+from counterflow.experiments.experiment import Claim, Outcomes, described
+from counterflow.experiments.figures import COLOURS, INK, MARKERS, Curve, Drawing, Panel, band
+from counterflow.experiments.two_units import UNITS, found_plant, plant_of
+from counterflow.experiments.verdicts import above, below, beyond_control, both, holds, within
+from counterflow.experiments.wording import ABOVE_RULE, EFFECTS_WHITE, said, sentences, told, verdict_of
 from counterflow.plant import Plant
 from counterflow.plant.transfer import frequency_response, sigma, transmission_zeros
 
@@ -34,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ComplexArray = NDArray[np.complex128]
+Part = Callable[[Plant], tuple[FloatArray, FloatArray, FloatArray]]  # A, B and C of inputs and outputs
 
 FREQUENCIES = np.geomspace(0.01, np.pi, 200)
 LOW = 0.1  # radians a row: "low frequencies" are those below
@@ -43,18 +33,7 @@ FOUND = 0.5  # relative error below which a transfer function is learned
 ZEROS_X, ZEROS_Y = (-1.5, 3.9), 1.45  # the part of the plane that is drawn
 SOME = (0.02, 0.5)  # distances of zeros that are "some dispersion"
 DEVIATING = (0.05, 0.5)  # relative errors that are "deviations" and still leave a profile
-METHODS = {"published": "", "default": "default/"}
-
-
-def _tasks(request: Request) -> tuple[Task, ...]:
-    return two_units.runs(request)
-
-
-def estimated(outcome: Outcome, method: str) -> Plant:
-    """The plant that a method has found in one run."""
-    true = plant_of(outcome.task["plant"])
-    prefix = METHODS[method]
-    return true.replace(A=outcome.array(f"{prefix}A"), B=outcome.array(f"{prefix}B"))
+METHODS = {"published": "published method", "default": "default method"}
 
 
 def cross(plant: Plant) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -70,9 +49,7 @@ def channel_zeros(plant: Plant) -> ComplexArray:
     return np.concatenate([transmission_zeros(A, B[:, j : j + 1], C[k : k + 1]) for j, k in pairs])
 
 
-def response_error(
-    found: Plant, true: Plant, part: Callable[[Plant], tuple[FloatArray, FloatArray, FloatArray]]
-) -> float:
+def response_error(found: Plant, true: Plant, part: Part) -> float:
     """|Ĝ - G| / |G| over a part of the transfer function and over frequencies 0 to π, evenly."""
     w = np.linspace(0.0, np.pi, 100)
     G, G_hat = (frequency_response(*part(plant), w) for plant in (true, found))
@@ -86,13 +63,18 @@ def whole(plant: Plant) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 def spectrum_errors(found: Plant, true: Plant) -> FloatArray:
     """Relative error of the largest singular value at every frequency."""
-    one, other = sigma(*whole(found), FREQUENCIES)[:, 0], sigma(*whole(true), FREQUENCIES)[:, 0]
+    one, other = _largest(found), _largest(true)
     return np.abs(one - other) / other
+
+
+def _largest(plant: Plant, of: Part = whole) -> FloatArray:
+    """The largest singular value at every frequency."""
+    return sigma(*of(plant), FREQUENCIES)[:, 0]
 
 
 def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     true = plant_of(outcomes[0].task["plant"])
-    found = {method: [estimated(run, method) for run in outcomes] for method in METHODS}
+    found = {method: [found_plant(run, method) for run in outcomes] for method in METHODS}
     radius = {m: [p.spectral_radius for p in plants] for m, plants in found.items()}
     moved = {m: [_farthest(p.poles(), true.poles()) for p in plants] for m, plants in found.items()}
     spread = {m: [_nearest(channel_zeros(p), channel_zeros(true)) for p in plants] for m, plants in found.items()}
@@ -176,7 +158,7 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
 
 def _alike(found: Plant, true: Plant) -> float:
     """Correlation of the two spectra on logarithmic scales."""
-    one, other = (np.log(sigma(*whole(plant), FREQUENCIES)[:, 0]) for plant in (found, true))
+    one, other = (np.log(_largest(plant)) for plant in (found, true))
     return float(np.corrcoef(one, other)[0, 1])
 
 
@@ -201,57 +183,53 @@ def _inside(values: ComplexArray, x: tuple[float, float], y: float) -> NDArray[n
     return np.asarray((values.real >= x[0]) & (values.real <= x[1]) & (np.abs(values.imag) <= y))
 
 
+def _plane(seen: Mapping[str, ComplexArray], x: tuple[float, float], y: float) -> Curve:
+    """A part of the complex plane with the circle of radius 1: of two methods, and true."""
+    looks: list[dict[str, Any]] = [
+        {"color": COLOURS[1], "marker": MARKERS[1], "markersize": 4, "zorder": 3},
+        {"color": COLOURS[0], "marker": MARKERS[2], "markersize": 6.5, "zorder": 4},
+        {"color": INK, "marker": "x", "markersize": 5, "zorder": 5},
+    ]
+
+    def draw(axes: Axes) -> None:
+        circle = np.exp(1j * np.linspace(0, 2 * np.pi, 200))
+        axes.plot(circle.real, circle.imag, color=INK, linewidth=0.7)
+        for (label, values), look in zip(seen.items(), looks, strict=True):
+            open_marker: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 0.8}
+            near = values[_inside(values, x, y)]
+            axes.plot(near.real, near.imag, linestyle="", label=label, **look, **open_marker)
+        axes.plot(x, (-y, y), alpha=0.0)  # how far the axes reach
+        axes.set_aspect("equal", adjustable="datalim")
+
+    return draw
+
+
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     true = plant_of(outcomes[0].task["plant"])
-    found = {method: [estimated(run, method) for run in outcomes] for method in METHODS}
-    labels = {"published": "published method", "default": "default method"}
+    found = {method: [found_plant(run, method) for run in outcomes] for method in METHODS}
 
-    def plane(of: Callable[[Plant], ComplexArray], x: tuple[float, float], y: float) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            circle = np.exp(1j * np.linspace(0, 2 * np.pi, 200))
-            axes.plot(circle.real, circle.imag, color=INK, linewidth=0.7)
-            seen = {labels[method]: np.concatenate([of(p) for p in plants]) for method, plants in found.items()}
-            looks: list[dict[str, Any]] = [
-                {"color": COLOURS[1], "marker": MARKERS[1], "markersize": 4, "zorder": 3},
-                {"color": COLOURS[0], "marker": MARKERS[2], "markersize": 6.5, "zorder": 4},
-                {"color": INK, "marker": "x", "markersize": 5, "zorder": 5},
-            ]
-            for (label, values), look in zip({**seen, "true": of(true)}.items(), looks, strict=True):
-                open_marker: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 0.8}
-                near = values[_inside(values, x, y)]
-                axes.plot(near.real, near.imag, linestyle="", label=label, **look, **open_marker)
-            axes.plot(x, (-y, y), alpha=0.0)  # how far the axes reach
-            axes.set_aspect("equal", adjustable="datalim")
-            axes.set_xlabel("real part")
-            axes.set_ylabel("imaginary part")
+    def plane(title: str, of: Callable[[Plant], ComplexArray], x: tuple[float, float], y: float) -> Panel:
+        seen = {METHODS[method]: np.concatenate([of(p) for p in plants]) for method, plants in found.items()}
+        return Panel(title, [_plane({**seen, "true": of(true)}, x, y)], "real part", "imaginary part")
 
-        return draw
-
-    def spectrum(of: Callable[[Plant], tuple[FloatArray, FloatArray, FloatArray]]) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            for k, (method, plants) in enumerate(found.items()):
-                values = np.stack([sigma(*of(plant), FREQUENCIES)[:, 0] for plant in plants])
-                band(axes, FREQUENCIES, values, labels[method], (1, 0)[k])
-            largest = sigma(*of(true), FREQUENCIES)[:, 0]
-            axes.plot(
-                FREQUENCIES, largest, color=INK, linewidth=1.2, linestyle=(0, (1, 1.2)), label="true spectrum", zorder=5
-            )
-            axes.set_xlabel("frequency (radians a row)")
-            axes.set_ylabel("largest singular value")
-            log_axis(axes, "x")
-            log_axis(axes, "y")
-
-        return draw
+    def spectrum(title: str, of: Part) -> Panel:
+        curves = [
+            band(FREQUENCIES, [_largest(plant, of) for plant in plants], METHODS[method], colour)
+            for colour, (method, plants) in zip((1, 0), found.items(), strict=True)
+        ]
+        look: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.2)), "zorder": 5}
+        curves.append(lambda axes: axes.plot(FREQUENCIES, _largest(true, of), label="true spectrum", **look))
+        return Panel(title, curves, "frequency (radians a row)", "largest singular value", log_x=True, log_y=True)
 
     hidden = {}
     for method, plants in found.items():
         zeros = np.concatenate([channel_zeros(plant) for plant in plants])
         hidden[method] = f"{100 * float((~_inside(zeros, ZEROS_X, ZEROS_Y)).mean()):.0f} %"
     panels = (
-        Panel("(a) Poles", plane(lambda plant: plant.poles(), (-1.15, 1.15), 1.15)),
-        Panel("(b) Zeros, unit 1 to unit 2", plane(channel_zeros, ZEROS_X, ZEROS_Y)),
-        Panel("(c) Spectrum, all", spectrum(whole)),
-        Panel("(d) Spectrum, unit 1 to unit 2", spectrum(cross)),
+        plane("Poles", Plant.poles, (-1.15, 1.15), 1.15),
+        plane("Zeros, unit 1 to unit 2", channel_zeros, ZEROS_X, ZEROS_Y),
+        spectrum("Spectrum, all", whole),
+        spectrum("Spectrum, unit 1 to unit 2", cross),
     )
     caption = (
         "Poles of the whole system, zeros of the channels from unit 1's inputs to unit 2's outputs (outside of the "
@@ -265,7 +243,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     true = plant_of(outcomes[0].task["plant"])
-    error = {m: np.mean([response_error(estimated(o, m), true, cross) for o in outcomes]) for m in METHODS}
+    error = {m: np.mean([response_error(found_plant(o, m), true, cross) for o in outcomes]) for m in METHODS}
     return sentences(
         "The spectrum of the whole system is dominated by each unit's answer to its own inputs, which the local models "
         "give.",
@@ -279,20 +257,4 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     )
 
 
-TRANSFER_FUNCTION = Experiment(
-    name="transfer-function",
-    title="Transfer function: poles, zeros, singular values",
-    paper="Section 9.1 'Transfer Function' and appendix, figure of transfer function characteristics",
-    question="Does the estimated system have the true one's transfer function?",
-    tasks=_tasks,
-    compute=two_units.compute,
-    figures=_figures,
-    claims=_claims,
-    choices=(
-        *two_units.CHOICES,
-        "The paper does not say whose zeros it shows: with as many inputs as states and outputs the system has no "
-        "finite ones. Ours are those of each channel from an input of unit 1 to an output of unit 2.",
-        "Beside the published method stands the default one of counterflow.fit, on the same recordings.",
-    ),
-    text=_text,
-)
+EXPERIMENT = described("transfer-function", two_units.runs, two_units.compute, _figures, _claims, text=_text)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.experiment import Outcome, Outcomes, Request, Task, Value
+from counterflow.experiments.experiment import Outcome, Request, Task, Value
+from counterflow.experiments.selection import grid
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, Recording, excitation, random_plant
@@ -25,20 +26,6 @@ POINTS = 160  # rounds of a training that are kept, evenly spaced on a logarithm
 SETTINGS: dict[str, Any] = {"plant": 0, "steps": 2000, "xi": 10.0, "rho": 20.0, "rounds": 1500, "warm_rounds": 20}
 QUICK: dict[str, Any] = {**SETTINGS, "rounds": 500}
 REPETITIONS, QUICK_REPETITIONS = 10, 4
-CHOICES = (
-    "The plant is random_plant(outputs=2, rng=0) with A_12 set to zero: P = U = D = 2 at each of two units as in the "
-    "paper, A_21, B_12 and B_21 not zero, local poles of modulus 0.5 to 0.9, process noise of variance 0.1, "
-    "measurement noise of variance 1. The paper gives no matrices, no noise levels and says nothing of B_12.",
-    "rng = 0 is the first seed from 0 on whose poles all have a real part of at least 0.2. It was chosen after rng = 1 "
-    "had been tried, where poles near -0.75 make the mean shift of the validation hardly visible; there the augmented "
-    "clients gained more (2.6 and 4.1 % instead of 0.7 and 1.6 %). All of experiments 1 to 5 rest on this one plant.",
-    "T = 2000 rows, inputs N(0, 1) as in the paper. Each of the 10 Monte-Carlo runs has its own recording and its own "
-    "initial parameters, N(0, 1) each; the paper says that initial values are drawn, and is silent about the data.",
-    "xi = 10, between the 0.1 to 1 that predict best and the 50 to 250 that the paper's tables of scalability imply. "
-    "Step sizes are derived from the data, not tuned; 1500 rounds of gradient steps (500 in a quick run), "
-    "after which the parameters do not move any more.",
-    "Seeds of run k = 0..9: 1000 + k of the recording, k of the initial parameters, 2000 + k of the new data.",
-)
 
 
 def plant_of(seed: int) -> Plant:
@@ -58,17 +45,13 @@ def plant_of(seed: int) -> Plant:
 def runs(request: Request, method: str = "penalty") -> tuple[Task, ...]:
     """The Monte-Carlo runs of one method."""
     settings, count = (QUICK, QUICK_REPETITIONS) if request.quick else (SETTINGS, REPETITIONS)
-    return tuple(Task("synthetic", {**settings, "method": method, "run": k}) for k in range(count))
+    return grid("synthetic", {"run": range(count)}, **settings, method=method)
 
 
-def of_method(outcomes: Outcomes, method: str) -> list[Outcome]:
-    """Those outcomes that are Monte-Carlo runs of one method."""
-    return [outcome for outcome in outcomes if outcome.task.settings.get("method") == method]
-
-
-def series(trained: Outcomes, key: str) -> FloatArray:
-    """An array of every run, one row for each."""
-    return np.stack([run.array(key) for run in trained])
+def found_plant(run: Outcome, method: str = "published") -> Plant:
+    """The plant that the published or the default method has found in one run."""
+    prefix = {"published": "", "default": "default/"}[method]
+    return plant_of(run.task["plant"]).replace(A=run.array(f"{prefix}A"), B=run.array(f"{prefix}B"))
 
 
 def kept_rounds(rounds: int) -> NDArray[np.intp]:
@@ -166,17 +149,3 @@ def _on_new_data(found: Fit, plant: Plant, run: int, steps: int) -> dict[str, Va
     fresh = shifted(plant, run, steps)
     errors = found.validate(fresh, oracle=plant).errors
     return {f"error/{model}/{name}": errors[model][name] for model in errors for name in UNITS}
-
-
-def coupling_error(found: FloatArray, true: FloatArray) -> float:
-    """Relative error |X̂ - X| / |X| over the blocks between the units; 1 is what "no coupling" gets.
-
-    Examples
-    --------
-    >>> coupling_error(np.eye(4), np.ones((4, 4)))
-    1.0
-    """
-    half, width = found.shape[0] // 2, found.shape[1] // 2
-    between = np.ones(found.shape, bool)
-    between[:half, :width] = between[half:, width:] = False
-    return float(np.linalg.norm((found - true)[between]) / np.linalg.norm(true[between]))

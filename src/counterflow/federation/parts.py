@@ -27,12 +27,10 @@ from counterflow._version import __version__
 from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.federation.durable import write_whole
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.fits import complete, storage_privacy
+from counterflow.fits import complete
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import Recorder
-from counterflow.fits.storage import load_unit
-from counterflow.fits.storage_server import SERVER_FILE, load_server, server_bytes
-from counterflow.fits.storage_unit import unit_bytes
+from counterflow.fits.storage import SERVER_FILE, load_server, load_unit, server_bytes, unit_bytes
 from counterflow.methods.method import Round, ServerState, UnitState
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
@@ -105,7 +103,7 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
         traffic=result.traffic,
         status=status,
         provenance=Provenance(__version__, job.seed, link_of(job), job.method),
-        privacy=None if job.privacy is None else storage_privacy.APART,
+        apart=job.privacy is not None,
     )
     return _kept(home, job, SERVER_FILE, content)
 

@@ -29,8 +29,7 @@ from counterflow.federation.job import Job
 from counterflow.federation.parts import link_of, questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.turns import pack, unpack
-from counterflow.fits.storage_server import described_unit
-from counterflow.plant import Unit
+from counterflow.plant import PublicUnit
 from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
 from counterflow.questions.answering import Watch
 
@@ -170,11 +169,11 @@ class RemoteServer:
             raise OptionError(f"method {self.job.method!r} keeps no record of inputs: fit with method 'sufficient'")
         return self.recorded
 
-    def unit(self, name: str) -> Unit:
+    def unit(self, name: str) -> PublicUnit:
         """A unit as the job describes it."""
         if name not in self.job.inputs:
             raise UnknownNameError(f"no unit {name!r:.80}; the units are {', '.join(self.job.units)}")
-        return described_unit(name, 1, self.job.inputs[name])
+        return PublicUnit(name, self.job.inputs[name], 1)
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """Put the question into the box and wait for its answer."""

@@ -16,8 +16,10 @@ from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
 from counterflow.estimation.online import Predictor
 from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.fits import storage
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
+from counterflow.methods.estimators import Estimator
 from counterflow.methods.outcome import Couplings, Provenance, StandardErrors, Status
 from counterflow.methods.part import UnitPart, sufficient_messages
 from counterflow.methods.privacy import PrivacyReport
@@ -185,8 +187,6 @@ class Fit:
 
     def save(self, directory: str | Path) -> None:
         """Write the fit to a directory, split as trust is split; ``counterflow.load`` reads it back."""
-        from counterflow.fits import storage
-
         storage.save(self, directory)
 
     def check(
@@ -438,3 +438,31 @@ class Fit:
         from counterflow.fits.validation import validate
 
         return validate(self, recording, oracle)
+
+
+def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> Fit:
+    """Read what ``save`` wrote; every file is checked before use.
+
+    Parameters
+    ----------
+    directory : the directory given to ``save``.
+    estimators : {name: Estimator}, needed for units whose proprietary estimator was not the default one.
+
+    Raises
+    ------
+    StorageError
+        If a file is missing, damaged, of another fit, or not what it claims to be.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals(), method="penalty")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found.save(f"{folder}/fit")
+    ...     loaded = cf.load(f"{folder}/fit")
+    >>> loaded.names, loaded.status == found.status
+    (('boiler', 'turbine'), True)
+    """
+    return Fit(**storage.load_fields(directory, estimators))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from counterflow.methods.outcome import Learned, Provenance, Status
 from counterflow.methods.part import given_part
 from counterflow.methods.sufficient.method import SufficientMethod, judged
 from counterflow.methods.sufficient.options import LikelihoodOptions
-from counterflow.methods.task import Task, UnitData
+from counterflow.methods.task import LocalTask, Task, UnitData
 from counterflow.plant import LocalModel, Plant
 
 
@@ -42,9 +43,9 @@ def oracle(task: Task, own: Mapping[str, UnitData], plant: Plant, provenance: Pr
     if task.options:
         raise OptionError(f"fit: method 'oracle' has no options, got {', '.join(map(repr, task.options))}")
     status = Status(True, 0, 0.0, "the true plant was given; nothing was estimated")
-    states = tuple(plant.unit(name).states for name in task.units)
-    learned = Learned(plant.A, plant.B, plant.Q, states, status)
-    return _fit(task, own, learned, Traffic(0, 0, 0), provenance)
+    ordered = LocalTask(task.method, {name: task.inputs[name] for name in plant.names}, dt=task.dt)
+    learned = Learned(plant.A, plant.B, plant.Q, tuple(unit.states for unit in plant.units), status)
+    return replace(_fit(ordered, own, learned, Traffic(0, 0, 0), provenance), plant=plant)
 
 
 def _fit(

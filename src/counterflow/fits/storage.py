@@ -2,62 +2,109 @@
 
 ::
 
-    fit/server.safetensors           A, B, names, the training record of the server; no C, R, y, theta
-    fit/units/<name>.safetensors     one unit's channels, local model, theta, phi and its own losses
+    fit/server.safetensors           Server, and how the training went; no C, R, y, theta
+    fit/units/<name>.safetensors     one unit's UnitPart, its own losses and its account of privacy
 
-Arrays are safetensors, everything else is JSON in the header of the same file. Nothing is unpickled, and no name from
-a file is imported: a proprietary estimator that is not the default one is not stored, and ``load`` asks for it.
-A directory is written beside its place and renamed, so a reader never sees half of one.
+The dataclasses are their own schema (``counterflow.records``): what is a field of ``Server`` or of ``UnitPart`` is
+stored. Nothing is unpickled, and no name from a file is imported: a proprietary estimator that is not the default one
+is not stored, and ``load`` asks for it. Only the owner can read the files: a unit's hold its model.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-from collections.abc import Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow import records
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import OptionError, StorageError
-from counterflow.fits import storage_couplings, storage_privacy, storage_server
-from counterflow.fits.fit import Fit
-from counterflow.fits.sealed_file import (
-    SealedFile,
-    blaming,
-    check_keys,
-    digest_of,
-    read,
-    typed,
-)
-from counterflow.fits.storage_server import (
-    SERVER_FILE,
-    Counts,
-    check_file_names,
-    link_of,
-    points_of,
-    record_of,
-    server_bytes,
-    server_units,
-)
-from counterflow.fits.storage_unit import SERIES, TITLE, VERSION, stored_part, unit_bytes, unit_of
-from counterflow.methods.estimators import Estimator
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.online import Memory
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.parameters import Parameters
+from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.files import blaming as blaming_place
+from counterflow.files import replace_folder
+from counterflow.fits.engine import Traffic
+from counterflow.fits.history import History
+from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
+from counterflow.methods.outcome import Couplings, Provenance, Status
 from counterflow.methods.part import UnitPart
-from counterflow.plant import Plant, Unit
+from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
+from counterflow.plant import Plant
+from counterflow.plant.units import check_name, first_repeated
+from counterflow.questions.answering import Server
+from counterflow.sealed_file import SealedFile, blaming, digest_of, read, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from counterflow.fits.fit import Fit
 
-
+SERVER_FILE = "server.safetensors"
 UNITS_FOLDER = "units"
+SERIES = ("client_loss", "proprietary_loss")  # of a history: the units' own
+VERSION = 2
+OLDER = MappingProxyType({1: "saved by Counterflow 0.1: fit again, or open it with 0.1"})
+_TITLES = {"server": "counterflow fit, server part", "unit": "counterflow fit, unit part"}
 _SUFFIX = ".safetensors"
+_LETTERS = ("C", "Q", "R")  # of a unit's model, and of the plant after the fit
+_NOTHING: Mapping[str, FloatArray] = MappingProxyType({})
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a fit went, as far as the server knows: ``history`` has no losses of units.
+
+    ``privacy`` is the report without what is only for a unit's eyes. ``apart``: of a private fit between machines, in
+    which every unit keeps its own account, so that the parts are not to be put together.
+    """
+
+    dt: float
+    order: tuple[str, ...]  # of the units, as they were given
+    history: History
+    traffic: Traffic
+    status: Status
+    provenance: Provenance
+    privacy: PrivacyReport | None = None
+    apart: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ServerContent:
+    """The server's file."""
+
+    server: Server
+    record: Record
+
+
+@dataclass(frozen=True, eq=False)
+class UnitContent:
+    """A unit's file. ``estimated``: C, Q, R after the fit, where the plant's are known here."""
+
+    part: UnitPart
+    estimated: Mapping[str, FloatArray]
+    client_loss: FloatArray
+    proprietary_loss: FloatArray
+    privacy: UnitPrivacy | None = None
+
+
+@dataclass(frozen=True)
+class ForeignEstimator:
+    """Stands for an estimator that is not stored."""
+
+    name: str
+
+    def estimate(self, y: FloatArray, u: FloatArray) -> Estimates:
+        raise StorageError(f"the estimator {self.name!r} is not stored: pass it to load.", code="demand")
+
+
+_KINDS = records.kinds_of(Couplings, KalmanEstimator, ForeignEstimator)
 
 
 # ---- save
@@ -84,42 +131,62 @@ def save(fit: Fit, directory: str | Path) -> None:
     ...     cf.load(f"{folder}/fit").plant == found.plant
     True
     """
+    if fit.method == "centralized":
+        raise StorageError(
+            "a fit of method 'centralized' holds every unit's raw measurements and cannot be split between server and "
+            "units: fit with method='sufficient' to save."
+        )
     target = Path(directory).resolve()
-    check_file_names(fit.names)
     server = server_bytes(
-        fit.server,
-        order=fit.names,
-        dt=fit.plant.dt,
-        history=fit.history,
-        traffic=fit.traffic,
-        status=fit.status,
-        provenance=fit.provenance,
-        privacy=storage_privacy.describe(fit.privacy),
-    )
+        fit.server, order=fit.names, dt=fit.plant.dt, history=fit.history, traffic=fit.traffic, status=fit.status,
+        provenance=fit.provenance, privacy=fit.privacy,
+    )  # fmt: skip
     link = digest_of(server)
     files = {SERVER_FILE: server}
-    for name in fit.names:
-        part, plant = fit.parts[name], fit.plant
+    for name, part in fit.parts.items():
         files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = unit_bytes(
-            replace(part, unit=plant.unit(name), link=link),
-            estimated={letter: plant.block(letter, name) for letter in ("C", "Q", "R")},
+            replace(part, unit=fit.plant.unit(name), link=link),
+            estimated={letter: fit.plant.block(letter, name) for letter in _LETTERS},
             losses={series: getattr(fit.history, series)[name] for series in SERIES},
-            privacy=storage_privacy.describe_unit(fit.privacy, name, part.rows_digest),
+            privacy=None if fit.privacy is None else fit.privacy.units[name],
         )
-    with _writing(target):
+    with blaming_place(target, "Choose a directory that may be written to."):
         _refuse_foreign(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _replace_directory(target, files)
+    replace_folder(target, files, private=True)
 
 
-@contextmanager
-def _writing(target: Path) -> Iterator[None]:
+def server_bytes(
+    server: Server, *, order: Sequence[str], dt: float, history: History, traffic: Traffic, status: Status,
+    provenance: Provenance, privacy: PrivacyReport | None = None, apart: bool = False,
+) -> bytes:  # fmt: skip
+    """The server's file. Its link is the server's, or else its own digest. ``order``: of the units, as given."""
+    _check_file_names(server.names)
+    if privacy is not None:  # by name what others may know: a new field of UnitPrivacy stays at the unit
+        of = privacy.units.items()
+        public = {name: UnitPrivacy(unit.epsilon, unit.clip, unit.sigma, clipped=None) for name, unit in of}
+        privacy = replace(privacy, units=public)
+    known = replace(history, **dict.fromkeys(SERIES, _NOTHING))  # type: ignore[arg-type]
+    record = Record(dt, tuple(order), known, traffic, status, provenance, privacy, apart)
+    # the process noise that a published method was told of is the units' own
+    Q = np.zeros_like(server.A) if server.couplings is None else server.couplings.found.Q
+    return _sealed("server", ServerContent(replace(server, Q=Q), record), "the server's part")
+
+
+def unit_bytes(
+    part: UnitPart, *, estimated: Mapping[str, FloatArray], losses: Mapping[str, FloatArray],
+    privacy: UnitPrivacy | None = None,
+) -> bytes:  # fmt: skip
+    """A unit's file. ``losses``: the unit's own of every round (SERIES)."""
+    if type(part.estimator) is not KalmanEstimator:
+        part = replace(part, estimator=ForeignEstimator(type(part.estimator).__qualname__))
+    return _sealed("unit", UnitContent(part, estimated, privacy=privacy, **losses), f"unit {part.unit.name!r}")
+
+
+def _sealed(title: str, content: Any, what: str) -> bytes:
     try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {str(target)!r}: {error.strerror or error}. Choose a directory that may be written to."
-        ) from error
+        return seal(_TITLES[title], VERSION, *records.describe(content, _KINDS))
+    except StorageError as error:
+        raise StorageError(f"{what}: {error}: such a fit cannot be used or saved.") from error
 
 
 def _refuse_foreign(target: Path) -> None:
@@ -134,7 +201,7 @@ def _refuse_foreign(target: Path) -> None:
         return
     if SERVER_FILE not in entries:
         raise StorageError(f"{str(target)!r} is not empty and not a saved fit; nothing was written. {remedy}")
-    read(target / SERVER_FILE, storage_server.TITLE, storage_server.VERSION)
+    _read(target / SERVER_FILE, "server")
     strange = sorted(entries - {SERVER_FILE, UNITS_FOLDER})
     folder = target / UNITS_FOLDER
     if folder.is_dir():
@@ -145,165 +212,270 @@ def _refuse_foreign(target: Path) -> None:
         )
 
 
-def _replace_directory(target: Path, files: Mapping[str, bytes]) -> None:
-    token = secrets.token_hex(4)
-    draft = target.with_name(f".{target.name}.{token}.part")
-    former = target.with_name(f".{target.name}.{token}.old")
-    try:
-        (draft / UNITS_FOLDER).mkdir(parents=True)
-        for name, content in files.items():
-            with open(draft / name, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        if target.exists():
-            os.rename(target, former)
-        os.rename(draft, target)
-    except BaseException:  # an interrupt, too, must leave what was there
-        if former.exists() and not target.exists():
-            os.rename(former, target)
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    shutil.rmtree(former, ignore_errors=True)
+def _check_file_names(names: Sequence[str]) -> None:
+    """StorageError unless every unit can have a file of its name, on every file system."""
+    seen: dict[str, str] = {}
+    for name in names:
+        check_name(name, "unit")
+        key = unicodedata.normalize("NFC", name).casefold()
+        if key in seen:  # one file on the file systems of macOS and Windows
+            raise StorageError(
+                f"units {seen[key]!r} and {name!r} would share one file where case does not count: rename one of them."
+            )
+        seen[key] = name
 
 
 # ---- load
 
 
-def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> Fit:
-    """Read what ``save`` wrote; every file is checked before use.
+def load_fields(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> dict[str, Any]:
+    """The fields of a saved ``Fit``; see ``counterflow.load``."""
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise StorageError(f"there is no directory {str(folder)!r}: give the one that the fit was saved to.")
+    found = _server_content(folder)
+    server, record = found.server, found.record
+    if record.apart:
+        raise StorageError(
+            f"{str(folder / SERVER_FILE)!r} is of a private fit between machines, in which every unit keeps its own "
+            "account: its parts are not to be put together. Use load_server and load_unit."
+        )
+    given = dict(estimators or {})
+    for name in given:
+        if name not in server.names:
+            raise OptionError(f"load: an estimator is given for {name!r}, but the units are {list(server.names)}")
+    own = {name: _unit_content(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", given, found) for name in server.names}
+    with blaming(folder / SERVER_FILE):
+        blocks = {letter: block_diagonal([_after(unit, letter) for unit in own.values()]) for letter in _LETTERS}
+        units = tuple(unit.part.unit for unit in own.values())
+        losses = {series: MappingProxyType({n: getattr(own[n], series) for n in record.order}) for series in SERIES}
+        privacy = record.privacy
+        if privacy is not None:
+            spent = {name: unit.privacy for name, unit in own.items() if unit.privacy is not None}
+            privacy = replace(privacy, units=MappingProxyType(spent))
+        return {
+            "method": server.method,
+            "plant": Plant(units=units, A=server.A, B=server.B, dt=record.dt, **blocks),
+            "parts": {name: own[name].part for name in record.order},
+            "history": replace(record.history, **losses),  # type: ignore[arg-type]
+            "traffic": record.traffic,
+            "status": record.status,
+            "provenance": record.provenance,
+            "server_caveats": server.caveats,
+            "couplings": server.couplings,
+            "privacy": privacy,
+        }
 
-    Parameters
-    ----------
-    directory : the directory given to ``save``.
-    estimators : {name: Estimator}, needed for units whose proprietary estimator was not the default one.
 
-    Raises
-    ------
-    StorageError
-        If a file is missing, damaged, of another fit, or not what it claims to be.
+def _after(found: UnitContent, letter: str) -> FloatArray:
+    """A unit's own block after the fit: that of its model where the fit has left it as it was."""
+    block: FloatArray = found.estimated.get(letter, getattr(found.part.model, letter))
+    return block
+
+
+def load_server(directory: str | Path) -> Server:
+    """The server's part of a saved fit: what answers questions, and knows nobody's outputs.
 
     Examples
     --------
     >>> import tempfile
     >>> import counterflow as cf
     >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
-    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals(), method="penalty")
+    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals())
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found.save(f"{folder}/fit")
-    ...     loaded = cf.load(f"{folder}/fit")
-    >>> loaded.names, loaded.status == found.status
-    (('boiler', 'turbine'), True)
+    ...     server = cf.load_server(f"{folder}/fit")
+    ...     turbine = cf.load_unit(f"{folder}/fit/units/turbine.safetensors")
+    >>> turbine.effect(server, cause="boiler", change={"u1": 1.0}, horizon=3).mean.shape
+    (3, 8)
     """
-    folder = Path(directory)
-    if not folder.is_dir():
-        raise StorageError(f"there is no directory {str(folder)!r}: give the one that the fit was saved to.")
-    server = read(folder / SERVER_FILE, storage_server.TITLE, storage_server.VERSION)
-    with blaming(server.path):
-        _, counts, sizes = server_units(server)
-    names = tuple(counts)
-    given = dict(estimators or {})
-    for name in given:
-        if name not in names:
-            raise OptionError(f"load: an estimator is given for {name!r}, but the units are {list(names)}")
-    parts: dict[str, UnitPart] = {}
-    blocks: dict[str, list[FloatArray]] = {letter: [] for letter in ("C", "Q", "R")}
-    losses: dict[str, dict[str, FloatArray]] = {series: {} for series in SERIES}
-    spent: dict[str, Any] = {}
-    rounds = len(server.arrays["history/server_loss"]) if "history/server_loss" in server.arrays else 0
-    for name in names:
-        stored = read(folder / UNITS_FOLDER / f"{name}{_SUFFIX}", TITLE, VERSION)
-        with blaming(stored.path):
-            unit = _stored_unit(stored, name, counts[name], link_of(server))
-            part, estimated = stored_part(stored, unit, given)
-            for letter, block in estimated.items():
-                blocks[letter].append(block)
-            for series in SERIES:
-                losses[series][name] = stored.take(f"history/{series}", (rounds,))
-            stored.finish()
-            spent[name] = stored.described["privacy"]
-        parts[name] = part
-    with blaming(server.path):
-        fit = _stored_fit(server, parts, blocks, losses, counts, sizes)
-        return replace(fit, privacy=storage_privacy.restore(server.described["privacy"], spent))
+    return _server_content(Path(directory)).server
+
+
+def load_record(directory: str | Path) -> Record:
+    """How the training of a saved fit went, from the server's file alone."""
+    return _server_content(Path(directory)).record
 
 
 def load_unit(file: str | Path, estimator: Estimator | None = None) -> UnitPart:
     """One unit's part of a saved fit; with ``load_server``'s it can ask, and knows nothing of the other units."""
-    stored = read(Path(file), TITLE, VERSION)
+    return _unit_content(Path(file), estimator, None).part
+
+
+def _read(path: Path, title: str) -> SealedFile:
+    return read(path, _TITLES[title], VERSION, OLDER)
+
+
+def _server_content(folder: Path) -> ServerContent:
+    stored = _read(folder / SERVER_FILE, "server")
     with blaming(stored.path):
-        unit = unit_of(stored)
-        return stored_part(stored, unit, {} if estimator is None else {unit.name: estimator})[0]
+        found = records.restore(ServerContent, stored.content, stored.arrays, _KINDS)
+        _check_server(found)
+        return replace(found, server=replace(found.server, link=found.server.link or stored.digest))
 
 
-def _stored_unit(stored: SealedFile, name: str, counts: Counts, link: str) -> Unit:
-    unit = unit_of(stored)
-    if unit.name != name:
-        raise ValueError(f"it belongs to unit {unit.name!r}")
-    if stored.text("server") != link:
-        raise ValueError(f"it belongs to another fit than {SERVER_FILE}")
-    if (unit.states, unit.input_names) != counts:
-        raise ValueError(f"its states and inputs are not those that {SERVER_FILE} has for it")
-    return unit
+def _unit_content(
+    path: Path, given: Mapping[str, Estimator] | Estimator | None, of: ServerContent | None
+) -> UnitContent:
+    """A unit's file, with the estimator given for it; ``of``: the fit that it has to be of."""
+    stored = _read(path, "unit")
+    with blaming(path):
+        found = records.restore(UnitContent, stored.content, stored.arrays, _KINDS)
+        part = found.part
+        _check_unit(found)
+        if of is not None:
+            _check_belongs(found, of, path.stem)
+        estimator = given.get(part.unit.name) if isinstance(given, Mapping) else given
+        if estimator is None and isinstance(part.estimator, ForeignEstimator):
+            raise StorageError(
+                f"unit {part.unit.name!r} was fitted with an estimator of its own ({part.estimator.name!r}), which is "
+                f"not stored: pass estimators={{{part.unit.name!r}: ...}} to load.",
+                code="demand",
+            )
+        if estimator is None:
+            return found
+        if not isinstance(estimator, Estimator):
+            raise OptionError(f"load: the estimator of unit {part.unit.name!r} must have a method estimate(y, u)")
+        return replace(found, part=replace(part, estimator=estimator))
 
 
-def _stored_fit(
-    server: SealedFile,
-    parts: Mapping[str, UnitPart],
-    blocks: Mapping[str, list[FloatArray]],
-    losses: Mapping[str, Mapping[str, FloatArray]],
-    counts: Mapping[str, Counts],
-    sizes: tuple[int, int],
-) -> Fit:
-    described = server.described
-    expected = (
-        "format",
-        "version",
-        "link",
-        "couplings",
-        "privacy",
-        "method",
-        "dt",
-        "caveats",
-        "units",
-        "order",
-        "same_row",
-        "phase",
-        "traffic",
-        "status",
-    )
-    check_keys(described, (*expected, "provenance", "digest"))
-    record = record_of(server, tuple(parts))
-    A, B = server.take("A", (sizes[0], sizes[0])), server.take("B", sizes)
-    couplings = storage_couplings.restore(server, counts, A, B)
-    if {n: p.same_row for n, p in points_of(server, counts).items()} != {
-        n: part.point.same_row for n, part in parts.items() if part.point is not None
-    }:
-        raise ValueError("its operating points are not those of the units")
-    server.finish()
-    told: dict[str, Any] = {key: MappingProxyType({name: losses[key][name] for name in record.order}) for key in SERIES}
-    units = tuple(part.unit for part in parts.values())
-    plant = Plant(
-        units=units,
-        A=A,
-        B=B,
-        **{letter: _block_diagonal(found) for letter, found in blocks.items()},
-        dt=record.dt,
-    )
-    return Fit(
-        method=server.text("method"),
-        plant=plant,
-        parts={name: parts[name] for name in record.order},
-        history=replace(record.history, **told),
-        traffic=record.traffic,
-        status=record.status,
-        provenance=record.provenance,
-        server_caveats=tuple(map(Caveat.from_json, typed(described, "caveats", list))),
-        couplings=couplings,
-    )
+# ---- checks beyond what the classes check themselves
+
+# axes by letter: P states, U inputs, D outputs, T rows, s numbers of all messages, n couplings that move, k rounds
+SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
+    Server: {"A": "PP", "B": "PU", "Q": "PP"},
+    Estimated: {"A": "PP", "B": "PU", "Q": "PP", "R": "ss"},
+    SharedRecord: {
+        "values": "Ts", "u": "TU", "observation": "sP", "noise": "ss", "A_local": "PP", "B_local": "PU",
+        "Q_local": "PP", "initial_mean": "P", "initial_covariance": "PP",
+    },
+    Parameters: {"noise_root": "PP"},
+    Uncertainty: {"covariance": "nn"},
+    Memory: {"information": "nn", "mean": "P", "covariance": "PP", "last_input": "U"},
+    History: {"server_loss": "k", "residual_loss": "k", "disentanglement": "k", "gradient": "k"},
+    UnitPart: {"theta": "PD", "phi": "P", "output_level": "D"},
+    UnitContent: {"client_loss": "k", "proprietary_loss": "k"},
+})  # fmt: skip
 
 
-def _block_diagonal(blocks: list[FloatArray]) -> FloatArray:
-    from scipy.linalg import block_diag
+def _wrong(problem: str) -> NoReturn:
+    raise ValueError(problem)
 
-    return np.asarray(block_diag(*blocks), np.float64)
+
+def _check_shapes(value: Any, sizes: dict[str, int]) -> None:
+    """Arrays of one object; a letter that has no size yet gets it from the first array that has it."""
+    for name, letters in SHAPES[type(value)].items():
+        array = getattr(value, name)
+        if array is None:
+            continue
+        if array.ndim != len(letters):
+            _wrong(f"{name} of {type(value).__name__} has {array.ndim} axes, not {len(letters)}")
+        for letter, size in zip(letters, array.shape, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                _wrong(f"{name} of {type(value).__name__} has shape {array.shape}, which does not fit the others")
+
+
+def _parts_of(value: Any, kind: type[T]) -> Iterator[T]:
+    """All objects of one class in a tree of dataclasses."""
+    if isinstance(value, kind):
+        yield value
+    inner: Sequence[Any] = ()
+    if is_dataclass(value):
+        inner = [getattr(value, field.name) for field in fields(value)]
+    elif isinstance(value, tuple):
+        inner = value
+    for entry in inner:
+        yield from _parts_of(entry, kind)
+
+
+def _check_server(found: ServerContent) -> None:
+    server, record = found.server, found.record
+    names = server.names
+    if not names or first_repeated(names) is not None:
+        _wrong("it names no unit, or one of them twice")
+    _check_file_names(names)
+    if sorted(record.order) != sorted(names):
+        _wrong(f"its order should name each of {list(names)} once")
+    total = {"P": sum(unit.states for unit in server.units), "U": sum(unit.n_inputs for unit in server.units)}
+    _check_shapes(server, total)
+    counts = {unit.name: (unit.states, unit.n_inputs) for unit in server.units}
+    for shared in _parts_of(server, SharedRecord):
+        layout = dict(zip(shared.names, zip(shared.states, shared.inputs, strict=True), strict=True))
+        if layout != counts or len(shared.names) != len(counts):
+            _wrong("its couplings do not name the same units")
+        _check_shapes(shared, dict(total))
+    for kind in (Estimated, Parameters):
+        for estimate in _parts_of(server, kind):
+            _check_shapes(estimate, dict(total))
+    for spread in _parts_of(server, Uncertainty):
+        _check_shapes(spread, total | {"n": spread.parameters.coupling_size()})
+    for memory in _parts_of(server, Memory):
+        moving = memory.found.parameters
+        _check_shapes(memory, total | {"n": 0 if moving is None else moving.coupling_size()})
+    for name, point in server.points.items():
+        if name not in counts or point.input_level.shape != (counts[name][1],):
+            _wrong(f"the operating point of {name!r} is not one of its inputs")
+    _check_couplings(server)
+    history, rounds = record.history, {"k": len(record.history.phase)}
+    _check_shapes(history, rounds)
+    if set(history.delta_d) != set(names) or any(row.shape != (rounds["k"],) for row in history.delta_d.values()):
+        _wrong("its history is not one of these units and rounds")
+    counted = record.traffic
+    if min(counted.rounds, counted.bytes_up, counted.bytes_down, record.status.rounds, record.provenance.seed) < 0:
+        _wrong("a count is below zero")
+    if record.privacy is not None and set(record.privacy.units) != set(names):
+        _wrong("its privacy is of other units")
+
+
+def _check_couplings(server: Server) -> None:
+    couplings = server.couplings
+    if couplings is None:
+        return
+    if couplings.form not in ("partitioned", "free"):
+        _wrong(f"form {couplings.form!r:.60} is not known")
+    for doubt in couplings.doubts:
+        if doubt.effect not in server.names or doubt.cause not in server.names or doubt.letter not in ("A", "B"):
+            _wrong("a doubt about units or letters that are not there")
+        if not all(0 <= channel < server.unit(doubt.cause).n_inputs for channel in doubt.channels):
+            _wrong("a doubt about inputs that are not there")
+
+
+def _check_unit(found: UnitContent) -> None:
+    part = found.part
+    unit, model = part.unit, part.model
+    sizes = {"P": unit.states, "U": unit.n_inputs, "D": unit.n_outputs}
+    if (model.states, model.n_inputs, model.n_outputs) != tuple(sizes.values()):
+        _wrong(f"its model does not have the states, inputs and outputs of unit {unit.name!r}")
+    _check_shapes(part, sizes)
+    if part.point is not None and part.point.input_level.shape != (unit.n_inputs,):
+        _wrong("its operating point is not one of its inputs")
+    if part.C_doubt is not None and [a.shape for a in part.C_doubt] != [(unit.n_outputs,), (unit.states,) * 2]:
+        _wrong("the doubt about its C does not have the shape of C")
+    for letter, block in found.estimated.items():
+        if letter not in _LETTERS or block.shape != getattr(model, letter).shape:
+            _wrong(f"{letter!r:.20} after the fit is not a block of its model")
+    if isinstance(part.estimator, KalmanEstimator):
+        seen = part.estimator.model
+        inputs = unit.n_inputs if part.uses_inputs else 0
+        if (seen.states, seen.n_inputs, seen.n_outputs) != (unit.states, inputs, unit.n_outputs):
+            _wrong("its estimator is one of another model")
+    _check_shapes(found, {})
+
+
+def _check_belongs(found: UnitContent, of: ServerContent, name: str) -> None:
+    """Whether a unit's file is the one of that name in a fit."""
+    part, record = found.part, of.record
+    if part.unit.name != name:
+        _wrong(f"it belongs to unit {part.unit.name!r}")
+    if part.link != of.server.link:
+        _wrong(f"it belongs to another fit than {SERVER_FILE}")
+    if part.unit.public != of.server.unit(name):
+        _wrong(f"its states and inputs are not those that {SERVER_FILE} has for it")
+    if (part.point is None) != (name not in of.server.points):
+        _wrong(f"its operating point is not the one that {SERVER_FILE} has for it")
+    if part.point is not None and part.point.same_row != of.server.points[name].same_row:
+        _wrong(f"its operating point is not the one that {SERVER_FILE} has for it")
+    if len(found.client_loss) != len(record.history.phase):
+        _wrong("its losses are not those of the rounds of this fit")
+    if (found.privacy is None) != (record.privacy is None):
+        _wrong(f"its privacy is not that of {SERVER_FILE}")

@@ -25,13 +25,26 @@ Progress = Callable[[int, float], None]  # passes over the data so far, log-like
 class Round(Protocol):
     """Losses of one round of an iterative method, as the server knows them."""
 
-    round: int
-    phase: str
-    server_loss: float
-    residual_loss: float
-    disentanglement: float
-    delta_d: tuple[float, ...]
-    gradient: float
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def phase(self) -> str: ...
+
+    @property
+    def server_loss(self) -> float: ...
+
+    @property
+    def residual_loss(self) -> float: ...
+
+    @property
+    def disentanglement(self) -> float: ...
+
+    @property
+    def delta_d(self) -> tuple[float, ...]: ...
+
+    @property
+    def gradient(self) -> float: ...
 
 
 class UnitState(Protocol):

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from counterflow.errors import CounterflowError, StorageError
+from counterflow.files import write_whole
 from counterflow.plant.plant import LocalModel
+from counterflow.sealed_file import open_file
 
 _LETTERS = ("A", "B", "C", "Q", "R")
 _LARGEST = 256 << 20  # bytes
@@ -17,7 +19,7 @@ _FORMAT = {"format": "counterflow local model", "version": 1}
 
 def save_model(model: LocalModel, path: str | Path) -> None:
     """Write a local model to a safetensors file with the arrays A, B, C, Q, R."""
-    Path(path).write_bytes(model_bytes(model))
+    write_whole(Path(path), model_bytes(model), private=True)
 
 
 def model_bytes(model: LocalModel) -> bytes:
@@ -30,18 +32,8 @@ def model_bytes(model: LocalModel) -> bytes:
 
 def load_model(path: str | Path) -> LocalModel:
     """Read a local model: any safetensors file that holds A, B, C, Q, R as matrices of float64 or float32."""
-    from safetensors import SafetensorError, safe_open
-
     path = Path(path)
-    try:
-        if not path.is_file():
-            raise StorageError(f"there is no file {str(path)!r}: check the path.")
-        if (size := path.stat().st_size) > _LARGEST:
-            raise StorageError(f"{str(path)!r} has {size} bytes, more than a local model can have.")
-        with safe_open(str(path), framework="numpy") as file:
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StorageError(f"{str(path)!r} is damaged or not a safetensors file: {error}") from error
+    arrays = open_file(path, _LARGEST)[1]
     if set(arrays) != set(_LETTERS):
         raise StorageError(f"{str(path)!r} holds {sorted(arrays)[:8]}, not {', '.join(_LETTERS)} of a local model.")
     for letter, array in arrays.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -16,11 +16,17 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, frozen, numeric, real_number
 from counterflow.errors import DataError, OptionError
+from counterflow.files import as_path, write_whole
 from counterflow.plant.units import Channel, Unit, check_name, check_units, unknown_name
+from counterflow.records import describe, restore
+from counterflow.sealed_file import blaming, read, seal
 
 if TYPE_CHECKING:
     import polars
 
+_FORMAT = "counterflow recording"
+_VERSION = 2
+_LARGEST = 1 << 40  # bytes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,7 +43,7 @@ class UnitRecording:
         Names the channels.
     """
 
-    y: FloatArray
+    y: FloatArray = field(metadata={"missing": True})
     u: FloatArray
     unit: Unit
 
@@ -336,9 +342,7 @@ class Recording(Mapping[str, UnitRecording]):
 
     def save(self, path: str | Path) -> None:
         """Write the recording to one safetensors file, replacing what is there only when all is written."""
-        from counterflow.plant import recording_file
-
-        recording_file.save(self, recording_file.as_path(path))
+        write_whole(as_path(path), seal(_FORMAT, _VERSION, *describe(self)))
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
@@ -349,9 +353,12 @@ class Recording(Mapping[str, UnitRecording]):
         StorageError
             If the file is missing, damaged, or not a recording.
         """
-        from counterflow.plant import recording_file
-
-        return recording_file.load(recording_file.as_path(path))
+        stored = read(as_path(path), _FORMAT, _VERSION, {1: _of_version_1}, _LARGEST)
+        with blaming(stored.path):
+            recording = restore(cls, stored.content, stored.arrays)
+            if stored.version == 1 and recording.digest != stored.digest:
+                raise ValueError("its contents do not match its digest")
+        return recording
 
     # ---- as a value
 
@@ -367,6 +374,21 @@ class Recording(Mapping[str, UnitRecording]):
         units = ", ".join(self.names[:8]) + (f", ... {len(self) - 8} more" if len(self) > 8 else "")
         missing = ", with missing values" if self.has_missing else ""
         return f"Recording({self.rows} rows, dt={self.dt:g}, units: {units}{missing})"
+
+
+def _of_version_1(described: dict[str, Any], arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Version 1 had arrays by the unit's number, none for a unit without inputs, and a digest of names and values."""
+    parts: dict[str, Any] = {}
+    moved: dict[str, Any] = {}
+    for k, unit in enumerate(described["units"]):
+        if unit["name"] in parts:
+            raise ValueError(f"unit {unit['name']!r} stands in it twice")
+        parts[unit["name"]] = {"y": "array", "u": "array", "unit": unit}
+        y = moved[f"parts/{unit['name']}/y"] = arrays.pop(f"{k}/y")
+        if len(y) != described["rows"]:
+            raise ValueError(f"unit {unit['name']!r} has {len(y)} rows, not {described['rows']!r:.20}")
+        moved[f"parts/{unit['name']}/u"] = arrays.pop(f"{k}/u") if unit["inputs"] else np.empty((len(y), 0))
+    return {"parts": parts, "dt": described["dt"]}, moved | arrays
 
 
 def check_inputs(u: FloatArray, unit: Unit) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
 from counterflow.protocol.messages import KINDS, Message, schema
+from counterflow.records import strict_json, take_arrays
 
 MAGIC = b"CFLW"
 VERSION = 1
@@ -97,8 +98,8 @@ def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:
     if length > HEADER_LIMIT or _PREFIX.size + length > len(data):
         raise ProtocolError(f"message header of {length} bytes does not fit")
     try:
-        header = json.loads(data[_PREFIX.size : _PREFIX.size + length].decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        header = strict_json(data[_PREFIX.size : _PREFIX.size + length].decode("utf-8"))
+    except ValueError as error:
         raise ProtocolError("message header is not valid JSON") from error
     if not isinstance(header, dict) or set(header) != {"arrays", "fields", "kind"}:
         raise ProtocolError("message header must hold 'kind', 'fields' and 'arrays', and nothing else")
@@ -124,23 +125,17 @@ def _arrays(kind: type[Message], given: object, data: bytes, offset: int) -> dic
     wanted = {name: max(rank, 0) for name, (cls, rank) in schema(kind).items() if rank >= 0 or cls is float}
     if not isinstance(given, dict) or set(given) != set(wanted):
         raise ProtocolError(f"message {kind.__name__} has the arrays {sorted(wanted)}, got {str(given)[:120]}")
-    shapes: dict[str, tuple[int, ...]] = {}
+    layout: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name in sorted(wanted):
         shape = given[name]
         if not isinstance(shape, list) or len(shape) != wanted[name]:
             raise ProtocolError(f"message {kind.__name__}: array {name!r} needs {wanted[name]} axes, got {shape!r:.80}")
-        if any(type(n) is not int or not 0 <= n < 2**40 for n in shape):
-            raise ProtocolError(f"message {kind.__name__}: array {name!r} has the impossible shape {shape!r:.80}")
-        shapes[name] = tuple(shape)
-    total = 8 * sum(math.prod(shape) for shape in shapes.values())
-    if total != len(data) - offset:
-        raise ProtocolError(
-            f"message {kind.__name__}: arrays of {total} bytes are announced, {len(data) - offset} are there"
-        )
-    out: dict[str, FloatArray | float] = {}
-    for name, shape in shapes.items():
-        count = math.prod(shape)
-        array = np.frombuffer(data, "<f8", count, offset).reshape(shape).astype(np.float64, copy=False)
-        out[name] = array if shape or schema(kind)[name][0] is not float else float(array)
-        offset += 8 * count
-    return out
+        layout[name] = "<f8", tuple(shape)
+    try:
+        arrays = take_arrays(data, offset, layout)
+    except ValueError as error:
+        raise ProtocolError(f"message {kind.__name__}: {error}") from None
+    return {
+        name: float(array) if schema(kind)[name][0] is float else array.astype(np.float64, copy=False)
+        for name, array in arrays.items()
+    }

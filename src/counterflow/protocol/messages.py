@@ -43,13 +43,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import ClassVar, get_type_hints
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
+from counterflow.records import hints
 
 NAME_LIMIT = 100
 NOTE_LIMIT = 10_000  # characters of what answers are to be read with
@@ -69,10 +70,9 @@ _SCHEMAS: dict[str, dict[str, tuple[type, int]]] = {}
 def schema(kind: type[Message]) -> dict[str, tuple[type, int]]:
     """Field name -> (type, rank) of a message class; the rank of a plain number or text is -1."""
     if kind.__name__ not in _SCHEMAS:
-        hints = get_type_hints(kind)
+        rank = {entry.name: int(entry.metadata.get("rank", -1)) for entry in fields(kind)}
         _SCHEMAS[kind.__name__] = {
-            entry.name: (np.ndarray, int(entry.metadata["rank"])) if entry.metadata else (hints[entry.name], -1)
-            for entry in fields(kind)
+            name: (hint if rank[name] < 0 else np.ndarray, rank[name]) for name, hint in hints(kind).items()
         }
     return _SCHEMAS[kind.__name__]
 

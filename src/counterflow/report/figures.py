@@ -1,17 +1,15 @@
 """Drawings of a report as SVG fragments to stand inside HTML.
 
 Matplotlib draws with marker colours that no eye is meant to see; they are then replaced by the page's CSS variables,
-so that one drawing serves light and dark. Everything that refers to the outside (document type, name spaces,
-metadata) is removed, and ids are made unique within the page.
+so that one drawing serves light and dark.
 """
 
 from __future__ import annotations
 
-import html
 import io
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,22 +17,22 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
-from counterflow.fits.checks.verdicts import KINDS, Verdict
+from counterflow.fits.checks.kinds import KINDS, Verdict
 from counterflow.report.content import Remedy, Shares, Training, WhatIf, World
+from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from counterflow.fits.checks.verdicts import Check
+    from counterflow.plant import Channel
 
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
 SERIES = tuple(f"#1234a{k}" for k in range(6))
 GOOD, WARN, BAD = "#123406", "#123407", "#123408"
-_VARIABLES = {TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact"} | {
-    colour: f"--series-{k}" for k, colour in enumerate(SERIES)
-}
-_VARIABLES |= {GOOD: "--good", WARN: "--series-4", BAD: "--series-1"}
+# the page's CSS variables by marker colours
+VARIABLES = {TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact"}
+VARIABLES |= {GOOD: "--good", WARN: "--series-4", BAD: "--series-1"}
+VARIABLES |= {colour: f"--series-{k}" for k, colour in enumerate(SERIES)}
 _CHECK_COLOURS = (*SERIES, FACT)
 _SHADES: dict[Verdict, str] = {"pass": GOOD, "caution": WARN, "fail": BAD, "unknown": FACT}
 _STYLE: dict[Any, Any] = {
@@ -59,69 +57,75 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 2.0,
     "axes.unicode_minus": True,
 }
+_DASHED: dict[str, Any] = {"dashes": (3, 1.6)}
+_THIN: dict[str, Any] = {"dashes": (3, 1.6), "linewidth": 1.4}
 
 
-def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> str:
+@dataclass(frozen=True)
+class Curve:
+    """One line of a drawing, with a band around it if it has one."""
+
+    values: FloatArray
+    colour: str
+    lower: FloatArray | None = None
+    upper: FloatArray | None = None
+    look: dict[str, Any] = field(default_factory=lambda: {"zorder": 4})
+
+    @classmethod
+    def of(cls, answer: Any, index: int, colour: str = SERIES[0], from_zero: bool = True) -> Curve:
+        """One channel of an answer with ``mean``, ``lower`` and ``upper``; at the moment of a change it is zero."""
+        rows = (answer.mean, answer.lower, answer.upper)
+        series: list[Any] = [None if each is None else each[:, index] for each in rows]
+        if from_zero:
+            series = [None if values is None else _from_zero(values) for values in series]
+        mean, lower, upper = series
+        return cls(mean, colour, lower, upper)
+
+
+def banded(present: bool, level: float | None) -> str:
+    """What a legend adds for a band."""
+    return f", with {100 * level:g} % band" if present and level is not None else ""
+
+
+def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
     """The answers for one channel against time since the change began."""
-    channel = whatif.channels[index]
+    name = named(whatif.channels[index])
     times = whatif.step * np.arange(len(whatif.answers[0].mean) + 1)
-    with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
-        if whatif.duration is not None:
-            axes.axvspan(0, whatif.duration * whatif.step, color=SHADE, linewidth=0, zorder=0)
-        axes.axhline(0, color=GRID, linewidth=1.0)
-        for k, answer in enumerate(whatif.estimates):
-            colour = SERIES[k % len(SERIES)]
-            if answer.lower is not None and answer.upper is not None:
-                low, high = _from_zero(answer.lower[:, index]), _from_zero(answer.upper[:, index])
-                axes.fill_between(times, low, high, color=colour, alpha=0.22, linewidth=0)
-            axes.plot(times, _from_zero(answer.mean[:, index]), color=colour, zorder=4)
-        if whatif.truth is not None:
-            # dashed and on top: where the two agree, both can be seen
-            axes.plot(times, _from_zero(whatif.truth.mean[:, index]), color=TRUTH, dashes=(3, 1.6), zorder=5)
-        unit = f" [{channel.unit}]" if channel.unit else ""
-        if title:
-            axes.set_title(_literal(f"{channel.name}{unit}"))
-        axes.set_xlabel(_literal(f"{whatif.step_unit} since the change began"))
-        axes.set_xlim(0, times[-1])
-        axes.margins(y=0.12)
-        return _fragment(figure, prefix, f"Effect on {channel.name}{unit}, {len(times) - 1} steps")
+    curves = [Curve.of(a, index, SERIES[k % len(SERIES)]) for k, a in enumerate(whatif.estimates)]
+    if whatif.truth is not None:
+        # dashed and on top: where the two agree, both can be seen
+        curves.append(Curve(_from_zero(whatif.truth.mean[:, index]), TRUTH, look={**_DASHED, "zorder": 5}))
+    held = None if whatif.duration is None else (0.0, whatif.duration * whatif.step)
+    label, below = f"Effect on {name}, {len(times) - 1} steps", f"{whatif.step_unit} since the change began"
+    return _course(times, curves, prefix, size, label, below, title=name if title else "", held=held)
 
 
-def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> str:
+def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
     """Measured and counterfactual values of one channel."""
-    told, channel, clock = world.trajectory, world.channels[index], world.clock
+    told, clock, name = world.trajectory, world.clock, named(world.channels[index])
     times = clock.step * np.arange(told.first, told.first + len(told.mean))
-    with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
-        if world.changed is not None:
-            first, stop = world.changed
-            axes.axvspan(clock.step * first, clock.step * (stop - 1), color=SHADE, linewidth=0, zorder=0)
-        axes.plot(times, told.factual[:, index], color=FACT, linewidth=1.6, zorder=3)
-        if told.lower is not None and told.upper is not None:
-            low, high = told.lower[:, index], told.upper[:, index]
-            axes.fill_between(times, low, high, color=SERIES[0], alpha=0.22, linewidth=0)
-        axes.plot(times, told.mean[:, index], color=SERIES[0], zorder=4)
-        if world.truth is not None:
-            axes.plot(times, world.truth[:, index], color=TRUTH, linewidth=1.4, dashes=(3, 1.6), zorder=5)
-        unit = f" [{channel.unit}]" if channel.unit else ""
-        if title:
-            axes.set_title(_literal(f"{channel.name}{unit}"))
-        _time_axis(axes, times, clock.point)
-        return _fragment(figure, prefix, f"{channel.name}{unit}: what was measured, and what would have been")
+    curves = [Curve(told.factual[:, index], FACT, look={"linewidth": 1.6, "zorder": 3})]
+    curves.append(Curve.of(told, index, from_zero=False))
+    if world.truth is not None:
+        curves.append(Curve(world.truth[:, index], TRUTH, look={**_THIN, "zorder": 5}))
+    held = None
+    if world.changed is not None:
+        held = clock.step * world.changed[0], clock.step * (world.changed[1] - 1)
+    label = f"{name}: what was measured, and what would have been"
+    return _course(times, curves, prefix, size, label, clock.point, title=name if title else "", held=held, levels={})
 
 
-def shares_over_time(shares: Shares, prefix: str, size: tuple[float, float]) -> str:
+def shares_over_time(shares: Shares, prefix: str, size: tuple[float, float]) -> Svg:
     """The departure of the headline channel from its usual level, and the units' shares of it."""
     found, at, clock = shares.attribution, shares.headline_index, shares.clock
     times = clock.step * np.arange(found.first, found.first + len(found.departure))
-    with _axes(size) as (figure, axes):
-        axes.axhline(0, color=GRID, linewidth=1.0)
-        axes.plot(times, found.departure[:, at], color=TRUTH, linewidth=1.4, dashes=(3, 1.6), zorder=5)
-        for name, values in found.shares.items():
-            colour, dashed = share_colour(shares, name)
-            line = {"dashes": (1, 1.2), "linewidth": 1.4} if dashed else {}
-            axes.plot(times, values[:, at], color=colour, zorder=4 if not dashed else 3, **line)
-        _time_axis(axes, times, clock.point)
-        return _fragment(figure, prefix, f"Departure of {shares.headline} from its usual level, and who made it")
+    curves = [Curve(found.departure[:, at], TRUTH, look={**_THIN, "zorder": 5})]
+    for name, values in found.shares.items():
+        colour, dotted = share_colour(shares, name)
+        look = {"dashes": (1, 1.2), "linewidth": 1.4, "zorder": 3} if dotted else {"zorder": 4}
+        curves.append(Curve(values[:, at], colour, look=look))
+    label = f"Departure of {shares.headline} from its usual level, and who made it"
+    return _course(times, curves, prefix, size, label, clock.point)
 
 
 def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
@@ -132,95 +136,106 @@ def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
     return FACT, name == "rest"
 
 
-def variable(colour: str) -> str:
-    """The page's CSS variable for a marker colour."""
-    return _VARIABLES[colour]
-
-
-def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]) -> str:
+def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]) -> Svg:
     """How a wanted output moves on the way to its target."""
-    way, clock = remedy.effect, remedy.clock
-    at = remedy.unit.output_names.index(remedy.restoration.channels[index])
-    times = clock.step * np.arange(len(way.mean) + 1)
-    with _axes(size) as (figure, axes):
-        axes.axhline(0, color=GRID, linewidth=1.0)
-        axes.axhline(remedy.restoration.target[index], color=TRUTH, linewidth=1.4, dashes=(3, 1.6))
-        if way.lower is not None and way.upper is not None:
-            low, high = _from_zero(way.lower[:, at]), _from_zero(way.upper[:, at])
-            axes.fill_between(times, low, high, color=SERIES[0], alpha=0.22, linewidth=0)
-        axes.plot(times, _from_zero(way.mean[:, at]), color=SERIES[0], zorder=4)
-        axes.set_xlabel(_literal(f"{clock.unit} since the change began"))
-        axes.set_xlim(0, times[-1])
+    way, name = remedy.effect, remedy.restoration.channels[index]
+    times = remedy.clock.step * np.arange(len(way.mean) + 1)
+    curves = [Curve.of(way, remedy.unit.output_names.index(name))]
+    levels = {0.0: (GRID, {"linewidth": 1.0}), float(remedy.restoration.target[index]): (TRUTH, _THIN)}
+    label, below = f"Change of {name} on the way to its target", f"{remedy.clock.unit} since the change began"
+    return _course(times, curves, prefix, size, label, below, levels=levels)
+
+
+def _course(
+    times: NDArray[Any],
+    curves: Sequence[Curve],
+    prefix: str,
+    size: tuple[float, float],
+    label: str,
+    below: str,
+    *,
+    title: str = "",
+    held: tuple[float, float] | None = None,
+    levels: Mapping[float, tuple[str, dict[str, Any]]] | None = None,
+) -> Svg:
+    """Curves against time; ``held`` is shaded, ``levels`` are horizontal lines (None: one at zero)."""
+    with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
+        if held is not None:
+            axes.axvspan(*held, color=SHADE, linewidth=0, zorder=0)
+        for level, (colour, look) in ({0.0: (GRID, {"linewidth": 1.0})} if levels is None else levels).items():
+            axes.axhline(level, color=colour, **look)
+        for curve in curves:
+            if curve.lower is not None and curve.upper is not None:
+                axes.fill_between(times, curve.lower, curve.upper, color=curve.colour, alpha=0.22, linewidth=0)
+            axes.plot(times, curve.values, color=curve.colour, **curve.look)
+        if title:
+            axes.set_title(_literal(title))
+        axes.set_xlabel(_literal(below))
+        axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
         axes.margins(y=0.12)
-        return _fragment(figure, prefix, f"Change of {remedy.restoration.channels[index]} on the way to its target")
+        return _svg(figure, prefix, label)
 
 
-def _time_axis(axes: Any, times: NDArray[Any], point: str) -> None:
-    axes.set_xlabel(_literal(point))
-    axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
-    axes.margins(y=0.12)
-
-
-def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix: str) -> list[tuple[str, str]]:
-    """(caption, drawing) of server loss, disentanglement, client losses and delta_d, where there are rounds to show."""
+def longest_and_others(trainings: Sequence[Training]) -> tuple[Training, list[Training]]:
+    """Of trainings with rounds: the one that is drawn as curves, and those of which only the end is shown."""
     shown = [training for training in trainings if len(training.history) > 1]
-    if not shown:
-        return []
     longest = max(shown, key=lambda training: len(training.history))
-    others = [training for training in shown if training is not longest]
-    out = []
-    for k, (series, caption) in enumerate(
-        (("server_loss", "Server loss"), ("disentanglement", "Disentanglement 1/T Σ|D|²"))
-    ):
-        with _axes((5.0, 2.6)) as (figure, axes):
-            axes.plot(_rounds(longest), getattr(longest.history, series), color=SERIES[0])
-            for j, training in enumerate(others):
-                axes.axhline(getattr(training.history, series)[-1], color=SERIES[j + 1], linewidth=1.6, dashes=(2, 1.5))
-            _rounds_axis(axes, longest)
-            out.append((caption, _fragment(figure, f"{prefix}{k}-", caption)))
+    return longest, [training for training in shown if training is not longest]
+
+
+def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix: str) -> list[tuple[str, Svg]]:
+    """(caption, drawing) of server loss, disentanglement, client losses and delta_d, where there are rounds to show."""
+    if not any(len(training.history) > 1 for training in trainings):
+        return []
+    longest, others = longest_and_others(trainings)
     history = longest.history
-    ratios = {
-        name: history.client_loss[name] / history.proprietary_loss[name]
+    ends = {key: [getattr(t.history, key)[-1] for t in others] for key in ("server_loss", "disentanglement")}
+    losses = [
+        history.client_loss[name] / history.proprietary_loss[name]
         for name in names
         if name in history.client_loss and (history.proprietary_loss[name] > 0).all()
-    }
-    panels: list[tuple[str, dict[str, FloatArray], bool]] = [
-        ("Augmented client loss over the proprietary one", ratios, False),
-        ("Mean shift not yet explained, δd", {n: history.delta_d[n] for n in names if n in history.delta_d}, True),
     ]
-    for k, (caption, curves, logarithmic) in enumerate(panels):
+    shifts = [history.delta_d[name] for name in names if name in history.delta_d]
+    dashed = {"linewidth": 1.6, "dashes": (2, 1.5)}
+    # caption, curves, the first one's colour, levels with theirs, whether the axis may be logarithmic
+    panels: list[tuple[str, list[FloatArray], int, list[tuple[float, str, dict[str, Any]]], bool]] = [
+        (caption, [getattr(history, key)], 0, [(v, SERIES[j + 1], dashed) for j, v in enumerate(ends[key])], True)
+        for key, caption in (("server_loss", "Server loss"), ("disentanglement", "Disentanglement 1/T Σ|D|²"))
+    ]
+    one = [(1.0, TRUTH, {"linewidth": 1.2, "dashes": (3, 1.6)})]
+    panels.append(("Augmented client loss over the proprietary one", losses, 3, one, False))
+    panels.append(("Mean shift not yet explained, δd", shifts, 3, [], True))
+    out = []
+    for k, (caption, curves, first, levels, logarithmic) in enumerate(panels):
         with _axes((5.0, 2.6)) as (figure, axes):
-            for j, series_values in enumerate(curves.values()):
-                axes.plot(_rounds(longest), series_values, color=SERIES[(j + 3) % len(SERIES)])
-            if not logarithmic:
-                axes.axhline(1.0, color=TRUTH, linewidth=1.2, dashes=(3, 1.6))
-            _rounds_axis(axes, longest, logarithmic and all((v > 0).all() for v in curves.values()))
-            out.append((caption, _fragment(figure, f"{prefix}{k + 2}-", caption)))
+            for j, values in enumerate(curves):
+                axes.plot(np.arange(1, len(history) + 1), values, color=SERIES[(j + first) % len(SERIES)])
+            for value, colour, look in levels:
+                axes.axhline(value, color=colour, **look)
+            axes.set_xscale("log")
+            axes.set_xlim(1, max(2, len(history)))
+            if logarithmic and all((values > 0).all() for values in curves):
+                axes.set_yscale("log")
+            axes.set_xlabel("round")
+            out.append((caption, _svg(figure, f"{prefix}{k}-", caption)))
     return out
 
 
-def check_panel(name: str, checks: Sequence[Check], prefix: str) -> str:
-    """The picture of one kind of check; empty where it has none."""
+def check_panel(name: str, checks: Sequence[Check], prefix: str) -> Svg | None:
+    """The picture of one kind of check; None where it has none."""
     from counterflow.fits.checks.figures import drawn, panel
 
     if not any(drawn(check) for check in checks):
-        return ""
+        return None
     longest = max(len(check.about) for check in checks)
     with _axes((5.0, 2.6), left=min(2.0, 0.5 + 0.06 * longest)) as (figure, axes):
         panel(axes, name, checks, _CHECK_COLOURS, _SHADES, titled=False)
-        return _fragment(figure, prefix, f"{name}: {KINDS[name]}")
+        return _svg(figure, prefix, f"{name}: {KINDS[name]}")
 
 
-def _rounds(training: Training) -> FloatArray:
-    return np.arange(1, len(training.history) + 1, dtype=np.float64)
-
-
-def _rounds_axis(axes: Any, training: Training, logarithmic: bool = True) -> None:
-    axes.set_xscale("log")
-    axes.set_xlim(1, max(2, len(training.history)))
-    if logarithmic and all((line.get_ydata() > 0).all() for line in axes.get_lines() if len(line.get_ydata()) > 2):
-        axes.set_yscale("log")
-    axes.set_xlabel("round")
+def named(channel: Channel) -> str:
+    """A channel with its unit of measure."""
+    return f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
 
 
 def _from_zero(series: FloatArray) -> FloatArray:
@@ -249,21 +264,7 @@ def _axes(size: tuple[float, float], head: float = 0.08, left: float = 0.5) -> I
         yield figure, axes
 
 
-def _fragment(figure: Any, prefix: str, label: str) -> str:
+def _svg(figure: Any, prefix: str, label: str) -> Svg:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r'\s+xmlns(:xlink)?="[^"]*"', "", text)
-    text = re.sub(r'(<svg[^>]*?)\swidth="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\1{prefix}", text)
-    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px sans-serif", text)
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, f"var({variable})")
-    text = re.sub(r"\n\s*", "\n", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
+    return inline(buffer.getvalue(), prefix, label, VARIABLES)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from counterflow.report.content import listed, plain
+from counterflow.report.templates import Svg, render, sentence
 
 if TYPE_CHECKING:
     from counterflow.estimation.influence import Edge, InfluenceGraph
 
 DIRECT, THROUGH, UNDETERMINED, NONE = "direct", "through others", "not determined", "none found"
 MOST_FAINT = 14  # arrows through others beyond which they only make a drawing unreadable
+# class of the mark, CSS variable of its colour, text
 LEGEND = {
-    DIRECT: "acts directly; the wider, the stronger",
-    THROUGH: "acts only through others",
-    UNDETERMINED: "cannot be told from these data",
+    DIRECT: ("", "--accent", "acts directly; the wider, the stronger"),
+    THROUGH: ("dashed", "--muted", "acts only through others"),
+    UNDETERMINED: ("dotted", "--warn", "cannot be told from these data"),
 }
+Node = tuple[float, float, float, float]  # x and y of its middle, width, height
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ def kind_of(edge: Edge) -> str:
     return THROUGH if edge.reaches else NONE
 
 
-def drawing(graph: InfluenceGraph, prefix: str, narrow: bool = False) -> str:
-    """One SVG with title and description; ``prefix`` keeps its ids apart from others on the page."""
+def drawing(graph: InfluenceGraph, prefix: str, narrow: bool = False) -> Svg:
+    """One drawing with title and description; ``prefix`` keeps its ids apart from others on the page."""
     size = size_of(len(graph.names), narrow)
     labels = [_cut(plain(name), size.letters) for name in graph.names]
     places = _places([size.node_width(label) for label in labels], size)
@@ -64,22 +66,24 @@ def drawing(graph: InfluenceGraph, prefix: str, narrow: bool = False) -> str:
     strongest = max((edge.direct_strength for edge in shown if math.isfinite(edge.direct_strength)), default=0.0)
     at = {name: place for name, place in zip(graph.names, places, strict=True)}
     order = {UNDETERMINED: 0, THROUGH: 1, DIRECT: 2}
-    arrows = "".join(
+    arrows = [
         _arrow(edge, at[edge.cause], at[edge.effect], strongest, size)
         for edge in sorted(shown, key=lambda e: order[kind_of(e)])
-    )
-    nodes = "".join(
-        f'<g><title>{escape(name)}</title><rect x="{x - w / 2:.1f}" y="{y - h / 2:.1f}" width="{w:.1f}" '
-        f'height="{h:.1f}" rx="{h / 2:.1f}"/><text x="{x:.1f}" y="{y + 0.35 * size.font:.1f}" '
-        f'font-size="{size.font:g}">{escape(label)}</text></g>'
+    ]
+    nodes = [
+        {"name": name, "label": label, "x": x - w / 2, "y": y - h / 2, "width": w, "height": h, "middle": x}
         for name, label, (x, y, w, h) in zip(graph.names, labels, places, strict=True)
+    ]
+    markup = render(
+        "graph.svg.j2",
+        prefix=prefix,
+        size=size,
+        title=f"Influence graph of {len(graph.names)} units",
+        description=description(graph),
+        arrows=[arrow for arrow in arrows if arrow],
+        nodes=nodes,
     )
-    return (
-        f'<svg class="graph" role="img" viewBox="0 0 {size.width:g} {size.height:g}" '
-        f'aria-labelledby="{prefix}title {prefix}desc">'
-        f'<title id="{prefix}title">Influence graph of {len(graph.names)} units</title>'
-        f'<desc id="{prefix}desc">{escape(description(graph))}</desc>{arrows}{nodes}</svg>'
-    )
+    return Svg("", markup)
 
 
 def left_out(graph: InfluenceGraph) -> int:
@@ -99,15 +103,14 @@ def description(graph: InfluenceGraph) -> str:
                 parts.append(f"whether {plain(cause)} acts on {listed(effects)} cannot be told from these data")
             elif effects:
                 parts.append(f"{plain(cause)} {words} {listed(effects)}")
-    text = "; ".join(parts) or "no influence was found"
-    return text[:1].upper() + text[1:] + "."
+    return sentence("; ".join(parts) or "no influence was found")
 
 
 def _cut(name: str, letters: int) -> str:
     return name if len(name) <= letters else name[: letters - 1].rstrip() + "…"
 
 
-def _places(widths: list[float], size: Size) -> list[tuple[float, float, float, float]]:
+def _places(widths: list[float], size: Size) -> list[Node]:
     """(x, y, width, height) of every node, clockwise from the top, or from the left if there are two."""
     count, widest = len(widths), max(widths)
     if count > 5 and size.width < size.height:  # two columns: on a tall canvas an ellipse would crowd its ends
@@ -132,13 +135,7 @@ def _places(widths: list[float], size: Size) -> list[tuple[float, float, float, 
     return out
 
 
-def _arrow(
-    edge: Edge,
-    start: tuple[float, float, float, float],
-    stop: tuple[float, float, float, float],
-    strongest: float,
-    size: Size,
-) -> str:
+def _arrow(edge: Edge, start: Node, stop: Node, strongest: float, size: Size) -> dict[str, Any] | None:
     kind = kind_of(edge)
     x0, y0, x1, y1 = start[0], start[1], stop[0], stop[1]
     length = math.hypot(x1 - x0, y1 - y0)
@@ -155,7 +152,7 @@ def _arrow(
         t / steps for t in range(steps + 1) if not any(_inside(point(t / steps), node, 5) for node in (start, stop))
     ]
     if not free:
-        return ""
+        return None
     first, last = free[0], free[-1]
     share = 0.0
     if kind == DIRECT and strongest > 0 and math.isfinite(edge.direct_strength):
@@ -177,13 +174,15 @@ def _arrow(
         told += (
             f", q = {edge.q_value:.2g}, strength {edge.direct_strength:.2g} directly, {edge.total_strength:.2g} in all"
         )
-    return (
-        f'<g class="{name}"><title>{escape(told)}</title>'
-        f'<path d="M{ax:.1f} {ay:.1f}Q{mx:.1f} {my:.1f} {bx:.1f} {by:.1f}" stroke-width="{stroke:.1f}"/>'
-        f'<polygon points="{tx:.1f},{ty:.1f} {bx + nx:.1f},{by + ny:.1f} {bx - nx:.1f},{by - ny:.1f}"/></g>'
-    )
+    return {
+        "kind": name,
+        "title": told,
+        "path": f"M{ax:.1f} {ay:.1f}Q{mx:.1f} {my:.1f} {bx:.1f} {by:.1f}",
+        "stroke": f"{stroke:.1f}",
+        "head": f"{tx:.1f},{ty:.1f} {bx + nx:.1f},{by + ny:.1f} {bx - nx:.1f},{by - ny:.1f}",
+    }
 
 
-def _inside(point: tuple[float, float], node: tuple[float, float, float, float], margin: float) -> bool:
+def _inside(point: tuple[float, float], node: Node, margin: float) -> bool:
     x, y, w, h = node
     return abs(point[0] - x) < w / 2 + margin and abs(point[1] - y) < h / 2 + margin

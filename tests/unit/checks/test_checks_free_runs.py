@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from tolerances import LONG
@@ -12,17 +14,21 @@ from counterflow.fits.checks import check, free_run
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)
-FIT = cf.fit(RECORDING, PLANT.locals())
+
+
+@cache
+def fitted() -> cf.Fit:
+    return cf.fit(RECORDING, PLANT.locals())
 
 
 def test_runs_are_those_of_a_plain_loop() -> None:
     starts = [40, 41, 700]
-    runs = free_run(FIT, RECORDING, horizon=12, starts=starts)
+    runs = free_run(fitted(), RECORDING, horizon=12, starts=starts)
     y = np.hstack([RECORDING[n].y for n in RECORDING.names])
     u = np.hstack([RECORDING[n].u for n in RECORDING.names])
-    plant = FIT.plant
-    assert FIT.couplings is not None
-    prior = FIT.couplings.shared.prior
+    plant = fitted().plant
+    assert fitted().couplings is not None
+    prior = fitted().couplings.shared.prior
     state = kalman_filter(y, u, plant.A, plant.B, plant.C, plant.Q, plant.R, initial_covariance=prior).filtered
     own = PLANT.local("turbine")
     alone = kalman_filter(RECORDING["turbine"].y, RECORDING["turbine"].u, own.A, own.B, own.C, own.Q, own.R).filtered
@@ -47,7 +53,7 @@ def test_gaps_are_left_out_and_persistence_holds_the_last_that_was_measured() ->
     y[695:701, 0] = np.nan
     y[705, 1] = np.nan
     parts = {"boiler": (RECORDING["boiler"].y, RECORDING["boiler"].u), "turbine": (y, RECORDING["turbine"].u)}
-    run = free_run(FIT, cf.Recording.from_arrays(parts, units=PLANT.units), horizon=9, starts=[700])["turbine"]
+    run = free_run(fitted(), cf.Recording.from_arrays(parts, units=PLANT.units), horizon=9, starts=[700])["turbine"]
     assert (run.persistence[0, :, 0] == y[694, 0]).all()
     assert (run.persistence[0, :, 1] == y[700, 1]).all()
     assert np.isnan(run.truth[0, 4, 1])
@@ -57,7 +63,7 @@ def test_gaps_are_left_out_and_persistence_holds_the_last_that_was_measured() ->
 
 
 def test_messages_serve_where_there_is_no_recording() -> None:
-    runs = free_run(FIT, horizon=5)
+    runs = free_run(fitted(), horizon=5)
     assert runs.measured_in == "message numbers"
     assert runs["turbine"].channels == ("number 1", "number 2")
     assert runs["turbine"].compared("joint", "local")[0] < 1
@@ -86,36 +92,36 @@ def test_a_right_model_beats_both_and_a_wrong_one_does_not() -> None:
 
 
 def test_a_model_of_a_unit_alone_can_be_given() -> None:
-    whole = free_run(FIT, RECORDING, horizon=10)
+    whole = free_run(fitted(), RECORDING, horizon=10)
     model = PLANT.local("turbine")
     off = cf.LocalModel(A=0.1 * model.A, B=0 * model.B, C=model.C, Q=model.Q, R=model.R)
-    other = free_run(FIT, RECORDING, horizon=10, local={"turbine": off})
+    other = free_run(fitted(), RECORDING, horizon=10, local={"turbine": off})
     assert (other["boiler"].local == whole["boiler"].local).all()
     assert other["turbine"].compared("local", "persistence")[0] > whole["turbine"].compared("local", "persistence")[0]
-    part = free_run(FIT, RECORDING, horizon=10, local=dict(FIT.parts))
+    part = free_run(fitted(), RECORDING, horizon=10, local=dict(fitted().parts))
     np.testing.assert_array_equal(part["turbine"].local, whole["turbine"].local)
     with pytest.raises(cf.OptionError, match="pump"):
-        free_run(FIT, RECORDING, local={"pump": model})
+        free_run(fitted(), RECORDING, local={"pump": model})
     with pytest.raises(cf.OptionError, match="recording"):
-        free_run(FIT, local={"turbine": model})
+        free_run(fitted(), local={"turbine": model})
 
 
 @pytest.mark.parametrize("horizon", [0, -1, 1.5, True, 1501, "a"])
 def test_a_horizon_that_is_none_is_refused(horizon: object) -> None:
     with pytest.raises(cf.OptionError, match="horizon"):
-        free_run(FIT, RECORDING, horizon=horizon)  # type: ignore[arg-type]
+        free_run(fitted(), RECORDING, horizon=horizon)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("starts", [[1490], [-1], [[1]], [], [0.5], 0])
 def test_starts_that_leave_no_room_are_refused(starts: object) -> None:
     with pytest.raises((cf.OptionError, cf.DataError), match="starts"):
-        free_run(FIT, RECORDING, horizon=30, starts=starts)  # type: ignore[arg-type]
+        free_run(fitted(), RECORDING, horizon=30, starts=starts)  # type: ignore[arg-type]
 
 
 def test_standard_errors_of_a_comparison_cover() -> None:
     """Two models that are equally good differ by accident only: |t| > 2 about one time in twenty."""
     rng = np.random.default_rng(1)
-    base = free_run(FIT, RECORDING, horizon=5, starts=100)["turbine"]
+    base = free_run(fitted(), RECORDING, horizon=5, starts=100)["turbine"]
     far = []
     for _ in range(300):
         shape = base.truth.shape

@@ -90,6 +90,7 @@ def test_whiteness_has_the_level_it_says() -> None:
     assert np.isnan(whiteness(series(np.zeros((12, 4))), 0).p_value)
 
 
+@pytest.mark.slow
 def test_on_data_from_the_right_model_alarms_are_rare() -> None:
     found, drifts, alarms = [], [], 0
     for seed in range(RUNS):

@@ -161,7 +161,7 @@ def excited(change: Callable[[dict[str, FloatArray]], None], steps: int = 500) -
     u = excitation.white(PLANT, steps, 3)
     change(u)
     fit = cf.fit(PLANT.simulate(steps, rng=3, inputs=u), PLANT.locals())
-    material = Material.of(fit, None)
+    material = Material.of(fit.server)
     assert material is not None
     assert fit.couplings is not None
     return [(check.verdict, check.number) for check in excitation_checks(material, fit.couplings.doubts)]

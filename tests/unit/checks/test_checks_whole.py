@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,20 @@ from check_plants import closed_loop, proportional, tank_plant
 
 import counterflow as cf
 from counterflow.fits.checks import Check, Checks, check
-from counterflow.fits.checks.verdicts import KINDS
+from counterflow.fits.checks.kinds import KINDS
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)
-FIT = cf.fit(RECORDING, PLANT.locals())
-FOUND = check(FIT)
+
+
+@cache
+def fitted() -> cf.Fit:
+    return cf.fit(RECORDING, PLANT.locals())
+
+
+@cache
+def checked() -> Checks:
+    return check(fitted())
 
 
 def changed(change: object, recording: cf.Recording = RECORDING) -> cf.Recording:
@@ -26,12 +35,12 @@ def changed(change: object, recording: cf.Recording = RECORDING) -> cf.Recording
 
 
 def test_a_good_fit_passes_every_check() -> None:
-    assert FOUND.verdict == "pass"
-    assert {each.name for each in FOUND} == set(KINDS)
-    assert all(each.passed and np.isfinite(each.number) and each.finding and not each.remedy for each in FOUND)
-    assert FOUND.caveats() == FOUND.caveats("fail", "caution", "unknown") == ()
-    assert (FOUND.rows, FOUND.fitted) == (1501, True)
-    fresh = check(FIT, PLANT.simulate(800, rng=9))
+    assert checked().verdict == "pass"
+    assert {each.name for each in checked()} == set(KINDS)
+    assert all(each.passed and np.isfinite(each.number) and each.finding and not each.remedy for each in checked())
+    assert checked().caveats() == checked().caveats("fail", "caution", "unknown") == ()
+    assert (checked().rows, checked().fitted) == (1501, True)
+    fresh = check(fitted(), PLANT.simulate(800, rng=9))
     assert (fresh.verdict, fresh.rows, fresh.fitted) == ("pass", 801, False)
     assert "not those of the fit" in str(fresh)
 
@@ -39,7 +48,7 @@ def test_a_good_fit_passes_every_check() -> None:
 def test_a_fit_from_logs_is_checked_too() -> None:
     found = check(cf.fit(RECORDING), RECORDING)
     assert "fail" not in {each.verdict for each in found}, str(found)
-    assert len(found) == len(FOUND)
+    assert len(found) == len(checked())
 
 
 def test_the_same_in_every_form() -> None:
@@ -72,15 +81,15 @@ def test_verdicts_are_ordered_and_kinds_are_known() -> None:
     assert len(of("pass", "fail")["drift"]) == 2
     assert [each.passed for each in of("pass", "caution", "fail", "unknown")] == [True, False, False, None]
     with pytest.raises(cf.OptionError, match="no kind 'drifts'"):
-        FOUND["drifts"]
+        checked()["drifts"]
     many = Checks(tuple(Check("drift", f"u{k}", "fail", 1.0, "", "x") for k in range(9)))
     assert "u0, u1, u2, u3 and 5 more" in many.caveats()[0].text
 
 
 def test_a_saved_fit_says_the_same(tmp_path: Path) -> None:
-    FIT.save(tmp_path / "fit")
+    fitted().save(tmp_path / "fit")
     again = check(cf.load(tmp_path / "fit"))
-    for mine, theirs in zip(FOUND, again, strict=True):
+    for mine, theirs in zip(checked(), again, strict=True):
         assert (mine.name, mine.about, mine.verdict) == (theirs.name, theirs.about, theirs.verdict)
         assert mine.number == pytest.approx(theirs.number, rel=1e-9, abs=1e-12)
 
@@ -173,18 +182,19 @@ def test_stability_in_words() -> None:
     endless = stability(1.0)
     assert endless.verdict == "caution"
     assert "never decays" in endless.finding
-    bound = replace(FIT, couplings=replace(FIT.couplings, found=replace(FIT.couplings.found, at_bound=True)))  # type: ignore[union-attr, type-var, arg-type]
+    couplings = fitted().couplings
+    bound = replace(fitted(), couplings=replace(couplings, found=replace(couplings.found, at_bound=True)))  # type: ignore[union-attr, type-var, arg-type]
     assert check(bound)["stability"][0].verdict == "fail"
 
 
 def test_the_picture_has_a_panel_for_each_kind() -> None:
     pytest.importorskip("matplotlib")
-    figure = FOUND.plot()
+    figure = checked().plot()
     titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
     assert [title.split(":")[0] for title in titles] == list(KINDS)
     assert all(title.endswith("pass") for title in titles)
     bars = {axis.get_title(loc="left").split(":")[0]: axis for axis in figure.axes}["feedback"]
-    assert len(bars.patches) == len(FOUND["feedback"])
+    assert len(bars.patches) == len(checked()["feedback"])
     hostile = Checks((Check("excitation", "$a_b <i>", "fail", 0.0, "", "x", data={"share": np.zeros(1)}),))
     hostile.plot().canvas.draw()
     Checks(()).plot().canvas.draw()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from counterflow import wording
-from counterflow.cli import output
+from counterflow.caveats import Caveat
+from counterflow.cli import app, output
 from counterflow.errors import OptionError, StorageError
 
 
@@ -103,3 +107,37 @@ def test_words() -> None:
     assert wording.listed(["a", "b", "c"]) == "a, b and c"
     assert wording.percent(0.95) == "95 %"
     assert wording.percent(0.999) == "99.9 %"
+
+
+def test_every_command_is_there_and_says_what_its_group_says() -> None:
+    """Groups name their commands without importing them: each of them must lead somewhere."""
+
+    def walk(group: Any, context: Any) -> int:
+        count = 0
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            assert found.help, name
+            count += walk(found, context) if hasattr(found, "list_commands") else 1
+        return count
+
+    root = typer.main.get_command(app)
+    assert walk(root, typer.Context(root)) == 12 + 5 + 3 + 9
+    assert root.get_command(typer.Context(root), "nonsense") is None  # type: ignore[attr-defined]
+
+
+def test_errors_in_json_carry_codes(tmp_path: Path) -> None:
+    wanted = {"simulate": ["--out", str(tmp_path / "a.txt")], "graph": [str(tmp_path)]}
+    codes = {}
+    for command, arguments in wanted.items():
+        done = CliRunner().invoke(app, [command, *arguments, "--format", "json"])
+        error = json.loads(done.stderr)["error"]
+        assert (done.exit_code, done.stdout, set(error)) == (2, "", {"code", "message"})
+        codes[command] = error["code"]
+        plain = CliRunner().invoke(app, [command, *arguments])
+        assert (plain.exit_code, plain.stderr) == (2, f"counterflow: {error['message']}\n")
+    assert codes == {"simulate": "option", "graph": "storage"}
+
+
+def test_caveats_in_json_carry_codes() -> None:
+    text = output.as_json({"caveats": (Caveat("not-converged", "", "give more rounds"),)})
+    assert json.loads(text) == {"caveats": [{"code": "not-converged", "scope": "", "text": "give more rounds"}]}

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,13 @@ def _plant() -> cf.Plant:
 
 PLANT = _plant()
 RECORDING = replace(PLANT, dt=60.0).simulate(ROWS, rng=2)
-FIT = cf.fit(RECORDING, PLANT.locals())
+
+
+@cache
+def fitted() -> cf.Fit:
+    return cf.fit(RECORDING, PLANT.locals())
+
+
 MOVED = [{"unit": "boiler", "input": "valve", "size": 1.5}]
 FACTS = {"unit:boiler": "b0", "unit:turbine": "t0", "unit:pump": "p0"}
 
@@ -44,7 +51,7 @@ FACTS = {"unit:boiler": "b0", "unit:turbine": "t0", "unit:pump": "p0"}
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("console") / "fit"
-    FIT.save(folder)
+    fitted().save(folder)
     RECORDING.save(folder.parent / "recording.safetensors")
     return folder
 
@@ -89,18 +96,18 @@ def test_effects_are_the_librarys(page: TestClient, shape: str) -> None:
         change = {"unit": "boiler", "input": "valve", "shape": "series", "values": [0.1, -0.2, 0.3]}
     asked = {"effect": "turbine", "changes": [change], "horizon": 20, "level": 0.9, "draw": ["t3", "t1"]}
     told = _post(page, "unit:turbine/effect", asked)
-    wanted = FIT.effect("boiler", "turbine", {"valve": schedule}, 20, level=0.9)
+    wanted = fitted().effect("boiler", "turbine", {"valve": schedule}, 20, level=0.9)
     chosen = [3, 1]
     for field in ("mean", "lower", "upper"):
         np.testing.assert_allclose(_drawn(told, field), getattr(wanted, field)[:, chosen], rtol=EXACT, atol=EXACT)
-    expected = FIT.forecast(RECORDING, 20)["turbine"].mean[:, chosen]
+    expected = fitted().forecast(RECORDING, 20)["turbine"].mean[:, chosen]
     np.testing.assert_allclose(_drawn(told, "baseline"), expected, rtol=1e-9, atol=1e-9)
     assert told["inputs"] == [
         {"unit": "boiler", "input": "valve", "measured_in": "%", "values": pytest.approx(list(schedule))}
     ]
     first = told["most_affected"][0]
     k, row = int(first["channel"][1:]), first["steps"] - 1
-    scale = np.sqrt(np.diag(FIT.parts["turbine"].model.R))
+    scale = np.sqrt(np.diag(fitted().parts["turbine"].model.R))
     assert first["size"] == pytest.approx(float((np.abs(wanted.mean) / scale).max()))
     assert first["mean"] == pytest.approx(float(wanted.mean[row, k]))
     assert wording.measured(abs(first["mean"]), None, None, "")[0][:3] in told["sentence"]
@@ -111,7 +118,7 @@ def test_several_inputs_add_up_and_one_of_them_twice(page: TestClient) -> None:
     changes = [*MOVED, dict(MOVED[0], size=-0.5), {"unit": "pump", "input": "speed", "size": 2.0, "start": 3}]
     told = _post(page, "unit:turbine/effect", {"effect": "turbine", "changes": changes, "horizon": 9})
     late = np.where(np.arange(9) < 3, 0.0, 2.0)
-    wanted = FIT.effect(["boiler", "pump"], "turbine", {"boiler": {"valve": 1.0}, "pump": {"speed": late}}, 9)
+    wanted = fitted().effect(["boiler", "pump"], "turbine", {"boiler": {"valve": 1.0}, "pump": {"speed": late}}, 9)
     order = [int(each["channel"][1:]) for each in told["drawn"]]
     np.testing.assert_allclose(_drawn(told, "mean"), wanted.mean[:, order], rtol=EXACT, atol=EXACT)
     assert told["causes"] == ["boiler", "pump"]
@@ -125,7 +132,7 @@ def test_the_past_is_the_librarys(page: TestClient) -> None:
     asked = {"unit": "turbine", "changes": changes, "start": 900, "stop": 950, "draw": [f"t{k}" for k in range(5)]}
     told = _post(page, "unit:turbine/past", asked)
     both = {"do": {"boiler": {"valve": 0.5}}, "add": {"boiler": {"speed": -1.0}}}
-    wanted = FIT.counterfactual(RECORDING, start=900, stop=950, **both)["turbine"]
+    wanted = fitted().counterfactual(RECORDING, start=900, stop=950, **both)["turbine"]
     for field in ("factual", "mean", "lower", "upper"):
         np.testing.assert_allclose(_drawn(told, field), getattr(wanted, field), rtol=EXACT, atol=EXACT)
     np.testing.assert_array_equal(_drawn(told, "factual"), RECORDING["turbine"].y[900:950])
@@ -139,7 +146,7 @@ def test_explanations_add_up_to_what_was_measured(page: TestClient) -> None:
     np.testing.assert_allclose(whole, drawn["departure"], atol=1e-9)
     measured = np.array(drawn["baseline"]) + drawn["departure"]
     np.testing.assert_allclose(measured, RECORDING["turbine"].y[700:760, 2], atol=1e-9)
-    wanted = FIT.attribute(RECORDING, "turbine", 700, 760)
+    wanted = fitted().attribute(RECORDING, "turbine", 700, 760)
     for share in drawn["shares"]:
         np.testing.assert_allclose(share["values"], wanted.shares[share["name"]][:, 2], rtol=EXACT, atol=EXACT)
     first = told["ranked"][0]
@@ -149,7 +156,7 @@ def test_explanations_add_up_to_what_was_measured(page: TestClient) -> None:
 def test_restoring_reaches_its_target(page: TestClient) -> None:
     asked = {"unit": "turbine", "target": {"t1": 0.2}, "using": [{"unit": "boiler", "inputs": ["valve", "speed"]}]}
     told = _post(page, "unit:turbine/restore", {**asked, "horizon": 25})
-    wanted = FIT.restore("turbine", {"t1": 0.2}, ["boiler"], 25)
+    wanted = fitted().restore("turbine", {"t1": 0.2}, ["boiler"], 25)
     assert told["feasible"] is wanted.feasible is True
     found = {each["input"]: each["change"] for each in told["change"]}
     assert found == pytest.approx(dict(wanted.change["boiler"]))
@@ -163,7 +170,7 @@ def test_restoring_reaches_its_target(page: TestClient) -> None:
 def test_forecasts_follow_a_plan(page: TestClient) -> None:
     asked = {"unit": "turbine", "horizon": 12, "plan": [{"unit": "boiler", "input": "valve", "value": 3.0}]}
     told = _post(page, "unit:turbine/forecast", {**asked, "draw": ["t4"]})
-    wanted = FIT.forecast(RECORDING, 12, {"boiler": {"valve": 3.0}})["turbine"]
+    wanted = fitted().forecast(RECORDING, 12, {"boiler": {"valve": 3.0}})["turbine"]
     for field in ("mean", "lower", "upper"):
         np.testing.assert_allclose(_drawn(told, field)[:, 0], getattr(wanted, field)[:, 4], rtol=1e-9)
     recent = told["drawn"][0]["recent"]
@@ -187,7 +194,7 @@ def test_what_leads_beyond_limits_or_beyond_anything_seen_is_said(page: TestClie
 
 def test_paths_are_the_librarys(page: TestClient) -> None:
     told = _post(page, "unit:pump/paths", {"effect": "pump", "changes": MOVED, "horizon": 15, "draw": ["p2"]})
-    wanted = FIT.paths("boiler", "pump", {"valve": 1.5}, 15)
+    wanted = fitted().paths("boiler", "pump", {"valve": 1.5}, 15)
     np.testing.assert_allclose(told["total"], wanted.total[:, 2], rtol=EXACT, atol=EXACT)
     np.testing.assert_allclose(told["direct"], wanted.direct[:, 2], rtol=EXACT, atol=EXACT)
     assert [way["unit"] for way in told["through"]] == ["turbine"]
@@ -220,7 +227,7 @@ def test_a_unit_sees_its_own_outputs_and_the_server_sees_states(page: TestClient
 
 def test_the_server_answers_about_states(page: TestClient) -> None:
     told = _post(page, "server/effect", {"effect": "turbine", "changes": MOVED, "horizon": 6})
-    wanted = FIT.effect("boiler", "turbine", {"valve": 1.5}, 6)
+    wanted = fitted().effect("boiler", "turbine", {"valve": 1.5}, 6)
     order = [int(each["channel"].split()[1]) - 1 for each in told["drawn"]]
     np.testing.assert_allclose(_drawn(told, "mean"), wanted.states[:, order], rtol=EXACT, atol=EXACT)
     assert told["drawn"][0]["lower"] is not None
@@ -265,7 +272,7 @@ def test_the_log_keeps_extremes(page: TestClient) -> None:
 def test_the_graph_is_the_librarys(page: TestClient) -> None:
     told = page.get("/api/seats/server/graph", params={"rate": 0.01}).json()
     direct = {(edge["cause"], edge["effect"]) for edge in told["edges"] if edge["kind"] == "direct"}
-    assert direct == set(FIT.graph(0.01).direct())
+    assert direct == set(fitted().graph(0.01).direct())
     assert direct
     assert len(told["edges"]) == 6
 
@@ -309,7 +316,7 @@ def test_policies_are_asked(saved: Path, tmp_path: Path) -> None:
 
 
 def test_without_data_questions_about_the_past_say_what_they_need(saved: Path, tmp_path: Path) -> None:
-    FIT.save(tmp_path / "alone")
+    fitted().save(tmp_path / "alone")
     with TestClient(create(tmp_path / "alone")) as page:
         told = page.get("/api/seats/unit:turbine/plant").json()["questions"]
         assert "--data" in told["past"]["reason"]
@@ -326,7 +333,7 @@ def test_a_folder_with_some_of_the_files(saved: Path, tmp_path: Path) -> None:
     with TestClient(create(tmp_path)) as page:
         assert [seat["id"] for seat in page.get("/api/seats").json()["seats"]] == ["unit:turbine", "server"]
         told = _post(page, "unit:turbine/effect", {"effect": "turbine", "changes": MOVED, "draw": ["t0"]})
-        wanted = FIT.effect("boiler", "turbine", {"valve": 1.5}, 50).mean[:, 0]
+        wanted = fitted().effect("boiler", "turbine", {"valve": 1.5}, 50).mean[:, 0]
         np.testing.assert_allclose(told["drawn"][0]["mean"], wanted, rtol=EXACT, atol=EXACT)
         assert "all parts" in page.get("/api/seats/server/checks").json()["error"]["message"]
 

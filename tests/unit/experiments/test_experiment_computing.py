@@ -8,7 +8,7 @@ from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
 from counterflow import experiments
-from counterflow.experiments import scalability, shifted_inputs, transfer_function, two_units
+from counterflow.experiments import scalability, transfer_function, two_units, validation
 from counterflow.experiments.experiment import Outcome, Task
 
 TINY = {"plant": 0, "steps": 200, "xi": 3.0, "rho": 6.0, "rounds": 12, "warm_rounds": 4, "run": 1}
@@ -94,7 +94,7 @@ def test_the_proprietary_loss_and_the_phases_of_the_validation(tiny: Outcome) ->
     assert len(found) == TINY["steps"]
     # however the filter starts, that is forgotten
     assert found[100:] == pytest.approx(np.array(errors[1:])[100:], rel=ITERATIVE)
-    before, soon, late = shifted_inputs.phases(tiny, "proprietary", "unit2")
+    before, soon, late = validation.phases(tiny, "proprietary", "unit2")
     assert before == pytest.approx(found[:101].mean(), rel=EXACT)
     assert soon == pytest.approx(found[101:111].mean(), rel=EXACT)
     assert late == pytest.approx(found[150:].mean(), rel=EXACT)
@@ -122,7 +122,7 @@ def test_poles_zeros_and_spectrum_of_the_true_plant(tiny: Outcome) -> None:
     z = np.exp(0.3j)
     gain = C @ np.linalg.solve(z * np.eye(4) - A, B)
     assert transfer_function.sigma(A, B, C, [0.3])[0, 0] == pytest.approx(np.linalg.norm(gain, 2), rel=LONG)
-    found = transfer_function.estimated(tiny, "default")
+    found = two_units.found_plant(tiny, "default")
     assert transfer_function.response_error(plant, plant, transfer_function.cross) == 0.0
     assert transfer_function.response_error(found, plant, transfer_function.cross) < 0.5
     w = np.linspace(0, np.pi, 100)

@@ -11,7 +11,7 @@ from tolerances import LONG
 
 import counterflow as cf
 from counterflow.experiments import convergence
-from counterflow.experiments.convergence import CONVERGENCE, WEIGHTS
+from counterflow.experiments.convergence import EXPERIMENT, WEIGHTS
 from counterflow.experiments.effects import recorded
 from counterflow.experiments.experiment import Outcome, Request, Task
 
@@ -38,7 +38,7 @@ def test_the_theorem_s_two_sides_are_those_of_its_definition() -> None:
 
 def test_one_run_measures_distance_and_equality() -> None:
     task = Task("convergence", {"plant": 0, "outputs": 2, "xi": [0.1, 1e6], "steps": 400, "mean": 0.0, "run": 0})
-    values = CONVERGENCE.compute(task)
+    values = EXPERIMENT.compute(task)
     distance = np.asarray(values["distance"])
     assert distance.shape == (2,)
     assert distance[0] < distance[1]
@@ -56,7 +56,7 @@ def test_the_score_is_the_largest_mean_in_standard_errors() -> None:
 def made(**changes: Any) -> list[Outcome]:
     """Results as the paper would have them."""
     outcomes = []
-    for task in CONVERGENCE.tasks(Request(quick=True)):
+    for task in EXPERIMENT.tasks(Request(quick=True)):
         sign = 1.0 if task["run"] % 2 else -1.0
         noise = sign * np.full((len(WEIGHTS), 4), 0.01)
         bias = noise + (1.0 if task["mean"] else 0.0)
@@ -76,7 +76,7 @@ def made(**changes: Any) -> list[Outcome]:
 
 
 def verdicts(outcomes: list[Outcome]) -> list[str]:
-    return [claim.verdict for claim in CONVERGENCE.claims(outcomes)]
+    return [claim.verdict for claim in EXPERIMENT.claims(outcomes)]
 
 
 BEYOND = "beyond the paper"
@@ -106,7 +106,7 @@ def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any],
 def test_zero_against_zero_is_no_agreement_and_the_text_says_so() -> None:
     def text(**changes: Any) -> str:
         outcomes = made(**changes)
-        return CONVERGENCE.text(outcomes, CONVERGENCE.claims(outcomes))
+        return EXPERIMENT.text(outcomes, EXPERIMENT.claims(outcomes))
 
     assert "compares zero with zero" in text()
     assert "The theorem's equation holds." in text(left=with_means, right=with_means)
@@ -115,11 +115,11 @@ def test_zero_against_zero_is_no_agreement_and_the_text_says_so() -> None:
 
 def test_distances_row_by_row_are_told_and_not_judged() -> None:
     nearer, farther = (
-        CONVERGENCE.claims(made(distance=change))[3].why for change in (lambda _, v: v, lambda _, v: v[::-1])
+        EXPERIMENT.claims(made(distance=change))[3].why for change in (lambda _, v: v, lambda _, v: v[::-1])
     )
     assert "come nearer" in nearer
     assert "do not come nearer" in farther
-    assert "T^(-0.50" in CONVERGENCE.claims(made())[2].ours
+    assert "T^(-0.50" in EXPERIMENT.claims(made())[2].ours
 
 
 def test_what_lies_between_is_undecided() -> None:
@@ -132,14 +132,14 @@ def test_what_lies_between_is_undecided() -> None:
 
 
 def test_equality_is_told_as_it_is() -> None:
-    *_, equal = CONVERGENCE.claims(made())
-    *_, unlike = CONVERGENCE.claims(made(equality=lambda *_: 1e-3))
+    *_, equal = EXPERIMENT.claims(made())
+    *_, unlike = EXPERIMENT.claims(made(equality=lambda *_: 1e-3))
     assert "equal to rounding" in equal.why
     assert "differ by more" in unlike.why
-    texts = [CONVERGENCE.text(each, CONVERGENCE.claims(each)) for each in (made(), made(equality=lambda *_: 1e-3))]
+    texts = [EXPERIMENT.text(each, EXPERIMENT.claims(each)) for each in (made(), made(equality=lambda *_: 1e-3))]
     assert ["Beyond the paper" in text for text in texts] == [True, False]
 
 
 def test_figures_are_drawn() -> None:
-    (figure,) = CONVERGENCE.figures(made()).values()
+    (figure,) = EXPERIMENT.figures(made()).values()
     drawn(figure)

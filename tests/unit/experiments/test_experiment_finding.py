@@ -10,22 +10,19 @@ from experiment_panels import drawn
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.experiments import comparison, conditions, drawing
-from counterflow.experiments.comparison import FINDING
+from counterflow.experiments import conditions, figures, finding
 from counterflow.experiments.effects import coupling_error, effect_error, recorded, responses
-from counterflow.experiments.experiment import (
+from counterflow.experiments.experiment import Claim, Outcome, Request, Task
+from counterflow.experiments.finding import EXPERIMENT
+from counterflow.experiments.methods import METHODS
+from counterflow.experiments.wording import (
     B_PERSISTENT,
     B_WHITE,
     EFFECTS_PERSISTENT,
     EFFECTS_WHITE,
     NEW_DATA,
     SHORT_OF_ORACLE,
-    Claim,
-    Outcome,
-    Request,
-    Task,
 )
-from counterflow.experiments.methods import METHODS
 
 KEYS = ("B", "A", "effects", "R2", "rounds", "bytes", "seconds", "covered", "covered-effects", "prediction")
 
@@ -35,7 +32,7 @@ def computed() -> Outcome:
     task = Task(
         "finding", {"part": "methods", "units": 2, "pole": 0.9, "plant": 1, "steps": 200, "rounds": 5}
     )  # fmt: skip
-    return Outcome(task, FINDING.compute(task), 1.0)
+    return Outcome(task, EXPERIMENT.compute(task), 1.0)
 
 
 def test_every_method_is_measured_on_the_same_rows(computed: Outcome) -> None:
@@ -91,7 +88,7 @@ def test_a_condition_is_computed_at_every_weight() -> None:
         "finding",
         {"part": "conditions", "condition": "white, mean 1", "plant": 0, "steps": 300, "xi": [0.1, 10.0]},
     )
-    values = FINDING.compute(task)
+    values = EXPERIMENT.compute(task)
     plant = cf.random_plant(rng=0)
     recording = recorded(plant, 300, 100, mean=1.0)
     assert recording["unit1"].u.mean() == pytest.approx(1.0, abs=0.2)
@@ -122,13 +119,13 @@ def made(**changes: Any) -> list[Outcome]:
     for key, value in changes.items():
         (series if key in series else numbers)[key.replace("__", "/").replace("_small", "-small")] = value
     outcomes = []
-    for task in FINDING.tasks(Request(quick=True)):
+    for task in EXPERIMENT.tasks(Request(quick=True)):
         outcomes.append(Outcome(task, dict(numbers if task["part"] == "methods" else series), 0.1))
     return outcomes
 
 
 def verdicts(outcomes: list[Outcome]) -> dict[str, str]:
-    return {claim.subject: claim.verdict for claim in FINDING.claims(outcomes)}
+    return {claim.subject: claim.verdict for claim in EXPERIMENT.claims(outcomes)}
 
 
 def test_all_hold_when_results_are_as_the_paper_says() -> None:
@@ -162,8 +159,8 @@ def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any],
 
 
 def test_tables_have_every_method_and_every_condition() -> None:
-    *compared, conditional, shares, predictions = FINDING.tables(made())
-    assert len(compared) == len(comparison.SETTINGS)
+    *compared, conditional, shares, predictions = EXPERIMENT.tables(made())
+    assert len(compared) == len(finding.SETTINGS)
     for table in compared:
         assert [row[0] for row in table.rows] == list(METHODS.values())
         assert all(len(row) == len(table.head) for row in table.rows)
@@ -181,7 +178,7 @@ def test_shares_count_plants() -> None:
             k = outcome.task["plant"]  # six plants: two good ones, one worse than nothing
             values = {"R2": np.full(6, (0.6, 0.6, 0.1, 0.1, 0.1, -1.0)[k]), "server": np.full(6, 0.9 + 0.05 * k)}
             outcome.values.update(values)  # type: ignore[attr-defined]
-    *_, shares, predictions = FINDING.tables(outcomes)
+    *_, shares, predictions = EXPERIMENT.tables(outcomes)
     assert shares.rows[0][2:] == ("33 %",) * 3 + ("17 %",) * 3
     assert predictions.rows[0][1:3] == ("100 %", "100 %")
     assert predictions.rows[0][4:] == ("33.33 %", "33 % (white inputs)", "1.02 to 1.02")
@@ -192,12 +189,12 @@ def test_gains_at_the_largest_weight_are_told_apart_by_the_inputs_mean() -> None
     for outcome in outcomes:
         if outcome.task["part"] == "conditions" and not conditions.CONDITIONS[outcome.task["condition"]][2]:
             outcome.values.update(augmented=np.full(6, 0.9 + 0.05 * outcome.task["plant"]))  # type: ignore[attr-defined]
-    *_, predictions = FINDING.tables(outcomes)
+    *_, predictions = EXPERIMENT.tables(outcomes)
     assert "in 33.3 % of the recordings whose inputs have mean zero, and in 100 % of the others" in predictions.caption
 
 
 def test_the_worst_answer_is_told_with_digits_that_tell_it_from_perfect() -> None:
-    table, *_ = FINDING.tables(made(sufficient__R2=0.99912))
+    table, *_ = EXPERIMENT.tables(made(sufficient__R2=0.99912))
     assert next(row for row in table.rows if row[0].startswith("sufficient"))[3] == "0.9991 (0.9991)"
 
 
@@ -208,7 +205,7 @@ def test_few_plants_decide_nothing() -> None:
 
 def test_effects_and_couplings_are_different_facts() -> None:
     facts: dict[str, set[str]] = {}
-    for claim in FINDING.claims(made()):
+    for claim in EXPERIMENT.claims(made()):
         facts.setdefault(claim.fact, set()).add(claim.subject)
     assert facts[EFFECTS_WHITE] == {f"Counterfactual inference, M = {M}, white inputs" for M in (2, 4)}
     assert facts[EFFECTS_PERSISTENT] == {f"Counterfactual inference, M = {M}, AR(0.9) inputs" for M in (2, 4)}
@@ -220,16 +217,16 @@ def test_effects_and_couplings_are_different_facts() -> None:
 
 
 def test_both_figures_of_the_methods_have_the_same_markers() -> None:
-    figures = FINDING.figures(made())
-    assert "local only" in figures["finding-bytes"].caption
-    assert "oracle" in figures["finding-bytes"].caption
-    assert all(f"{word}:" in figures["finding-effects"].caption for word in ("Red", "purple", "blue"))
-    looks = {method: comparison._look(method) for method in METHODS if method != "oracle"}
+    drawings = EXPERIMENT.figures(made())
+    assert "local only" in drawings["finding-bytes"].caption
+    assert "oracle" in drawings["finding-bytes"].caption
+    assert all(f"{word}:" in drawings["finding-effects"].caption for word in ("Red", "purple", "blue"))
+    looks = {method: finding._look(method) for method in METHODS if method != "oracle"}
     assert len({(look["color"], look["marker"]) for look in looks.values()}) == len(looks), "no two are alike"
     assert len({look["color"] for look in looks.values()}) == 3
 
     def seen(name: str) -> set[tuple[object, object]]:
-        axes = drawing.compose(figures[name]).axes[0]
+        axes = figures.compose(drawings[name]).axes[0]
         return {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() != "None"}
 
     local = (looks["local"]["color"], looks["local"]["marker"])
@@ -238,7 +235,7 @@ def test_both_figures_of_the_methods_have_the_same_markers() -> None:
 
 def test_equality_with_pooled_data_is_told_as_it_is() -> None:
     def why(outcomes: list[Outcome]) -> str:
-        return next(claim.why for claim in FINDING.claims(outcomes) if claim.subject.startswith("Sufficient"))
+        return next(claim.why for claim in EXPERIMENT.claims(outcomes) if claim.subject.startswith("Sufficient"))
 
     assert "equal to rounding" in why(made())
     assert "differ by more" in why(made(sufficient__effects=0.06))
@@ -246,19 +243,19 @@ def test_equality_with_pooled_data_is_told_as_it_is() -> None:
 
 def test_the_text_has_the_numbers_of_the_results() -> None:
     outcomes = made(granger__R2=0.37)
-    text = FINDING.text(outcomes, FINDING.claims(outcomes))
+    text = EXPERIMENT.text(outcomes, EXPERIMENT.claims(outcomes))
     assert "0.37 to 0.37 for Granger" in text
     assert "does what the paper says" in text
     assert "$B_{mn}$" not in text
 
 
 def test_figures_are_drawn() -> None:
-    for figure in FINDING.figures(made()).values():
+    for figure in EXPERIMENT.figures(made()).values():
         drawn(figure)
 
 
 def test_claims_are_claims() -> None:
-    assert all(isinstance(claim, Claim) and claim.why for claim in FINDING.claims(made()))
+    assert all(isinstance(claim, Claim) and claim.why for claim in EXPERIMENT.claims(made()))
 
 
 def test_rank_correlation_is_spearman_s() -> None:

@@ -12,7 +12,7 @@ from experiment_panels import drawn
 
 from counterflow.experiments import overhead
 from counterflow.experiments.experiment import Claim, Outcome, Request, Task
-from counterflow.experiments.overhead import AXES, BASE, OVERHEAD
+from counterflow.experiments.overhead import AXES, BASE, EXPERIMENT
 from counterflow.fits.training import fit
 from counterflow.methods.published import couplings
 from counterflow.methods.published.augmented import AugmentedModel
@@ -22,7 +22,7 @@ from counterflow.plant import random_plant
 def computed(**changes: int) -> Outcome:
     settings = {**BASE, "axis": "units", "rounds": 5, "run": 0, "steps": 100, "units": 2, **changes}
     task = Task("overhead", settings)
-    return Outcome(task, OVERHEAD.compute(task), 0.1)
+    return Outcome(task, EXPERIMENT.compute(task), 0.1)
 
 
 def test_a_round_carries_three_numbers_a_row_and_state_and_no_more() -> None:
@@ -45,7 +45,7 @@ def test_time_is_counted_on_both_sides() -> None:
 def made(powers: dict[str, dict[str, float]]) -> list[Outcome]:
     """Values that are powers of the sizes; those not named do not depend on them."""
     outcomes = []
-    for task in OVERHEAD.tasks(Request(quick=True)):
+    for task in EXPERIMENT.tasks(Request(quick=True)):
         axis = task["axis"]
         values: dict[str, Any] = {"raw": 1e9, "sufficient/bytes": 1e5, "total": 1e7}
         # whatever machine: seconds that go with the count of multiplications, unless told otherwise
@@ -60,7 +60,7 @@ def made(powers: dict[str, dict[str, float]]) -> list[Outcome]:
 
 def verdicts(powers: dict[str, dict[str, float]], **changes: float) -> dict[str, str]:
     outcomes = [Outcome(o.task, {**o.values, **changes}, 0.1) for o in made(powers)]
-    return {claim.subject: claim.verdict for claim in OVERHEAD.claims(outcomes)}
+    return {claim.subject: claim.verdict for claim in EXPERIMENT.claims(outcomes)}
 
 
 COUNTED = {  # by multiplications alone, whatever the seconds
@@ -161,7 +161,7 @@ def test_where_a_round_is_larger_than_the_raw_data_is_told_and_not_judged() -> N
         larger = [
             Outcome(o.task, {**o.values, **({"raw": 0.5} if o.task["states"] == states else {})}, 0.1) for o in made({})
         ]
-        (claim,) = (c for c in OVERHEAD.claims(larger) if c.subject == "Bytes of one round against the raw data")
+        (claim,) = (c for c in EXPERIMENT.claims(larger) if c.subject == "Bytes of one round against the raw data")
         return claim
 
     assert {found(states).verdict for states in (1, 4, 16)} == {"beyond the paper"}
@@ -175,5 +175,5 @@ def test_every_size_is_measured_and_drawn() -> None:
     for axis, (sizes, _) in AXES.items():
         assert overhead.by_size(outcomes, axis, "bytes").shape == (overhead.REPETITIONS, len(sizes))
     assert np.isfinite(overhead.by_size(outcomes, "steps", "server")).all()
-    for figure in OVERHEAD.figures(outcomes).values():
+    for figure in EXPERIMENT.figures(outcomes).values():
         assert len(drawn(figure)) == len(AXES)

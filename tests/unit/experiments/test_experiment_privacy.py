@@ -10,10 +10,10 @@ from experiment_panels import drawn
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.experiments import auditing, private
+from counterflow.experiments import audit, privacy
 from counterflow.experiments.effects import coupling_error, recorded
 from counterflow.experiments.experiment import Outcome, Request, Task
-from counterflow.experiments.private import NONE, PRIVACY
+from counterflow.experiments.privacy import EXPERIMENT, NONE
 from counterflow.methods.published.augmented import AugmentedModel
 from counterflow.methods.sufficient.private import clipped_rows
 from counterflow.privacy.accounting import gaussian_epsilon
@@ -22,7 +22,7 @@ from counterflow.protocol import PerturbedStates, StateGradients
 
 def test_the_published_noise_is_that_of_a_published_private_fit() -> None:
     task = Task("privacy", {"method": "published", "epsilon": 100.0, "run": 0, "steps": 300})
-    values = PRIVACY.compute(task)
+    values = EXPERIMENT.compute(task)
     plant = cf.random_plant(units=["one", "two"], rng=0)
     privacy = cf.Privacy(100.0, 1e-6, accounting="published", seed=0)
     recording = recorded(plant, 300, 1000, 0.9)
@@ -34,22 +34,22 @@ def test_the_published_noise_is_that_of_a_published_private_fit() -> None:
 
 
 def test_without_privacy_rounds_are_as_many_and_nothing_is_spent() -> None:
-    values = PRIVACY.compute(Task("privacy", {"method": "published", "epsilon": NONE, "run": 0, "steps": 200}))
-    assert np.asarray(values["server_loss"]).shape == (private.ROUNDS,)
+    values = EXPERIMENT.compute(Task("privacy", {"method": "published", "epsilon": NONE, "run": 0, "steps": 200}))
+    assert np.asarray(values["server_loss"]).shape == (privacy.ROUNDS,)
     assert values["gaps"] == 0
     assert np.isnan(float(values["spent"]))
 
 
 def test_the_rigorous_release_is_noised() -> None:
     settings = {"method": "sufficient", "run": 0, "steps": 400}
-    plain, noised = (PRIVACY.compute(Task("privacy", {**settings, "epsilon": e})) for e in (NONE, 50.0))
+    plain, noised = (EXPERIMENT.compute(Task("privacy", {**settings, "epsilon": e})) for e in (NONE, 50.0))
     assert float(plain["B"]) < 0.1 < float(noised["B"])
 
 
 def test_effects_that_overflow_are_no_number() -> None:
     plant = cf.random_plant(rng=0)
-    assert np.isnan(private._effects(plant.replace(A=1e200 * np.eye(4)), plant))
-    assert private._effects(plant.replace(A=1e3 * np.eye(4)), plant) == private.CEILING
+    assert np.isnan(privacy._effects(plant.replace(A=1e200 * np.eye(4)), plant))
+    assert privacy._effects(plant.replace(A=1e3 * np.eye(4)), plant) == privacy.CEILING
 
 
 def test_the_spread_is_the_difference_of_two_draws_of_the_noise() -> None:
@@ -61,14 +61,14 @@ def test_the_spread_is_the_difference_of_two_draws_of_the_noise() -> None:
             recording, plant.locals(), method="penalty", rounds=10,
             privacy=cf.Privacy(100.0, 1e-6, accounting="published", seed=seed),
         ).plant
-        for seed in (0, private.OTHER_NOISE)
+        for seed in (0, privacy.OTHER_NOISE)
     )  # fmt: skip
     gap = size = 0.0
     for letter in "AB":
         for a, b in (plant.names, plant.names[::-1]):
             gap += float(((one.block(letter, a, b) - other.block(letter, a, b)) ** 2).sum())
             size += float((plant.block(letter, a, b) ** 2).sum())
-    assert PRIVACY.compute(Task("privacy", settings))["spread"] == pytest.approx(np.sqrt(gap / 2 / size), rel=EXACT)
+    assert EXPERIMENT.compute(Task("privacy", settings))["spread"] == pytest.approx(np.sqrt(gap / 2 / size), rel=EXACT)
 
 
 def test_the_audit_follows_what_the_unit_really_sent() -> None:
@@ -84,7 +84,7 @@ def test_the_audit_follows_what_the_unit_really_sent() -> None:
     found = cf.fit(recording, plant.locals(), method="penalty", rounds=6, privacy=privacy, watch=watch)
     bound, part = sent[0].bound, found.parts["one"]
     y, u = (clipped_rows(each, bound)[0] for each in (recording["one"].y, recording["one"].u))
-    rows = auditing.followed(AugmentedModel(part.working_model, part.client_data(y, u)), answers)
+    rows = audit.followed(AugmentedModel(part.working_model, part.client_data(y, u)), answers)
     assert len(rows) == len(sent) == 6
     for message, means in zip(sent, rows, strict=True):
         noise = np.hstack([message.refined, message.augmented, message.predicted]) - means
@@ -96,9 +96,9 @@ def test_an_audit_of_one_message_is_its_gaussian_epsilon() -> None:
     plant = cf.random_plant(units=["one", "two"], rng=0)
     recording = recorded(plant, 200, 1000, 0.9)
     privacy = cf.Privacy(1.0, 1e-6, accounting="published", seed=0)
-    found = auditing.audited(plant, recording, privacy, 1, "one")
+    found = audit.audited(plant, recording, privacy, 1, "one")
     unit = cf.fit(recording, plant.locals(), method="penalty", rounds=1, privacy=privacy).privacy.units["one"]
-    model, direction = plant.local("one"), auditing._direction(plant, "one")
+    model, direction = plant.local("one"), audit._direction(plant, "one")
     struck, still = np.zeros((201, 8)), np.zeros((201, 2))
     struck[100] = 2 * unit.clip * direction
     states = cf.KalmanEstimator(model).estimate(struck, still).refined[:-1]
@@ -114,7 +114,7 @@ def made(**changes: Any) -> list[Outcome]:
         "server_loss": np.geomspace(10, 1, 10), "client_loss": np.linspace(2, 0.9, 10),
     }  # fmt: skip
     outcomes = []
-    for task in PRIVACY.tasks(Request(quick=True)):
+    for task in EXPERIMENT.tasks(Request(quick=True)):
         own = {"spread": 1 / (1 + task["epsilon"]), "audited": 0.5 * task["epsilon"]}
         own |= {key: change(task) for key, change in changes.items() if callable(change)}
         plain = {key: change for key, change in changes.items() if not callable(change)}
@@ -126,7 +126,7 @@ AGREEING = ["agrees"] * 4 + ["undecided", "beyond the paper"]  # an audit proves
 
 
 def verdicts(**changes: Any) -> list[str]:
-    return [claim.verdict for claim in PRIVACY.claims(made(**changes))]
+    return [claim.verdict for claim in EXPERIMENT.claims(made(**changes))]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any],
 
 
 def test_what_noise_does_to_a_training_is_one_fact() -> None:
-    first, second, *others = PRIVACY.claims(made())
+    first, second, *others = EXPERIMENT.claims(made())
     assert first.fact == second.fact != ""
     assert first.fact not in {claim.fact for claim in others}
 
@@ -158,13 +158,13 @@ def test_plants_that_differ_decide_nothing() -> None:
         == "undecided"
     )
     few = [o for o in made() if o.task["run"] < 3]
-    assert {claim.verdict for claim in PRIVACY.claims(few)} == {"undecided", "beyond the paper"}
+    assert {claim.verdict for claim in EXPERIMENT.claims(few)} == {"undecided", "beyond the paper"}
 
 
 def test_the_text_follows_from_the_numbers() -> None:
     def text(**changes: Any) -> str:
         outcomes = made(**changes)
-        return PRIVACY.text(outcomes, PRIVACY.claims(outcomes))
+        return EXPERIMENT.text(outcomes, EXPERIMENT.claims(outcomes))
 
     assert "drowns" not in text()
     assert "At an ε of 100 and below" in text(server_loss=np.geomspace(1, 10, 10))
@@ -172,5 +172,5 @@ def test_the_text_follows_from_the_numbers() -> None:
 
 
 def test_figures_are_drawn() -> None:
-    (figure,) = PRIVACY.figures(made(effects=float("nan"))).values()
+    (figure,) = EXPERIMENT.figures(made(effects=float("nan"))).values()
     assert len(drawn(figure)) == 4

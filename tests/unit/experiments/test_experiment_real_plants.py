@@ -12,9 +12,9 @@ from experiment_panels import drawn
 import counterflow as cf
 from counterflow.data.stand_ins import MARK, write_stand_in
 from counterflow.errors import DataError
-from counterflow.experiments import drawing, real_plants
+from counterflow.experiments import figures, real_plants
 from counterflow.experiments.experiment import Outcome, Request, Task
-from counterflow.experiments.real_plants import REAL_PLANTS, STAND_IN, data_files
+from counterflow.experiments.real_plants import EXPERIMENT, STAND_IN, data_files
 
 
 def tiny(dataset: str, **changes: Any) -> Task:
@@ -25,7 +25,7 @@ def tiny(dataset: str, **changes: Any) -> Task:
 @pytest.fixture(scope="module")
 def swat() -> Outcome:
     task = tiny("swat")
-    return Outcome(task, REAL_PLANTS.compute(task), 1.0)
+    return Outcome(task, EXPERIMENT.compute(task), 1.0)
 
 
 def test_training_is_the_published_one_on_the_prepared_rows(swat: Outcome) -> None:
@@ -44,12 +44,12 @@ def test_training_is_the_published_one_on_the_prepared_rows(swat: Outcome) -> No
 
 
 def test_every_title_caption_and_claim_of_a_stand_in_says_so(swat: Outcome) -> None:
-    for claim in REAL_PLANTS.claims([swat]):
+    for claim in EXPERIMENT.claims([swat]):
         assert claim.verdict == (
             "beyond the paper" if claim.subject.endswith(("client losses", "δd")) else "not comparable"
         )
         assert all(STAND_IN in text for text in (claim.subject, claim.ours, claim.why))
-    for figure in REAL_PLANTS.figures([swat]).values():
+    for figure in EXPERIMENT.figures([swat]).values():
         assert STAND_IN in figure.caption.lower()
         assert all(STAND_IN in title for title in drawn(figure))
 
@@ -57,30 +57,30 @@ def test_every_title_caption_and_claim_of_a_stand_in_says_so(swat: Outcome) -> N
 def test_own_files_are_read_and_not_called_stand_ins(tmp_path: Path) -> None:
     files = write_stand_in("hai", "21.03", tmp_path, rows=600)
     request = Request(quick=True, hai=tmp_path)
-    (given, _) = REAL_PLANTS.tasks(request)
+    (given, _) = EXPERIMENT.tasks(request)
     assert given["source"].startswith(STAND_IN), "generated files stay stand-ins, whoever gives them"
     (tmp_path / MARK).unlink()  # as the real ones would be
-    hai, other = REAL_PLANTS.tasks(request)
+    hai, other = EXPERIMENT.tasks(request)
     assert hai["source"] == "files"
     assert other["source"] == STAND_IN
     assert hai["files"] == [str(path.resolve()) for path in files if "train" in path.name]
     mine = Task("real-plants", {**hai.settings, "rounds": 5, "runs": 1, "rows": 500})
-    outcome = Outcome(mine, REAL_PLANTS.compute(mine), 1.0)
+    outcome = Outcome(mine, EXPERIMENT.compute(mine), 1.0)
     assert outcome.number("rows") == 500
-    for claim in REAL_PLANTS.claims([outcome]):
+    for claim in EXPERIMENT.claims([outcome]):
         assert STAND_IN not in claim.subject + claim.ours + claim.why
         assert claim.verdict in ("agrees", "does not hold")
-    assert REAL_PLANTS.options([outcome]) == (f"--hai {mine['files'][0]}",)
-    (figure,) = REAL_PLANTS.figures([outcome]).values()
+    assert EXPERIMENT.options([outcome]) == (f"--hai {mine['files'][0]}",)
+    (figure,) = EXPERIMENT.figures([outcome]).values()
     assert STAND_IN not in figure.caption.lower() + "".join(panel.title for panel in figure.panels)
 
 
 def test_other_contents_are_another_task(tmp_path: Path) -> None:
     file = tmp_path / "swat.csv"
     file.write_text("Timestamp,FIT101,LIT101\n")
-    before = REAL_PLANTS.tasks(Request(swat=file))[1]
+    before = EXPERIMENT.tasks(Request(swat=file))[1]
     file.write_text("Timestamp, FIT101,LIT101,MV101\n")
-    after = REAL_PLANTS.tasks(Request(swat=file))[1]
+    after = EXPERIMENT.tasks(Request(swat=file))[1]
     assert before["files"] == after["files"] == [str(file.resolve())]
     assert before["digest"] != after["digest"]
 
@@ -104,7 +104,7 @@ def test_files_of_another_kind_are_refused_before_anything_is_computed(
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=words) as caught:
-        REAL_PLANTS.tasks(Request(**{dataset: tmp_path / name}))  # type: ignore[arg-type]
+        EXPERIMENT.tasks(Request(**{dataset: tmp_path / name}))  # type: ignore[arg-type]
     assert f"--{dataset}" in str(caught.value)
 
 
@@ -133,14 +133,14 @@ def made(dataset: str = "hai", **changes: Any) -> Outcome:
     ],
 )
 def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any], place: int) -> None:
-    assert [claim.verdict for claim in REAL_PLANTS.claims([made()])] == ["agrees"] * 5
+    assert [claim.verdict for claim in EXPERIMENT.claims([made()])] == ["agrees"] * 5
     wanted = ["agrees"] * 5
     wanted[place] = "does not hold"
-    assert [claim.verdict for claim in REAL_PLANTS.claims([made(**changes)])] == wanted
+    assert [claim.verdict for claim in EXPERIMENT.claims([made(**changes)])] == wanted
 
 
 def test_each_data_set_has_its_own_sentences_of_the_paper() -> None:
-    hai, swat = (REAL_PLANTS.claims([made(dataset)]) for dataset in ("hai", "swat"))
+    hai, swat = (EXPERIMENT.claims([made(dataset)]) for dataset in ("hai", "swat"))
     assert not {claim.paper for claim in hai} & {claim.paper for claim in swat}
     told = {claim.subject.partition(": ")[2]: claim.verdict for claim in swat}
     assert told["client losses"] == told["δd"] == "beyond the paper", "its text does not speak of them"
@@ -148,7 +148,7 @@ def test_each_data_set_has_its_own_sentences_of_the_paper() -> None:
 
 def test_constraints_of_swat_are_said_of_d() -> None:
     def verdict(**changes: Any) -> str:
-        (found,) = (c for c in REAL_PLANTS.claims([made("swat", **changes)]) if c.subject.endswith("constraints"))
+        (found,) = (c for c in EXPERIMENT.claims([made("swat", **changes)]) if c.subject.endswith("constraints"))
         return found.verdict
 
     assert verdict(disentanglement=np.array([[10.0, 0.2, 0.05]])) == "agrees"
@@ -159,7 +159,7 @@ def test_constraints_of_swat_are_said_of_d() -> None:
 
 def test_small_residuals_are_not_those_below_the_baseline() -> None:
     small = {"client_loss/P2": np.array([[2.0, 1.0, 0.9]]), "proprietary_loss/P2": 0.8}
-    found = REAL_PLANTS.claims([made(**small)])[3]
+    found = EXPERIMENT.claims([made(**small)])[3]
     assert found.verdict == "agrees", "small, and larger than the proprietary one"
     assert "P2 -12 %" in found.ours or "P2 -13 %" in found.ours
     assert "P2 0.09" in found.ours
@@ -172,16 +172,16 @@ def test_runs_that_differ_decide_nothing() -> None:
         if isinstance(value, np.ndarray) and key != "round"
     }
     scattered["rises"] = np.array([0.0, 0.0, 0.025])
-    verdicts = [claim.verdict for claim in REAL_PLANTS.claims([made(**scattered)])]
+    verdicts = [claim.verdict for claim in EXPERIMENT.claims([made(**scattered)])]
     assert verdicts == ["agrees", "undecided", "agrees", "agrees", "agrees"]
 
 
 def test_the_command_to_repeat_names_the_files() -> None:
-    assert REAL_PLANTS.options([made("swat")]) == ("--swat /here",)
-    assert REAL_PLANTS.options([Outcome(tiny("hai"), {}, 0.1)]) == ()
+    assert EXPERIMENT.options([made("swat")]) == ("--swat /here",)
+    assert EXPERIMENT.options([Outcome(tiny("hai"), {}, 0.1)]) == ()
 
 
 def test_the_server_is_in_the_legend(swat: Outcome) -> None:
-    (figure,) = REAL_PLANTS.figures([swat]).values()
-    (legend,) = drawing.compose(figure).legends
+    (figure,) = EXPERIMENT.figures([swat]).values()
+    (legend,) = figures.compose(figure).legends
     assert next(text.get_text() for text in legend.get_texts()) == "server"

@@ -9,7 +9,7 @@ import pytest
 
 from counterflow import experiments
 from counterflow.errors import OptionError, StorageError, UnknownNameError
-from counterflow.experiments import running
+from counterflow.experiments import runner
 from counterflow.experiments.experiment import Experiment, Outcome, Task
 from counterflow.experiments.store import Store
 
@@ -69,7 +69,7 @@ def test_quick_and_full_results_settings_and_revisions_never_mix(
 def test_a_damaged_file_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     seen = counting(monkeypatch)
     store = Store(tmp_path, quick=False)
-    running.run(tasks(2), store)
+    runner.run(tasks(2), store)
     path = store.path(tasks(2)[1])
     whole = path.read_bytes()
     ruined = bytearray(whole)
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_computed_again(tmp_path: Path, monkeypatch: pytest.Mo
         "cut": whole[:-3], "flipped": bytes(ruined), "empty": b"", "swapped": store.path(tasks(2)[0]).read_bytes()
     }  # fmt: skip
     path.write_bytes(content[damage])
-    found = running.run(tasks(2), store)
+    found = runner.run(tasks(2), store)
     assert seen == [0, 1, 1]
     assert [outcome.values["square"] for outcome in found.values()] == [0.0, 1.0]
     assert store.load(tasks(2)[1]) is not None
@@ -88,15 +88,15 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     store = Store(tmp_path, quick=False)
     seen = counting(monkeypatch, broken=2)
     with pytest.raises(ValueError, match="no"):
-        running.run(tasks(4), store)
+        runner.run(tasks(4), store)
     assert seen == [0, 1]
     seen = counting(monkeypatch)
     watched: list[tuple[int, int, int]] = []
-    found = running.run([*tasks(4), *tasks(2)], store, watch=lambda *told: watched.append((told[0]["seed"], *told[1:])))
+    found = runner.run([*tasks(4), *tasks(2)], store, watch=lambda *told: watched.append((told[0]["seed"], *told[1:])))
     assert seen == [2, 3], "only what was missing, and what is asked for twice once"
     assert watched == [(0, 1, 4), (1, 2, 4), (2, 3, 4), (3, 4, 4)]
     assert [outcome.values["square"] for outcome in found.values()] == [0.0, 1.0, 4.0, 9.0]
-    running.run(tasks(4), store, force=True)
+    runner.run(tasks(4), store, force=True)
     assert seen == [2, 3, 0, 1, 2, 3]
 
 
@@ -110,16 +110,16 @@ def test_what_cannot_be_written_or_done_is_told(tmp_path: Path, monkeypatch: pyt
         Store(tmp_path / "other", quick=False).save(Outcome(TASK, {"loss": float("inf")}, 1.0))
     counting(monkeypatch)
     with pytest.raises(OptionError, match="jobs is 0"):
-        running.run(tasks(1), Store(tmp_path / "other", quick=False), jobs=0)
+        runner.run(tasks(1), Store(tmp_path / "other", quick=False), jobs=0)
 
 
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     settings = {"units": 2, "outputs": 4, "xi": 10.0, "steps": 150, "table": "D_m"}
     wanted = [Task("scalability", {**settings, "run": k}) for k in range(3)]
-    one = running.run(wanted, Store(tmp_path / "one", quick=True), jobs=1)
-    two = running.run(wanted, Store(tmp_path / "two", quick=True), jobs=2)
+    one = runner.run(wanted, Store(tmp_path / "one", quick=True), jobs=1)
+    two = runner.run(wanted, Store(tmp_path / "two", quick=True), jobs=2)
     assert list(one) == list(two)
     for key in one:
         assert one[key].values == two[key].values
-    again = running.run(wanted, Store(tmp_path / "one", quick=True), jobs=2)
+    again = runner.run(wanted, Store(tmp_path / "one", quick=True), jobs=2)
     assert [outcome.values for outcome in again.values()] == [outcome.values for outcome in one.values()]

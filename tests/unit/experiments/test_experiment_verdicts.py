@@ -11,17 +11,8 @@ import pytest
 import counterflow as cf
 from counterflow import experiments
 from counterflow.experiments import disentanglement, lagrangian, scalability, two_units
-from counterflow.experiments.experiment import (
-    B_WHITE,
-    EFFECTS_WHITE,
-    NEW_DATA,
-    SHORT_OF_ORACLE,
-    VERDICTS,
-    Claim,
-    Outcome,
-    Task,
-)
-from counterflow.experiments.judging import (
+from counterflow.experiments.experiment import VERDICTS, Claim, Outcome, Task
+from counterflow.experiments.verdicts import (
     above,
     below,
     beyond_control,
@@ -31,9 +22,9 @@ from counterflow.experiments.judging import (
     magnitude,
     mostly,
     rarely,
-    said,
     within,
 )
+from counterflow.experiments.wording import B_WHITE, EFFECTS_WHITE, NEW_DATA, SHORT_OF_ORACLE, said
 
 PLANT = two_units.plant_of(0)
 ROUNDS = np.array([1.0, 10.0, 50.0, 100.0])
@@ -102,7 +93,7 @@ def sweep(**changes: Any) -> list[Outcome]:
         "loss": np.linspace([0.8, 0.9], [1.0, 1.0], count),
         "error": np.ones((count, 2)),
     }
-    return [Outcome(Task("disentanglement", {"run": k}), values | changes, 0.1) for k in RUNS]
+    return [Outcome(Task("disentanglement", {"run": k, "weights": []}), values | changes, 0.1) for k in RUNS]
 
 
 def given(penalty: Mapping[int, float] | None = None, augmented: float = 1e-3, safe: float = 0.5) -> list[Outcome]:
@@ -111,7 +102,7 @@ def given(penalty: Mapping[int, float] | None = None, augmented: float = 1e-3, s
         ratios[at] = value
     values = {"step": 0.1, "penalty": ratios, "lagrangian": np.full(len(ratios), augmented)}
     values |= {"safe": 0.01, "excess": np.array([0.01, safe])}
-    return [Outcome(Task("lagrangian", {"run": k}), values, 0.1) for k in RUNS] + switched()
+    return [Outcome(Task("lagrangian", {"run": k, "tuned_at": 10.0}), values, 0.1) for k in RUNS] + switched()
 
 
 def switched(late: float = 5.0) -> list[Outcome]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import counterflow as cf
-from counterflow.errors import CounterflowError, OptionError
+from counterflow.errors import CounterflowError, OptionError, PrivacyError
 from counterflow.federation import Job
 
 INPUTS = {"boiler": [cf.Channel("fuel", "kg/s", (0, 5)), cf.Channel("y1", "", (0, float("inf")))], "turbine": []}
@@ -50,7 +50,7 @@ def test_a_job_survives_its_text(job: Job) -> None:
         ({"options": {"tol": [1]}}, "must be a number"),
         ({"options": {"tol": {"a": {"b": 1}}}}, "must be"),
         ({"options": []}, "must be a table"),
-        ({"options": {"order": 2}}, "set from_logs"),
+        ({"options": {"order": 2}}, "for fits from logs"),
         ({"method": "penalty", "options": {"compress": True}}, "pools"),
         ({"method": "penalty", "options": {"xi": {"pump": 1}}}, "xi"),
         ({"method": "questions"}, "one option, 'of'"),
@@ -62,7 +62,7 @@ def test_a_job_survives_its_text(job: Job) -> None:
         ({"begins": "2026\n"}, "begins"),
         ({"dt": 0}, "dt"),
         ({"from_logs": 1}, "from_logs"),
-        ({"method": "penalty", "from_logs": True}, "from_logs"),
+        ({"method": "penalty", "from_logs": True}, "needs models"),
         ({"created": "yesterday"}, "created"),
         ({"created": ""}, "created"),
         ({"privacy": {"epsilon": 1}}, "missing"),
@@ -81,7 +81,7 @@ def test_privacy_of_a_job_is_checked() -> None:
             Job.from_json({**good, "privacy": {**good["privacy"], key: value}})
     with pytest.raises(OptionError, match="own affair"):
         Job("a", "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6, ledger="budgets"))
-    with pytest.raises(OptionError, match="no bound"):
+    with pytest.raises(PrivacyError, match="no bound"):
         Job("a", "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6), from_logs=True)
     with pytest.raises(OptionError, match="accounting='published'"):
         Job("a", "penalty", INPUTS, privacy=cf.Privacy(1.0, 1e-6))

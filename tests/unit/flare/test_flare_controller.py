@@ -74,6 +74,7 @@ class Context:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.setattr(controller, "_PAUSE", 0.001)
+    monkeypatch.setattr(controller, "_START", 0.1)
     monkeypatch.setattr(controller, "_LOOK", 0.01)
     monkeypatch.setattr(CoordinatorSite, "of_kit", classmethod(lambda cls, kit: cls(kit)))
     monkeypatch.setattr(

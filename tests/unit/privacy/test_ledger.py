@@ -489,6 +489,7 @@ def test_a_crash_between_spend_and_release_loses_no_spend(ledger: Ledger, path: 
             assert again.spent == pytest.approx(k * 1e-6, rel=EXACT)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_moment_leaves_a_ledger_with_every_acknowledged_spend(
     ledger: Ledger, path: Path, spender: Any
 ) -> None:

@@ -186,11 +186,13 @@ def errors(found: cf.Fit) -> float:
 
 def test_the_error_falls_with_the_rows() -> None:
     """Four times the rows, half the error: slope -1/2 in log-log, within three standard errors of the fit of it."""
-    lengths, runs = [1000, 4000, 16000], 5
+    lengths, runs = [500, 2000, 8000], 5
     mean = []
     for rows in lengths:
         privacy = [cf.Privacy(20.0, 1e-6, seed=k) for k in range(runs)]
-        found = [cf.fit(PLANT.simulate(rows, rng=10 + k), MODELS, privacy=privacy[k]) for k in range(runs)]
+        found = [
+            cf.fit(PLANT.simulate(rows, rng=10 + k), MODELS, privacy=privacy[k], uncertainty=False) for k in range(runs)
+        ]
         mean.append(np.sqrt(np.mean([errors(f) ** 2 for f in found])))
     slope = np.polyfit(np.log(lengths), np.log(mean), 1)[0]
     # of log rms of `runs` errors of 8 numbers each: sd ≈ 1/√(16 runs); over a span of log 16
@@ -201,8 +203,8 @@ def test_the_error_falls_with_the_rows() -> None:
 
 def test_intervals_hold_under_privacy() -> None:
     inside, total = 0, 0
-    for k in range(10):
-        found = cf.fit(PLANT.simulate(4000, rng=100 + k), MODELS, privacy=cf.Privacy(20.0, 1e-6, seed=k))
+    for k in range(6):
+        found = cf.fit(PLANT.simulate(2000, rng=100 + k), MODELS, privacy=cf.Privacy(20.0, 1e-6, seed=k))
         for letter, errors_of in (("A", found.standard_errors.A), ("B", found.standard_errors.B)):
             for effect, cause in (("boiler", "turbine"), ("turbine", "boiler")):
                 columns = PLANT.state_slice(cause) if letter == "A" else PLANT.input_slice(cause)
@@ -488,7 +490,6 @@ def test_nothing_that_travels_tells_of_a_row_beyond_the_clip(tmp_path: Path) -> 
     for factor in (1e2, 1e6):
         recording = changed("boiler", slice(7, 8), factor)
         found = cf.fit(recording, MODELS, privacy=cf.Privacy(1.0, 1e-6, clip=5.0, seed=3), evaluations=20)
-        found = found.checked(recording)
         found.save(tmp_path / f"{factor:g}")
         write_report(tmp_path / "page.html", found, recording)
         server = (tmp_path / f"{factor:g}" / "server.safetensors").read_bytes()

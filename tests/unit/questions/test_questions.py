@@ -252,6 +252,7 @@ def test_an_unstable_estimate_is_not_followed_far():
         oracle.attribute(plant.simulate(20, rng=1), "b")
 
 
+@pytest.mark.slow
 def test_questions_through_a_hardly_measured_unit_are_refused():
     rows = {n: (RECORDING[n].y[:800].copy(), RECORDING[n].u[:800]) for n in NAMES}
     rows["pump"][0][12:] = np.nan

@@ -14,7 +14,7 @@ import pytest
 import counterflow as cf
 from counterflow.estimation.influence import Edge, InfluenceGraph
 from counterflow.fits.checks import check
-from counterflow.fits.checks.verdicts import KINDS
+from counterflow.fits.checks.kinds import KINDS
 from counterflow.plant import excitation
 from counterflow.report import (
     AskAttribution,
@@ -158,7 +158,7 @@ def test_a_graph_is_drawn_inside_its_canvas_with_title_and_description(count: in
             p = nan if unknown else (1e-9 if direct else 0.5)
             edges.append(Edge(names[k], names[j], p, p, p, p, direct and not unknown, True, 1.0 + k, 2.0))
     found = InfluenceGraph(names, tuple(edges), 0.05)
-    drawing = ElementTree.fromstring(graph.drawing(found, "g-", narrow))
+    drawing = ElementTree.fromstring("<svg" + graph.drawing(found, "g-", narrow).markup)
     assert drawing.find("title") is not None
     assert drawing.findtext("desc") == graph.description(found)
     assert drawing.get("aria-labelledby") == "g-title g-desc"

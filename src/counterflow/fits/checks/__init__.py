@@ -6,6 +6,7 @@
 
 from counterflow.fits.checks.check import check, server_checks
 from counterflow.fits.checks.free_runs import FreeRun, UnitRun, free_run
-from counterflow.fits.checks.verdicts import Check, Checks, Verdict
+from counterflow.fits.checks.kinds import Verdict
+from counterflow.fits.checks.verdicts import Check, Checks
 
 __all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "free_run", "server_checks"]

@@ -17,8 +17,9 @@ from counterflow.fits.checks.free_runs import (
 )
 from counterflow.fits.checks.innovations import drift_checks, size_checks, white_checks
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
+from counterflow.fits.checks.kinds import KINDS, Verdict
 from counterflow.fits.checks.material import Material
-from counterflow.fits.checks.verdicts import KINDS, Check, Checks, Verdict
+from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.methods.outcome import Status
 from counterflow.methods.sufficient.method import NEARLY
 from counterflow.questions.answering import Server

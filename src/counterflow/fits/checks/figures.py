@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.fits.checks.verdicts import ALONE, KINDS, LARGE_CHANGE, MATERIAL, Check, Checks, Verdict
+from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, MATERIAL, Verdict
 from counterflow.questions.plots import COLOURS, canvas
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from counterflow.fits.checks.verdicts import Check, Checks
+
 
 # blue, yellow, red-orange and grey can be told apart by the colour-blind, and the word stands beside
 SHADES: dict[Verdict, str] = {"pass": COLOURS[0], "caution": COLOURS[4], "fail": COLOURS[1], "unknown": COLOURS[6]}

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.filtering import kalman_filter
+from counterflow.fits.checks.kinds import Verdict
 from counterflow.fits.checks.material import Material
-from counterflow.fits.checks.verdicts import Check, Verdict
+from counterflow.fits.checks.verdicts import Check
 from counterflow.methods.part import UnitPart
 
 if TYPE_CHECKING:

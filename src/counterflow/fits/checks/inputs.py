@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.estimation.identifiability import STILL, Doubt
+from counterflow.fits.checks.kinds import ALONE, FAINT, MATERIAL, Verdict
 from counterflow.fits.checks.material import Material
-from counterflow.fits.checks.verdicts import ALONE, FAINT, MATERIAL, Check, Verdict, beyond
+from counterflow.fits.checks.verdicts import Check, beyond
 from counterflow.recurrence import linear_recurrence
 
 # Windows of lags whose means stand for the past: fine near by, coarse far away.

@@ -4,35 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.fits.checks.kinds import KINDS, ORDER, Verdict
 
 if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-Verdict = Literal["pass", "caution", "fail", "unknown"]
-
-ORDER: tuple[Verdict, ...] = ("pass", "unknown", "caution", "fail")  # from good to bad
-KINDS = {
-    "convergence": "the fit arrived",
-    "excitation": "inputs were moved enough",
-    "feedback": "inputs do not react to measurements",
-    "stability": "the estimated system is stable",
-    "whiteness": "innovations are white",
-    "innovation size": "innovations are of their size",
-    "drift": "both halves of the record agree",
-    "free run": "predictions beat simpler ones",
-}
-# limits that both a check and its picture know
-ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
-FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
-CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves
 MOST_NAMES = 4  # in a sentence that sums several findings up
 
 

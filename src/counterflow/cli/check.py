@@ -1,0 +1,98 @@
+"""``counterflow check``: what speaks against a saved fit's answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from counterflow import wording
+from counterflow.cli import asking, output
+from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
+from counterflow.cli.output import Format
+from counterflow.fits.checks import Check, Checks
+from counterflow.fits.checks import check as look
+from counterflow.report import telling
+
+_STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}
+
+
+def check(
+    directory: FitDirectory,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
+    ] = None,
+    horizon: Annotated[int, typer.Option(min=1, help="Rows of the free runs.")] = 30,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw: .png.")] = None,
+    answer_format: AnswerFormat = Format.table,
+    out: Out = None,
+    force: Force = False,
+) -> None:
+    """What speaks against the answers of a fit?
+
+    Excitation, feedback, stability, whiteness, drift, free runs; exit code 6: a check fails.
+
+    Example: counterflow check fit --recording recording.safetensors --plot checks.png
+    """
+    output.check_kind(out, ("json", "csv"), force)
+    if plot is not None:
+        output.check_ending("--plot", plot, ("png",))
+        output.check_new([plot], force)
+    fit = asking.load_fit(directory)
+    rows = None if recording is None else asking.load_recording(fit, recording)
+    found = look(fit, rows, horizon)
+    sentence = _sentence(found)
+    notes = telling.caveats(fit, list(map(str, fit.caveats)))
+    told = {**telling.envelope("check", fit, sentence, notes), **found.to_dict()}
+    if plot is not None:
+        output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
+    output.write_answer(out, force, told, found.to_frame)
+    if answer_format is Format.json:
+        print(output.as_json(told))
+    else:
+        _show(found, sentence, [path for path in (plot, out) if path is not None])
+    if found.verdict == "fail":
+        raise typer.Exit(output.CHECK_FAILED)
+
+
+def _sentence(found: Checks) -> str:
+    """The verdict in one line."""
+    failed, doubtful = found.of("fail"), found.of("caution")
+    if failed:
+        says, they = ("fails", "it touches") if len(failed) == 1 else ("fail", "they touch")
+        return f"{_count(failed)} {says}: do not trust answers that {they} before this is mended."
+    if doubtful:
+        return f"Nothing fails; {_count(doubtful)} {'asks' if len(doubtful) == 1 else 'ask'} for caution."
+    unknown = found.of("unknown")
+    return "All checks pass." if not unknown else f"No check fails; {_count(unknown)} cannot be told from these data."
+
+
+def _count(checks: tuple[Check, ...]) -> str:
+    return f"{len(checks)} {'check' if len(checks) == 1 else 'checks'}"
+
+
+def _show(found: Checks, sentence: str, written: list[Path]) -> None:
+    output.show_text(sentence, style=_STYLES[found.verdict])
+    rows = [
+        [
+            each.verdict,
+            each.name,
+            each.about,
+            wording.number(each.number) if np.isfinite(each.number) else "–",
+            each.unit_of_number,
+        ]
+        for each in found
+    ]
+    source = "the rows of the fit" if found.fitted else "rows that the fit has not seen"
+    title = f"{found.rows} rows: {source}" if found.rows else "no rows to look at"
+    output.show_table(title, ["verdict", "check", "of", "number", "which is"], rows, left=3)
+    for each in (*found.of("fail"), *found.of("caution"), *found.of("unknown")):
+        output.show_text("")
+        output.show_text(f"{each.verdict}: {each.title}", style=_STYLES[each.verdict])
+        output.show_text(f"  {each.finding[:1].upper()}{each.finding[1:]}.")
+        if each.remedy:
+            output.show_text(f"  Remedy: {each.remedy}.")
+    for path in written:
+        output.show_lines("", f"written: {path}")

@@ -1,0 +1,49 @@
+"""``counterflow console``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def console(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of a saved fit, or a plant's folder.")],
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A recording, for questions about the past.")
+    ] = None,
+    seat: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Whose view: 'server' or a unit; may repeat (all).")
+    ] = None,
+    policy: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="A unit's policy on questions (.toml); may repeat.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; if others can reach it, a token is asked for.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any free port.")] = 8437,
+    token: Annotated[
+        bool | None, typer.Option("--token/--no-token", help="Ask for a token (only if others can reach it).")
+    ] = None,
+    hours: Annotated[float, typer.Option(help="How long the token is good.")] = 12.0,
+    behind: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address of a proxy with a certificate: https://NAME.")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
+) -> None:
+    """Ask in a browser, see the answer. Needs pip install 'counterflow[console]'.
+
+    Example: counterflow console fit --data recording.safetensors --seat turbine
+    """
+    # Command line and console are two ways in, side by side: neither imports the other. This command is the one that
+    # starts it, so it finds it by name.
+    import_module("counterflow.console").require()
+    service = import_module("counterflow.console.service")
+
+    def make() -> Any:
+        app = import_module("counterflow.console.app")
+        return app.create(model, data=data, seats=seat or (), policies=policy or ())
+
+    service.serve(make, host=host, port=port, token=token, hours=hours, behind=behind, browser=browser)

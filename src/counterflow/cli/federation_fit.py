@@ -1,0 +1,202 @@
+"""``counterflow federation fit``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from counterflow.cli import output
+from counterflow.cli.options import AnswerFormat, Folder
+from counterflow.cli.output import Format
+from counterflow.errors import OptionError, StorageError
+from counterflow.federation.flare import members, party, require_flare
+from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.job import Job
+from counterflow.federation.parts import saved_server
+from counterflow.privacy import Privacy
+
+_Tell = Callable[[dict[str, Any]], None]
+
+
+def fit(
+    folder: Folder,
+    job_id: Annotated[str | None, typer.Option("--id", help="Name of the job; an earlier one goes on.")] = None,
+    method: Annotated[str | None, typer.Option(help="How to fit (sufficient).")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the method, as in 'fit'; may repeat.")
+    ] = None,
+    units: Annotated[str | None, typer.Option(metavar="A,B", help="Which plants, in this order (all).")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="With privacy: of this job, for every plant.")] = None,
+    delta: Annotated[float | None, typer.Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
+    window: Annotated[int | None, typer.Option(help="With privacy: measurements protected as one (1).")] = None,
+    from_logs: Annotated[bool, typer.Option("--from-logs", help="Plants have no models.")] = False,
+    begins: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the fit (0).")] = None,
+    deadline: Annotated[int, typer.Option(min=1, help="Seconds that a plant may take for one answer.")] = 600,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds without news after which to give up.")] = 3600.0,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """Coordinator: fit, with all plants that are members. Lost plants are waited for; the job then goes on.
+
+    An interrupt leaves the job running; the same command with --id follows it again.
+
+    Example: counterflow federation fit coordinator --epsilon 1
+    """
+    require_flare()
+    coordinator = CoordinatorFolder.open(folder)
+    described: dict[str, Any] = {
+        "method": method,
+        "units": _names(units),
+        "options": _options(option or ()),
+        "seed": seed,
+        "privacy": _privacy(epsilon, delta, window),
+        "from_logs": from_logs,
+        "begins": begins,
+    }
+    given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
+    job = _job(coordinator, job_id, given)
+    if party.supervisor(coordinator.folder) is None:
+        raise StorageError(f"{coordinator.label} is not running: counterflow federation start {folder} --detach")
+    from counterflow.federation.flare.following import follow
+
+    coordinator.keep(job)
+    began = time.monotonic()
+    try:
+        with _progress(coordinator, job, answer_format) as tell:
+
+            def news(state: dict[str, Any]) -> None:
+                _refuse_removed(coordinator, job)
+                tell(state)
+
+            state = follow(
+                coordinator.operator_kit, coordinator.site, job, deadline=deadline, patience=patience, progress=news
+            )
+    except KeyboardInterrupt:
+        typer.echo(
+            f"counterflow: what runs of the job goes on without this command; follow it again: counterflow federation "
+            f"fit {folder} --id {job.id}",
+            err=True,
+        )
+        raise typer.Exit(output.INTERRUPTED) from None
+    told = _result(coordinator, job, state, time.monotonic() - began)
+    output.answer(answer_format, "federation fit", told, lambda: _show(told))
+    if not told["status"]["converged"]:
+        raise typer.Exit(output.NOT_CONVERGED)
+
+
+def _refuse_removed(coordinator: CoordinatorFolder, job: Job) -> None:
+    gone = [unit for unit in job.units if unit not in coordinator.plants()]
+    if gone and coordinator.site.state(job.id).get("state") != "finished":
+        raise OptionError(f"{job.id}: its unit {gone[0]!r} was removed; start a new job, without --id.")
+
+
+def _job(coordinator: CoordinatorFolder, job_id: str | None, given: dict[str, Any]) -> Job:
+    """A new job, or that of the same name, if it is the same."""
+    known = coordinator.job(job_id) if job_id else None
+    if known is None:
+        return coordinator.new_job(job_id or "", **given)
+    _refuse_removed(coordinator, known)
+    if given:
+        again = replace(coordinator.new_job(known.id, **given), created=known.created)
+        if again.to_text() != known.to_text():
+            raise OptionError(
+                f"--id {known.id}: there is a job of this name with other settings; give --id alone to go on with it, "
+                "or another name."
+            )
+    return known
+
+
+def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], seconds: float) -> dict[str, Any]:
+    with coordinator.site.session(job) as session:
+        result = session.result()
+    part = saved_server(coordinator.folder, job.id)[1]
+    return {
+        "id": job.id,
+        "method": job.method,
+        "units": list(job.units),
+        **output.fit_json(result.status, result.traffic),
+        "seconds": seconds,
+        "exchanges": state.get("exchanges"),
+        "privacy": None if job.privacy is None else {"epsilon": job.privacy.epsilon, "delta": job.privacy.delta},
+        "saved": coordinator.folder / "fits" / job.id,
+        "caveats": list(part.caveats),
+    }
+
+
+def _show(told: dict[str, Any]) -> None:
+    status, traffic = told["status"], told["traffic"]
+    output.show_text(
+        f"{told['id']}: {'converged' if status['converged'] else 'NOT converged'} in {told['seconds']:.1f} s "
+        f"({status['message']})",
+        style="bold" if status["converged"] else "red",
+    )
+    rounds = f"{traffic['rounds']} round{'s' * (traffic['rounds'] != 1)}"
+    output.show_text(
+        f"{rounds} with {', '.join(told['units'])}; {traffic['bytes_up']:,} bytes came up, "
+        f"{traffic['bytes_down']:,} went down"
+    )
+    output.show_text(f"the coordinator's part: {told['saved']}; every plant has its own")
+    output.show_notes(told["caveats"])
+
+
+@contextmanager
+def _progress(coordinator: CoordinatorFolder, job: Job, answer_format: Format) -> Iterator[_Tell]:
+    """A line that changes on a terminal; for JSON and for files, nothing."""
+    if answer_format is Format.json or not sys.stdout.isatty():
+        yield lambda state: None
+        return
+    began = time.monotonic()
+    with output.terminal().status(f"{job.id}: submitting") as line:
+
+        def tell(state: dict[str, Any]) -> None:
+            there = members.presence(coordinator.folder / members.PRESENCE).get("plants", [])
+            connected = f"{len(set(there) & set(job.units))} of {len(job.units)} plants"
+            words = [f"{job.id}: {state.get('state', '')}", connected]
+            if state.get("exchanges"):
+                moved = float(state.get("bytes_up", 0)) + float(state.get("bytes_down", 0))
+                words += [f"{state['exchanges']} exchanges", f"{moved / 1000:,.0f} kB"]
+            if state.get("reason"):
+                words.append(str(state["reason"])[:200])
+            line.update(", ".join([*words, f"{time.monotonic() - began:.0f} s"]))
+
+        yield tell
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise OptionError(f"--units {text!r}: give names with commas between them.")
+    return names
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    """``--option rounds=30 --option solver=gradient --option 'xi={"boiler": 3}'``."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in found:
+            raise OptionError(f"--option {text!r}: give NAME=VALUE, each name once.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _privacy(epsilon: float | None, delta: float | None, window: int | None) -> Privacy | None:
+    if epsilon is None:
+        if delta is not None or window is not None:
+            raise OptionError("--delta and --window go with --epsilon: give it, too.")
+        return None
+    return Privacy(epsilon=epsilon, delta=1e-6 if delta is None else delta, window=1 if window is None else window)

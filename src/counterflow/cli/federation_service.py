@@ -1,0 +1,128 @@
+"""``counterflow federation start`` and ``stop``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterflow.cli import options, output
+from counterflow.errors import StorageError
+from counterflow.federation.flare import members, party, processes, require_flare
+from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.flare.keeper import FlareRuns, Keeper, StandingJob
+from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.federation.flare.supervisor import Folder, Supervisor, opened, reachable
+
+STOPPING = 30.0  # seconds for a supervisor to end its site
+
+
+def start(
+    folder: options.Folder,
+    detach: Annotated[bool, typer.Option("--detach", help="In the background; returns when it is up.")] = False,
+    patience: Annotated[float, typer.Option(min=1, help="With --detach: seconds to wait for a connection.")] = 60.0,
+) -> None:
+    """Run a party until it is stopped: its site is started again if it dies, and ended with this command.
+
+    As a service: the .service file in the folder.
+
+    Example: counterflow federation start coordinator
+    """
+    if detach:
+        _detach(folder, patience)
+        return
+    site = opened(folder)
+    keeper = None
+    if isinstance(site, CoordinatorFolder):
+        coordinator = site
+        keeper = Keeper(StandingJob(site.site), FlareRuns(site), lambda: len(coordinator.removed()))
+    Supervisor(site, lambda line: _say(site, line), keeper).run()
+
+
+def _detach(folder: Path, patience: float) -> None:
+    """Supervise in the background; returns when the site is up, or says why it is not."""
+    require_flare()
+    site = opened(folder)
+    site.prepare()
+    process = party.supervisor(site.folder)
+    if process is not None:
+        raise StorageError(f"{str(folder)!r} runs already (process {process}).")
+    log = site.folder / party.LOG
+    (site.folder / members.PRESENCE).unlink(missing_ok=True)
+    command = [sys.executable, "-P", "-m", "counterflow.cli", "federation", "start", str(site.folder)]
+    with open(log, "ab") as stream:
+        began = stream.tell()
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True, cwd=site.folder
+        )
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            raise StorageError(f"{site.label} did not start: {_last(log, began)}")
+        if _is_up(site):
+            output.show_text(f"{site.label} is up (process {child.pid}, {log})")
+            return
+        time.sleep(0.1)
+    output.show_text(f"{site.label} runs (process {child.pid}, {log}), but is not connected yet; it keeps trying.")
+    output.show_notes([_why(site)])
+
+
+def stop(folder: options.Folder) -> None:
+    """End a party's processes; nothing is lost, unfinished jobs go on after the next start.
+
+    Example: counterflow federation stop boiler-site
+    """
+    site = opened(folder)
+    was = party.end_supervisor(site.folder, STOPPING)
+    left = processes.stop(site.kit) if site.kit is not None else 0
+    output.show_text(f"{site.label} {'is stopped' if was or left else 'was not running'}")
+
+
+def _is_up(site: Folder) -> bool:
+    told = members.presence(site.folder / members.PRESENCE)
+    if isinstance(site, PlantFolder):
+        return bool(told.get("connected"))
+    return bool(told) and not reachable("localhost", site.port)
+
+
+def _why(site: Folder) -> str:
+    if isinstance(site, CoordinatorFolder):
+        return f"nothing answers on port {site.port} yet; see {site.folder / party.SITE_LOG}"
+    assert site.kit is not None
+    host, port = server_address(site.kit)
+    refused = reachable(host, port)
+    if refused:
+        return f"the coordinator's server cannot be reached at {refused}"
+    return (
+        f"the server at {host}:{port} answers, but has not admitted this plant: has it been removed, or does another "
+        f"machine run with its key? See {site.folder / party.SITE_LOG}"
+    )
+
+
+def server_address(kit: Path) -> tuple[str, int]:
+    """Where a plant's kit says that the server is."""
+    from counterflow.federation.flare.kit import read_json
+
+    try:
+        target = read_json(kit / "startup" / "fed_client.json")["servers"][0]["service"]["target"]
+        host, _, port = str(target).rpartition(":")
+        return host, int(port)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise StorageError(f"{kit}: it does not say where the server is ({error}); join anew.") from error
+
+
+def _say(site: Folder, line: str) -> None:
+    when = datetime.now().astimezone().isoformat(timespec="seconds")
+    print(f"{when} {site.label}: {line}", flush=True)
+
+
+def _last(log: Path, began: int) -> str:
+    with open(log, "rb") as stream:
+        stream.seek(began)
+        lines = stream.read(100_000).decode("utf-8", "replace").strip().splitlines()
+    return (lines[-1] if lines else f"see {log}").removeprefix("counterflow: ")

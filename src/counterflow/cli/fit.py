@@ -1,0 +1,148 @@
+"""``counterflow fit``: from a federation file to a saved fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from counterflow.cli import output
+from counterflow.cli.federation_file import Federation, read_federation
+from counterflow.cli.options import AnswerFormat, Force
+from counterflow.cli.output import Format
+from counterflow.errors import OptionError, StorageError
+from counterflow.files import blaming
+from counterflow.fits import training
+from counterflow.fits.fit import Fit
+from counterflow.fits.storage import SERVER_FILE
+
+
+def fit(
+    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the fit.")],
+    method: Annotated[str | None, typer.Option(help="Instead of the file's; its options are then not used.")] = None,
+    estimate: Annotated[str | None, typer.Option(help="couplings, blocks or all.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    xi: Annotated[
+        list[str] | None, typer.Option(help="Published methods: weight, one number, or unit=number for each.")
+    ] = None,
+    rho: Annotated[float | None, typer.Option(help="Augmented Lagrangian: its penalty.")] = None,
+    solver: Annotated[str | None, typer.Option(help="Published methods: conjugate or gradient.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Published methods: at most so many.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Likelihood: at most so many passes.")] = None,
+    tol: Annotated[float | None, typer.Option(help="When to call it converged.")] = None,
+    uncertainty: Annotated[
+        bool | None, typer.Option(help="Likelihood: compute intervals (default: where that takes seconds).")
+    ] = None,
+    force: Force = False,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """Fit a federation and save the fit. Exit code 3: not converged (it is saved all the same).
+
+    Example: counterflow fit federation.toml --out fit --estimate all
+    """
+    check_place(out, force)
+    read = read_federation(federation)
+    chosen = method if method is not None else read.method
+    if chosen == "oracle":
+        raise OptionError("--method 'oracle' needs the true plant, which a federation does not have.")
+    # the file's options go with the file's method
+    merged: dict[str, Any] = dict(read.options) if chosen == read.method else {}
+    options = {
+        "estimate": estimate, "rho": rho, "solver": solver, "rounds": rounds, "evaluations": evaluations,
+        "tol": tol, "uncertainty": uncertainty,
+    }  # fmt: skip
+    merged |= {key: value for key, value in options.items() if value is not None}
+    if xi:
+        merged["xi"] = _weights(xi)
+    found = training.fit(
+        read.recording,
+        read.models,
+        method=chosen,
+        seed=read.seed if seed is None else seed,
+        privacy=read.privacy,
+        progress=answer_format is Format.table and sys.stdout.isatty(),
+        **merged,
+    )
+    found.save(out)
+    output.answer(answer_format, "fit", _content(found, read, out), lambda: _show(found, read, out))
+    if not found.status.converged:
+        raise typer.Exit(output.NOT_CONVERGED)
+
+
+def check_place(out: Path, force: bool) -> None:
+    """Refuse, before any work is done, a directory that could not be written or holds something else."""
+    output.check_folder(out)
+    with blaming(out):
+        if out.exists() and any(out.iterdir()):
+            if not (out / SERVER_FILE).is_file():
+                raise StorageError(f"--out {str(out)!r} is not empty and not a saved fit: choose a new directory.")
+            if not force:
+                raise StorageError(
+                    f"--out {str(out)!r} holds a saved fit: choose another name, or give --force to replace it."
+                )
+
+
+def _weights(given: Sequence[str]) -> float | dict[str, float]:
+    """``--xi 10``, or ``--xi boiler=3 --xi turbine=1``."""
+    weights: dict[str, float] = {}
+    for text in given:
+        name, equals, value = text.rpartition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            raise OptionError(f"--xi {text!r}: give a number, or unit=number for every unit.") from None
+        if not equals and len(given) == 1:
+            return number
+        if not equals or name in weights:
+            raise OptionError(f"--xi {text!r}: give one number for all units, or unit=number once for each.")
+        weights[name] = number
+    return weights
+
+
+def doubts(found: Fit) -> list[dict[str, Any]]:
+    """What the data do not determine, with the names of the inputs."""
+    out = []
+    for doubt in found.couplings.doubts if found.couplings is not None else ():
+        names = found.plant.unit(doubt.cause).input_names
+        out.append(
+            {
+                "cause": doubt.cause,
+                "effect": doubt.effect,
+                "block": doubt.letter,
+                "channels": [names[k] for k in doubt.channels],
+                "reason": doubt.reason,
+                "remedy": doubt.remedy,
+            }
+        )
+    return out
+
+
+def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
+    return {
+        "fit": out,
+        "method": found.method,
+        "seed": found.provenance.seed,
+        "rows": federation.recording.rows,
+        "dt": federation.recording.dt,
+        "digest": found.provenance.data_digest,
+        **output.fit_json(found.status, found.traffic),
+        "log_likelihood": found.log_likelihood,
+        "units": output.units_json(found.plant.units),
+        "doubts": doubts(found),
+        "caveats": list(found.caveats),
+        "privacy": None if found.privacy is None else found.privacy.to_json(),
+        "preparation": None if federation.preparation is None else federation.preparation.to_json(),
+    }
+
+
+def _show(found: Fit, federation: Federation, out: Path) -> None:
+    if federation.preparation is not None:
+        output.show_notes(federation.preparation.doubts)
+    output.show_text(found.summary())
+    rows = [[unit.name, str(unit.states), str(unit.n_inputs), str(unit.n_outputs)] for unit in found.plant.units]
+    output.show_table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)
+    output.show_lines("", f"saved fit: {out}")

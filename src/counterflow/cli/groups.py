@@ -1,0 +1,49 @@
+"""Groups of commands. A command's module is imported when the command runs: ``counterflow --help`` is instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from counterflow.cli.output import tell_error
+from counterflow.errors import CounterflowError
+
+_PLAIN: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None}  # boxes take as long to import as the rest
+
+
+def group(name: str, commands: Mapping[str, tuple[str, str]], **settings: Any) -> typer.Typer:
+    """A group whose commands are given as name: (module of counterflow.cli, short help).
+
+    The function is called as the command, or the module is given as "module:function". A Typer is a group within.
+    """
+
+    class Lazy(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(commands)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            if cmd_name not in commands:
+                return None
+            module, _, attribute = commands[cmd_name][0].partition(":")
+            found = getattr(import_module(f"counterflow.cli.{module}"), attribute or cmd_name)
+            if isinstance(found, typer.Typer):
+                return typer.main.get_group(found)
+            single = typer.Typer(**_PLAIN)
+            single.command(cmd_name)(found)
+            return typer.main.get_command(single)
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except CounterflowError as error:
+                raise typer.Exit(tell_error(ctx, error)) from error
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
+
+    return typer.Typer(name=name, cls=Lazy, no_args_is_help=True, **_PLAIN, **settings)

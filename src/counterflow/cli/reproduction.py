@@ -1,0 +1,151 @@
+"""``counterflow reproduce``: the paper's figures and tables, with verdicts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from counterflow import experiments
+from counterflow.cli import output
+from counterflow.cli.options import AnswerFormat
+from counterflow.cli.output import Format
+from counterflow.errors import OptionError
+from counterflow.experiments import figures, reproduction, runner
+from counterflow.experiments.experiment import Experiment, Request, Task
+from counterflow.experiments.page import Chapter, counts
+from counterflow.experiments.store import Store
+
+READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments; or: all, list.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
+    jobs: Annotated[int, typer.Option(min=1, help="Worker processes; only measured seconds depend on it.")] = 2,
+    hai: Annotated[Path | None, typer.Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
+    swat: Annotated[Path | None, typer.Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Compute again what is there.")] = False,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """The paper's figures and tables again, with verdicts; goes on where it was stopped.
+
+    Example: counterflow reproduce all --quick --out reproduction
+    """
+    if "list" in names:
+        if len(names) > 1:
+            raise OptionError("'list' names every experiment: leave the other names out.")
+        _list(answer_format)
+        return
+    chosen = _chosen(names)
+    request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
+    output.check_folder(out)
+    _tell_unused(chosen, request)
+    with figures.styled():  # without matplotlib, say so before hours of work
+        pass
+    wanted = {each.name: each.tasks(request) for each in chosen}
+    store = Store(out, quick)
+    every = [task for tasks in wanted.values() for task in tasks]
+    try:
+        with _progress(answer_format) as watch:
+            found = runner.run(every, store, jobs, force, watch)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
+        )
+        raise typer.Exit(output.INTERRUPTED) from None
+    report = reproduction.assemble(store, wanted, request, found)
+    page, text = out / "report.html", out / "report.md"
+    chapters = [each for each in report if each.experiment.name in wanted]
+    content = {
+        "quick": request.quick,
+        "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
+        "verdicts": {verdict: count for verdict, count in counts(chapters).items() if count},
+        "experiments": [_chapter_json(each) for each in chapters],
+    }
+    output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
+
+
+def _show(
+    chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path
+) -> None:
+    for each in chapters:
+        rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
+        output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
+    output.show_text("")
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
+    output.show_text(f"verdicts: {told}")
+    others = [each.experiment.name for each in report if each not in chapters]
+    output.show_text(f"  report: {page} (and {text.name}, figures)")
+    if others:
+        output.show_text(f"  also in it, from results that are there: {', '.join(others)}")
+
+
+def _chosen(asked: Sequence[str]) -> list[Experiment]:
+    if "all" in asked:
+        if len(asked) > 1:
+            raise OptionError("'all' is every experiment: leave the other names out.")
+        return [experiments.named(name) for name in experiments.names()]
+    return [experiments.named(name) for name in dict.fromkeys(asked)]
+
+
+def _tell_unused(chosen: Sequence[Experiment], request: Request) -> None:
+    """Say so if files are given to experiments that read none."""
+    given = [option for option, path in (("--hai", request.hai), ("--swat", request.swat)) if path is not None]
+    if given and READS_FILES not in {each.name for each in chosen}:
+        verb = "is" if len(given) == 1 else "are"
+        typer.echo(f"counterflow: {' and '.join(given)} {verb} not used: only {READS_FILES} reads files.", err=True)
+
+
+def _existing(option: str, path: Path | None) -> Path | None:
+    if path is not None and not path.exists():
+        raise OptionError(f"{option} {str(path)!r}: there is no such file or directory.")
+    return path
+
+
+def _list(answer_format: Format) -> None:
+    found = [experiments.named(name) for name in experiments.names()]
+    listed = [{"name": e.name, "title": e.title, "paper": e.paper, "question": e.question} for e in found]
+    rows = [[each.name, each.title, each.paper] for each in found]
+    columns = ["name", "what", "in the paper"]
+    output.answer(
+        answer_format, "reproduce", {"experiments": listed},
+        lambda: output.show_table("Experiments", columns, rows, left=3),
+    )  # fmt: skip
+
+
+@contextmanager
+def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None] | None]:
+    if answer_format is Format.json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        line = shown.add_task("tasks", total=None)
+
+        def watch(task: Task, done: int, total: int) -> None:
+            shown.update(line, description=task.experiment, completed=done, total=total)
+
+        yield watch
+
+
+def _chapter_json(chapter: Chapter) -> dict[str, Any]:
+    claims = [
+        {
+            "subject": claim.subject, "paper": claim.paper, "ours": claim.ours, "verdict": claim.verdict,
+            "why": claim.why, "fact": claim.fact or None,
+        }
+        for claim in chapter.claims
+    ]  # fmt: skip
+    return {
+        "name": chapter.experiment.name, "title": chapter.experiment.title, "tasks": chapter.tasks,
+        "seconds": chapter.seconds, "figures": list(chapter.drawings), "text": chapter.text, "claims": claims,
+    }  # fmt: skip

@@ -1,0 +1,100 @@
+"""``counterflow simulate``: a recording, every unit's local model, and the federation file that joins them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from counterflow.cli import output
+from counterflow.cli.federation_file import federation_text, read_plant, relative
+from counterflow.cli.options import AnswerFormat, Force
+from counterflow.cli.output import Content, Format
+from counterflow.errors import OptionError
+from counterflow.plant import Plant, excitation, random_plant
+from counterflow.plant.model_file import model_bytes
+
+
+def simulate(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The recording, .safetensors.")],
+    plant: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A plant in TOML, instead of a random one.")
+    ] = None,
+    units: Annotated[str | None, typer.Option(help="Names with commas between them, or a count.")] = None,
+    states: Annotated[int | None, typer.Option(help="States of every unit (2).")] = None,
+    inputs: Annotated[str | None, typer.Option(help="Inputs of every unit: a count or names (2).")] = None,
+    outputs: Annotated[str | None, typer.Option(help="Outputs of every unit: a count or names (8).")] = None,
+    topology: Annotated[str | None, typer.Option(help="dense, chain, one-way or sparse (dense).")] = None,
+    coupling: Annotated[float | None, typer.Option(help="Strength of the couplings (0.3).")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Steps to simulate.")] = 4000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the plant, the inputs and the noise.")] = 0,
+    spread: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the inputs, which are white.")] = 1.0,
+    federation: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The federation file (federation.toml beside --out).")
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Local models (models beside the federation file).")
+    ] = None,
+    force: Force = False,
+    answer_format: AnswerFormat = Format.table,
+) -> None:
+    """Simulate a plant: recording, local models, federation file.
+
+    Example: counterflow simulate --out recording.safetensors --units boiler,turbine --inputs valve,pump --steps 2000
+    """
+    output.check_ending("--out", out, ("safetensors",))
+    given = {
+        "units": units, "states": states, "inputs": inputs, "outputs": outputs, "topology": topology,
+        "coupling": coupling,
+    }  # fmt: skip
+    random = {name: value for name, value in given.items() if value is not None}
+    if plant is not None and random:
+        raise OptionError(f"--plant describes the units: leave --{next(iter(random)).replace('_', '-')} out.")
+    described = federation if federation is not None else out.with_name("federation.toml")
+    folder = models if models is not None else described.with_name("models")
+    made = read_plant(plant) if plant is not None else _random(random, seed)
+    files = {name: folder / f"{name}.safetensors" for name in made.names}
+    targets = [*files.values(), out, described]
+    if len({path.absolute() for path in targets}) < len(targets):
+        raise OptionError("--out, --federation and --models name the same file twice: give each its own place.")
+    output.check_new(targets, force)
+    recording = made.simulate(steps, rng=seed, inputs=excitation.white(made, steps, seed, scale=spread))
+    text = federation_text(
+        made.units,
+        made.dt,
+        recording=relative(out, described.parent),
+        models={name: relative(path, described.parent) for name, path in files.items()},
+        seed=seed,
+    )
+    contents: dict[Path, Content] = {path: model_bytes(made.local(name)) for name, path in files.items()}
+    contents[out] = recording.save
+    contents[described] = text.encode()  # last: it never names what is not there yet
+    output.write_all(contents, force)
+    content = {
+        "steps": steps, "rows": recording.rows, "dt": recording.dt, "seed": seed, "digest": recording.digest,
+        "units": output.units_json(made.units),
+        "files": {"recording": out, "federation": described, "models": files},
+    }  # fmt: skip
+    lines = (
+        str(made), "", f" recording: {out} ({recording.rows} rows)", f"    models: {folder}",
+        f"federation: {described}",
+    )  # fmt: skip
+    output.answer(answer_format, "simulate", content, lambda: output.show_lines(*lines))
+
+
+def _random(random: dict[str, Any], seed: int) -> Plant:
+    arguments = dict(random)
+    for key in ("units", "inputs", "outputs"):
+        if key in arguments:
+            arguments[key] = _count_or_names(arguments[key], key)
+    return random_plant(**arguments, rng=seed)
+
+
+def _count_or_names(text: str, what: str) -> int | list[str]:
+    if text.strip().isdecimal() and len(text) < 9:
+        return int(text)
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise OptionError(f"--{what} {text!r}: give a count, or names with commas between them.")
+    return names

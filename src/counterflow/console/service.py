@@ -1,0 +1,267 @@
+"""Runs the console: takes a port, says where it is, opens the browser, ends on Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from counterflow.console.admission import Rules, Token, origin
+from counterflow.console.connections import Connection
+from counterflow.console.guard import Guard
+from counterflow.errors import OptionError
+
+PORT = 8437
+HOURS = 12.0
+LONGEST = 8760.0  # hours that a token may be good
+KEEP_ALIVE = 30  # seconds that an idle connection may stay open
+STOPPING = 3  # seconds for answers that are being computed when the console is stopped
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a console listens.
+
+    Parameters
+    ----------
+    listener : socket.socket
+        Bound and listening.
+    host : str
+        As the user gave it.
+    """
+
+    listener: socket.socket
+    host: str
+
+    @property
+    def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+        """Of the listener."""
+        return ipaddress.ip_address(self.listener.getsockname()[0])
+
+    @property
+    def port(self) -> int:
+        """Of the listener: never 0."""
+        return int(self.listener.getsockname()[1])
+
+    @property
+    def private(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.address.is_loopback
+
+    @property
+    def names(self) -> list[str]:
+        """Names under which a browser may reach it, the one to tell first."""
+        if self.private:
+            mine = [self.host, "127.0.0.1", "localhost", "::1"]
+        elif self.address.is_unspecified:
+            mine = [socket.gethostname(), "127.0.0.1", "localhost", "::1"]
+        else:
+            mine = [self.host, str(self.address), "127.0.0.1", "localhost", "::1"]
+        return list(dict.fromkeys(name.lower() for name in mine))
+
+
+def serve(
+    make: Callable[[], ASGIApp],
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    token: bool | None = None,
+    hours: float = HOURS,
+    behind: str | None = None,
+    browser: bool = True,
+    say: Callable[[str], None] | None = None,
+) -> None:
+    """Serve an application, guarded, until Ctrl-C or SIGTERM.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the ASGI application; called once the port is taken.
+    host : str
+        Address or name to listen at. One that other machines can reach makes a token obligatory.
+    port : int
+        0: any free one.
+    token : bool, optional
+        Whether visitors need a token; default: if other machines can reach the console.
+    hours : float
+        How long the token is good.
+    behind : str, optional
+        Address under which a proxy with a certificate offers the console, such as ``https://console.example.org``;
+        then, too, a token is obligatory.
+    browser : bool
+        Open the browser, where there is one and no token (which other users could read in the list of processes).
+    say : callable, optional
+        Takes the lines for the terminal; default: ``print``.
+    """
+    say = say or partial(print, flush=True)
+    if not 0 < hours <= LONGEST:
+        raise OptionError(f"--hours {hours:g}: give a number of hours above 0 and up to {LONGEST:g}.")
+    public = None if behind is None else _public(behind)
+    place = listen(host, port)
+    with place.listener, _ending_quietly():
+        secret = _secret(place, token, public)
+        origins = [origin("http", name, place.port) for name in place.names]
+        rules = Rules(
+            origins if public is None else [public, *origins],
+            None if secret is None else Token(secret, time.time() + 3600.0 * hours),
+        )
+        guard = Guard(make(), rules)
+        address = f"{rules.origins[0]}/" + ("" if secret is None else f"?token={secret}")
+
+        def announce() -> None:
+            for line in told(place, address, None if secret is None else hours, public):
+                say(line)
+            if browser and secret is None and _has_browser():
+                _open(address)
+
+        _server(guard, announce).run(sockets=[place.listener])
+
+
+def listen(host: str, port: int) -> Place:
+    """Take a port, or say in one sentence why not.
+
+    Examples
+    --------
+    >>> place = listen("127.0.0.1", 0)
+    >>> place.private, place.port > 0, place.names
+    (True, True, ['127.0.0.1', 'localhost', '::1'])
+    >>> place.listener.close()
+    """
+    try:
+        if not host:
+            raise socket.gaierror(socket.EAI_NONAME, "no name")
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise OptionError(f"--host {host!r} is no address: give one of this machine's, or leave it out.") from error
+    try:
+        listener = socket.create_server(address[:2], family=family)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or a small answer waits 40 ms for company
+        return Place(listener, host)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OptionError(
+                f"--port {port} at {host} is taken, perhaps by another console: give another, or --port 0 for any."
+            ) from error
+        if error.errno == errno.EACCES:
+            raise OptionError(f"--port {port} is not open to this user: give one above 1023.") from error
+        raise OptionError(
+            f"--host {host!r}: cannot listen there ({error.strerror or error}); give an address of this machine."
+        ) from error
+
+
+def told(place: Place, address: str, hours: float | None, public: str | None) -> Sequence[str]:
+    """What the terminal shows once the console is up.
+
+    Examples
+    --------
+    >>> place = listen("127.0.0.1", 0)
+    >>> told(place, "http://127.0.0.1:8437/", None, None)
+    ['Counterflow console: http://127.0.0.1:8437/  (Ctrl-C to stop)']
+    >>> place.listener.close()
+    """
+    lines = [f"Counterflow console: {address}  (Ctrl-C to stop)"]
+    if hours is not None:
+        lines.append(
+            f"Whoever has this address may ask: it holds the token, which is good for {hours:g} h. Scripts send it as "
+            "'Authorization: Bearer TOKEN'."
+        )
+    if not place.private and public is None:
+        lines.append(
+            "Other machines can reach this console, and what it sends is not encrypted. Better: leave out --host and "
+            f"use a tunnel, 'ssh -L {place.port}:127.0.0.1:{place.port} THIS-MACHINE', or a proxy with a certificate "
+            "and --behind https://NAME."
+        )
+    if public is not None:
+        lines.append(f"It listens at {origin('http', place.host, place.port)}; the proxy must pass the Host header on.")
+    return lines
+
+
+def _secret(place: Place, wanted: bool | None, public: str | None) -> str | None:
+    private = place.private and public is None
+    if wanted is False and not private:
+        raise OptionError(
+            f"--no-token: other machines can reach {place.host if public is None else public}; leave out --no-token, "
+            "or --host and --behind."
+        )
+    return secrets.token_urlsafe(32) if wanted or not private else None
+
+
+def _public(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        if parts.scheme == "https" and parts.hostname and parts.path in ("", "/") and "@" not in parts.netloc:
+            return origin("https", parts.hostname, parts.port or 443)
+    except ValueError:
+        pass
+    raise OptionError(f"--behind {address!r}: give the proxy's address without a path, such as https://NAME.")
+
+
+def _server(app: ASGIApp, announce: Callable[[], None]) -> uvicorn.Server:
+    class Server(uvicorn.Server):
+        """Tells when it listens."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            announce()
+
+    options: dict[str, Any] = {
+        "loop": "asyncio",
+        "http": Connection,
+        "ws": "none",
+        "workers": 1,
+        "log_config": None,  # errors go to stderr
+        "log_level": "error",
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,  # whoever sends X-Forwarded-For would choose the address whose rate is counted
+        "timeout_keep_alive": KEEP_ALIVE,
+        "timeout_graceful_shutdown": STOPPING,
+    }
+    return Server(uvicorn.Config(app, **options))
+
+
+@contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Ctrl-C and SIGTERM are how a console ends: no traceback, exit code 0."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _has_browser() -> bool:
+    """Whether there is a screen: without one, a browser in the terminal would be started."""
+    return not sys.platform.startswith("linux") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()  # some browsers keep one waiting

@@ -1,0 +1,306 @@
+"""Figures for print and screen: one look for all of them.
+
+A drawing is a caption and some panels, and a panel is a list of curves with what its axes say: a new one takes a few
+lines. The same panels are laid out for a page (up to three in a row, 7.2 inches wide)
+and for a telephone (one below the other), with one legend for all. Colours are those of Okabe and Ito, which people
+with any colour vision can tell apart, and each comes with a line style and a marker of its own, so that grey print
+will do.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import OptionError
+from counterflow.report.templates import Svg, inline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+INK, MUTED, GRID = "#1c2126", "#59636e", "#dcdcd5"
+BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)  # the last for what stands apart from six others
+LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)), (0, (8, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+Middle = Literal["mean", "median", "geometric mean"]
+FORMATS = ("svg", "pdf", "png")
+LEAST_PLAIN, MOST_PLAIN = 0.3e-3, 0.999e5  # an axis that goes beyond has powers of ten only
+_DPI = 200
+_WIDE, _SINGLE, _NARROW, _HEIGHT = 7.2, 4.8, 3.7, 2.25  # inches: page, one panel alone, telephone; row of panels
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "counterflow",  # the same figure, the same bytes
+    "pdf.fonttype": 42,  # letters that printers and search engines can read
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are alike everywhere
+    "font.size": 8,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 8,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.facecolor": "none",
+    "figure.facecolor": "white",
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+Curve = Callable[["Axes"], object]  # draws on axes; what it labels goes to the figure's legend
+Scale = bool | Sequence[float]  # of an axis: linear, logarithmic, or logarithmic with these ticks
+Range = tuple[float | None, float | None]  # of an axis: None where the data decide
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: a title, curves, what stands along the axes, and their scales and ranges."""
+
+    title: str
+    curves: Sequence[Curve]
+    x: str
+    y: str
+    log_x: Scale = False
+    log_y: Scale = False
+    range_x: Range = (None, None)
+    range_y: Range = (None, None)
+
+    def draw(self, axes: Axes) -> None:
+        for curve in self.curves:
+            curve(axes)
+        axes.set_xlabel(self.x)
+        axes.set_ylabel(self.y)
+        if self.range_x != (None, None):
+            axes.set_xlim(*self.range_x)
+        if self.range_y != (None, None):
+            axes.set_ylim(*self.range_y)
+        if self.log_x is not False:
+            log_axis(axes, "x", None if self.log_x is True else self.log_x)
+        if self.log_y is not False:
+            log_axis(axes, "y", None if self.log_y is True else self.log_y)
+
+
+def over_rounds(
+    title: str, curves: Sequence[Curve], y: str, log_y: bool = True, range_y: Range = (None, None)
+) -> Panel:
+    """A panel of a training: something against rounds, on logarithmic axes."""
+    return Panel(title, curves, "round k + 1", y, log_x=True, log_y=log_y, range_y=range_y)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the report: its caption (which says what bands and bars are) and its panels, lettered if several."""
+
+    caption: str
+    panels: Sequence[Panel]
+    columns: int = 3
+
+
+def compose(drawing: Drawing, narrow: bool = False) -> Figure:
+    """The figure, for a page or for a narrow screen."""
+    with styled():
+        from matplotlib.figure import Figure  # not pyplot: no global state, no display
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        columns = 1 if narrow else min(drawing.columns, len(drawing.panels))
+        rows = -(-len(drawing.panels) // columns)
+        width = _NARROW if narrow else _WIDE if len(drawing.panels) > 1 else _SINGLE
+        layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.05)
+        figure = Figure(figsize=(width, _HEIGHT * rows + 0.3), dpi=_DPI, layout=layout)  # letters are wider at 100
+        grid = figure.add_gridspec(rows, columns)
+        for k, panel in enumerate(drawing.panels):
+            axes = figure.add_subplot(grid[divmod(k, columns)])
+            axes.set_title(f"({'abcdefghi'[k]}) {panel.title}" if len(drawing.panels) > 1 else panel.title)
+            panel.draw(axes)
+        _legend(figure, width)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it is laid out now; each format would do so again
+        return figure
+
+
+def _legend(figure: Figure, width: float) -> None:
+    """One legend above all panels, each entry once."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if not entries:
+        return
+    # letters that are seen, roughly, also of mathematics
+    lengths = [len(re.sub(r"\\[a-z]+|[${}_^]", "", label)) for label in entries]
+    columns = next(n for n in range(len(entries), 0, -1) if n == 1 or _legend_width(lengths, n) < width)
+    figure.set_figheight(figure.get_figheight() + 0.19 * (-(-len(entries) // columns) - 1))
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside upper left", ncols=columns, handlelength=2.4, borderpad=0.2
+    )
+
+
+def _legend_width(lengths: Sequence[int], columns: int) -> float:
+    """Inches of a legend whose entries, of so many letters, are filled in column by column."""
+    longest = [int(part.max()) for part in np.array_split(np.array(lengths), columns)]  # as matplotlib divides them
+    return sum(0.65 + 0.065 * length for length in longest)
+
+
+def middle_of(runs: FloatArray, middle: Middle) -> FloatArray:
+    """The mean, the median or the geometric mean over runs (rows).
+
+    Examples
+    --------
+    >>> middle_of(np.array([[1.0], [2.0], [6.0]]), "mean").tolist()
+    [3.0]
+    >>> middle_of(np.array([[1.0], [2.0], [6.0]]), "median").tolist()
+    [2.0]
+    """
+    if middle == "geometric mean":
+        return np.asarray(np.exp(np.log(runs).mean(axis=0)))
+    return np.asarray(runs.mean(axis=0) if middle == "mean" else np.median(runs, axis=0))
+
+
+def band(
+    x: FloatArray,
+    runs: Sequence[FloatArray] | FloatArray,
+    label: str,
+    colour: int = 0,
+    line: int = -1,
+    middle: Middle = "mean",
+) -> Curve:
+    """The middle of several runs as a line, and the range from the least to the largest of them as a band."""
+
+    def draw(axes: Axes) -> None:
+        stacked = np.atleast_2d(np.asarray(runs, np.float64))
+        shade, style = COLOURS[colour % len(COLOURS)], LINES[(colour if line < 0 else line) % len(LINES)]
+        axes.plot(x, middle_of(stacked, middle), color=shade, linestyle=style, label=label, zorder=3)
+        if len(stacked) > 1:
+            low, high = stacked.min(axis=0), stacked.max(axis=0)
+            axes.fill_between(x, low, high, color=shade, alpha=0.18, linewidth=0, zorder=2)
+
+    return draw
+
+
+def points(
+    x: Sequence[float] | FloatArray,
+    runs: Sequence[FloatArray] | FloatArray,
+    label: str,
+    colour: int = 0,
+    middle: Middle = "mean",
+    dodge: float = 1.0,
+    **look: Any,
+) -> Curve:
+    """The middle of several runs at each x as a marker on a line, with a bar from the least to the largest of them.
+
+    ``dodge`` is a factor on x (of a logarithmic axis), for bars that would hide one another; ``look`` are other
+    colours, lines and markers than those that belong to ``colour``.
+    """
+
+    def draw(axes: Axes) -> None:
+        stacked = np.atleast_2d(np.asarray(runs, np.float64))
+        centre = middle_of(stacked, middle)
+        bars = np.maximum(0.0, np.stack([centre - stacked.min(axis=0), stacked.max(axis=0) - centre]))
+        usual = {"color": COLOURS[colour % len(COLOURS)], "linestyle": LINES[colour % len(LINES)]}
+        usual |= {"marker": MARKERS[colour % len(MARKERS)], "capsize": 2, "elinewidth": 0.9, "zorder": 3}
+        at = dodge * np.asarray(x, np.float64)
+        axes.errorbar(at, centre, yerr=bars if len(stacked) > 1 else None, label=label, **{**usual, **look})
+
+    return draw
+
+
+def level(y: float, label: str | None = None, **look: Any) -> Curve:
+    """A horizontal line, dotted unless ``look`` says otherwise: what nothing at all, or another model, gets."""
+    usual = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1))}
+    return lambda axes: axes.axhline(y, label=label, **{**usual, **look})
+
+
+def moment(x: float) -> Curve:
+    """A dotted vertical line: when something happens."""
+    return lambda axes: axes.axvline(x, color=INK, linewidth=0.8, linestyle=(0, (1, 1)))
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float] | None = None) -> None:
+    """A logarithmic axis with few, plain numbers on it: after what is drawn on it, which tells how long it is."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
+    decades = float(np.log10(high / low))
+    choice: tuple[tuple[float, tuple[float, ...]], ...] = (
+        (1.0, (1.0, 2.0, 3.0, 5.0, 7.0)), (1.4, (1.0, 2.0, 3.0, 5.0)), (2.0, (1.0, 3.0)), (np.inf, (1.0,))
+    )  # fmt: skip
+    subs = next(digits for most, digits in choice if decades < most)
+    axis.set_major_locator(FixedLocator(list(ticks)) if ticks is not None else LogLocator(subs=subs, numticks=7))
+    axis.set_minor_locator(NullLocator())
+
+    def text(value: float, _: object) -> str:
+        seen = tuple(ticks) if ticks is not None else tuple(axis.get_view_interval())
+        return _tick(value, powers=min(seen) < LEAST_PLAIN or max(seen) > MOST_PLAIN)
+
+    axis.set_major_formatter(FuncFormatter(text))
+
+
+def _tick(value: float, powers: bool) -> str:
+    """A tick's number: as it is, or as a power of ten, as all others of its axis."""
+    if not powers:
+        return f"{value:g}"
+    power = int(np.floor(np.log10(value) + 1e-9))
+    digits = value / 10.0**power
+    return f"$10^{{{power}}}$" if abs(digits - 1) < 1e-6 else f"${digits:.3g}\\cdot 10^{{{power}}}$"
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Within it, matplotlib draws in the house style."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise OptionError("figures need matplotlib: install it with  pip install 'counterflow[plots]'") from error
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def files(drawing: Drawing) -> dict[str, bytes]:
+    """The figure as SVG, PDF and PNG (200 dots an inch), by ending."""
+    figure = compose(drawing)
+    return {ending: _saved(figure, ending) for ending in FORMATS}
+
+
+def narrow_svg(drawing: Drawing) -> bytes:
+    """The figure for a narrow screen."""
+    return _saved(compose(drawing, narrow=True), "svg")
+
+
+def _saved(figure: Figure, ending: str) -> bytes:
+    buffer = io.BytesIO()
+    undated: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with styled():
+        figure.savefig(buffer, format=ending, dpi=200, metadata=undated[ending])
+    return buffer.getvalue()
+
+
+def svg(content: bytes, prefix: str, label: str) -> Svg:
+    """A figure to stand inside HTML, a third larger than in print if there is room; paper and ink are the page's."""
+    text = content.decode().replace("fill: #ffffff", "fill: none")
+    colours = {INK: "--ink", MUTED: "--muted", GRID: "--grid", BLUE: "--blue"}
+    return inline(text, prefix, label, colours, enlarged=4 / 3)

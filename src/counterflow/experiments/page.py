@@ -1,0 +1,188 @@
+"""The report: for every experiment the paper's claims beside ours, with verdicts, figures and choices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterflow._version import __version__
+from counterflow.experiments import figures
+from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Table, Verdict
+from counterflow.experiments.figures import Drawing
+from counterflow.experiments.store import put
+from counterflow.experiments.verdicts import counted
+from counterflow.experiments.wording import EXPLAINED
+from counterflow.report import templates
+
+TITLE = "The paper, reproduced"
+_MARKS: dict[Verdict, str] = {
+    "agrees": "good",
+    "agrees in order of magnitude": "good",
+    "does not hold": "fail",
+    "undecided": "",
+    "not comparable": "",
+    "claim without number": "",
+    "beyond the paper": "",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Chapter:
+    """What one experiment has to say."""
+
+    experiment: Experiment
+    claims: tuple[Claim, ...]
+    drawings: Mapping[str, Drawing]
+    tasks: int
+    seconds: float
+    tables: tuple[Table, ...] = ()
+    text: str = ""
+    options: tuple[str, ...] = ()
+
+
+def chapter(experiment: Experiment, outcomes: Sequence[Outcome]) -> Chapter:
+    """Claims and figures of one experiment, from the outcomes of its tasks."""
+    claims, seconds = experiment.claims(outcomes), sum(outcome.seconds for outcome in outcomes)
+    drawings, tables = experiment.figures(outcomes), experiment.tables(outcomes)
+    text, options = experiment.text(outcomes, claims), experiment.options(outcomes)
+    return Chapter(experiment, claims, drawings, len(outcomes), seconds, tables, text, options)
+
+
+def write(chapters: Sequence[Chapter], folder: Path, quick: bool) -> tuple[Path, Path]:
+    """Write ``report.html``, ``report.md`` and ``figures/``; the first two are returned."""
+    drawn: dict[str, bytes] = {}
+    for each in chapters:
+        for name, figure in each.drawings.items():
+            made = figures.files(figure)
+            drawn[name] = made["svg"]
+            for ending, content in made.items():
+                put(folder / "figures" / f"{name}.{ending}", content)
+    page, text = folder / "report.html", folder / "report.md"
+    put(page, html(chapters, quick, drawn).encode())
+    put(text, markdown(chapters, quick).encode())
+    return page, text
+
+
+def counts(chapters: Iterable[Chapter]) -> dict[Verdict, int]:
+    """How often each verdict was given; claims of the same fact count once if they have the same verdict."""
+    claims = [claim for each in chapters for claim in each.claims]
+    found = Counter(claim.verdict for claim in claims if not claim.fact)
+    for verdicts in _by_fact(claims).values():
+        found.update(counted(verdicts))
+    return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def _by_fact(claims: Iterable[Claim]) -> dict[str, list[Verdict]]:
+    facts: dict[str, list[Verdict]] = {}
+    for claim in claims:
+        if claim.fact:
+            facts.setdefault(claim.fact, []).append(claim.verdict)
+    return facts
+
+
+def _summary(chapters: Sequence[Chapter]) -> str:
+    """Verdicts by kind, and which claims are one fact."""
+    claims = [claim for each in chapters for claim in each.claims]
+    shared = {fact: verdicts for fact, verdicts in _by_fact(claims).items() if len(verdicts) > 1}
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
+    once, singly = (
+        "; ".join(f"{fact}: {len(v)} claims" for fact, v in shared.items() if (len(counted(v)) == 1) == same)
+        for same in (True, False)
+    )
+    rule = ""
+    if shared:
+        rule = " Claims about one fact (one quantity, or one sentence) are counted once if they have the same verdict"
+        rule += f" ({once})" if once else ""
+        rule += f", and singly if they differ ({singly})." if singly else ", and singly if they differ."
+    return f"Verdicts: {told}.{rule} {EXPLAINED} 'Beyond the paper' are measurements of ours on which it says nothing."
+
+
+def _lead(quick: bool) -> str:
+    kind = (
+        "This is a quick run: fewer repetitions and rounds, to look rather than to judge."
+        if quick
+        else "This is the full run, with the paper's 10 Monte-Carlo repetitions."
+    )
+    return (
+        "Every figure and table of the paper made again, and its claims without one put to the test. "
+        f"{kind} Verdicts are computed from the results by the rule that stands beside them."
+    )
+
+
+def _facts(each: Chapter, quick: bool) -> dict[str, str]:
+    return {
+        "In the paper": each.experiment.paper,
+        "Tasks": f"{each.tasks}, {each.seconds:.3g} s of one core",
+        "Again": " ".join(["counterflow reproduce", each.experiment.name, *["--quick"] * quick, *each.options]),
+    }
+
+
+# ---- Markdown
+
+
+def markdown(chapters: Sequence[Chapter], quick: bool) -> str:
+    """The report in Markdown, with figures in the folder beside it."""
+    lines = [f"# {TITLE}", "", _lead(quick), "", _summary(chapters), "", f"Counterflow {__version__}.", ""]
+    lines += ["| experiment | claim | verdict | fact, if shared |", "|---|---|---|---|"]
+    for each in chapters:
+        link = f"[{each.experiment.name}](#{_anchor(each)})"
+        lines += [f"| {link} | {_cell(c.subject)} | {_strong(c.verdict)} | {c.fact} |" for c in each.claims]
+    for each in chapters:
+        shown = each.experiment
+        lines += ["", f"## {shown.title}", "", shown.question, ""]
+        lines += ["| | the paper | ours | verdict | why |", "|---|---|---|---|---|"]
+        for c in each.claims:
+            lines.append(_row((c.subject, c.paper, c.ours, _strong(c.verdict), c.why)))
+        lines += ["", each.text]
+        for table in each.tables:
+            lines += ["", table.caption, "", _row(table.head), "|---" * len(table.head) + "|", *map(_row, table.rows)]
+        for name, figure in each.drawings.items():
+            lines += ["", f"![{_cell(figure.caption)}](figures/{name}.png)", ""]
+            lines.append(f"*{figure.caption}* [SVG](figures/{name}.svg), [PDF](figures/{name}.pdf)")
+        lines += ["", "Our choices where the paper is silent:", ""]
+        lines += [f"- {choice}" for choice in shown.choices]
+        lines += ["", *(f"- {key}: {value}" for key, value in _facts(each, quick).items())]
+    return "\n".join([*lines, ""])
+
+
+def _anchor(each: Chapter) -> str:
+    kept = "".join(c for c in each.experiment.title.lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _strong(verdict: Verdict) -> str:
+    return f"**{verdict}**" if _MARKS[verdict] == "fail" else verdict
+
+
+# ---- HTML
+
+
+def html(chapters: Sequence[Chapter], quick: bool, drawn: Mapping[str, bytes]) -> str:
+    """The report as one page that refers to nothing outside itself; ``drawn`` are the figures as SVG, by name."""
+    sections = []
+    for number, each in enumerate(chapters):
+        pictures = []
+        for k, (name, figure) in enumerate(each.drawings.items()):
+            wide = figures.svg(drawn[name], f"e{number}f{k}w-", figure.caption)
+            narrow = figures.svg(figures.narrow_svg(figure), f"e{number}f{k}n-", figure.caption)
+            pictures.append((figure.caption, wide, narrow))
+        sections.append({"chapter": each, "pictures": pictures, "facts": _facts(each, quick)})
+    return templates.render(
+        "reproduction.html.j2",
+        title=TITLE,
+        lead=_lead(quick),
+        counts={verdict: str(count) for verdict, count in counts(chapters).items() if count},
+        summary=_summary(chapters),
+        sections=sections,
+        marks=_MARKS,
+    )

@@ -1,0 +1,21 @@
+"""Kinds of checks, their verdicts, and the limits that both a check and its picture know."""
+
+from typing import Literal
+
+Verdict = Literal["pass", "caution", "fail", "unknown"]
+
+ORDER: tuple[Verdict, ...] = ("pass", "unknown", "caution", "fail")  # from good to bad
+KINDS = {
+    "convergence": "the fit arrived",
+    "excitation": "inputs were moved enough",
+    "feedback": "inputs do not react to measurements",
+    "stability": "the estimated system is stable",
+    "whiteness": "innovations are white",
+    "innovation size": "innovations are of their size",
+    "drift": "both halves of the record agree",
+    "free run": "predictions beat simpler ones",
+}
+# limits that both a check and its picture know
+ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
+FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
+CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves

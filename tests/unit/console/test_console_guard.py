@@ -1,0 +1,551 @@
+"""Who is let in to the console, and what everyone is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from counterflow.console import guard as guarding
+from counterflow.console.admission import Rules, Token, address_of, cookie_name
+from counterflow.console.guard import BODY, Buckets, Guard
+
+HOME = "http://127.0.0.1:8437"
+ORIGINS = [HOME, "http://localhost:8437", "http://[::1]:8437"]
+SECRET = "s3cret-of-the-console"
+JSON = ("content-type", "application/json")
+EXPECTED = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)["error"]
+        assert found["status"] == self.status
+        return found
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with what it was sent."""
+    message = await receive()
+    assert not message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"Cache-Control", b"public")]})
+    await send({"type": "http.response.body", "body": b"echo:" + message["body"]})
+
+
+def ask(
+    guard: Guard,
+    method: str = "GET",
+    path: str = "/api/seats",
+    headers: Sequence[tuple[str, str]] = (),
+    *,
+    host: str | None = "127.0.0.1:8437",
+    query: bytes = b"",
+    pieces: Sequence[bytes] = (),
+    client: str = "10.0.0.1",
+    server: tuple[str, int] = ("127.0.0.1", 8437),
+) -> Answer:
+    """One request, as a server would hand it on; its body comes in pieces."""
+    named = [*([("host", host)] if host is not None else []), *headers]
+    scope = {
+        "type": "http", "method": method, "path": path, "query_string": query, "client": (client, 5), "server": server,
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in named],
+    }  # fmt: skip
+    if pieces:
+        scope["headers"] += [(b"transfer-encoding", b"chunked")]
+    waiting = [
+        {"type": "http.request", "body": piece, "more_body": k + 1 < len(pieces)} for k, piece in enumerate(pieces)
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if waiting:
+            return waiting.pop(0)
+        await asyncio.sleep(60)  # as a client that says nothing more
+        return pytest.fail("waited for a request that was over")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(guard(scope, receive, send))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    names = [bytes(name).decode() for name, _ in sent[0]["headers"]]
+    assert len(set(names)) == len(names), "a header is sent twice"
+    told = {bytes(name).decode(): bytes(value).decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], told, sent[1]["body"])
+
+
+@pytest.fixture
+def open_guard() -> Guard:
+    return Guard(echo, Rules(ORIGINS))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def locked(clock: Clock) -> Guard:
+    return Guard(echo, Rules(ORIGINS, Token(SECRET, clock.now + 3600.0)), ticks=clock, clock=clock)
+
+
+# ---- headers
+
+
+def test_a_question_reaches_the_application_and_its_answer_comes_back_with_the_headers(open_guard: Guard) -> None:
+    told = ask(open_guard, "POST", "/api/seats/server/effect", [JSON], pieces=[b'{"a":', b" 1}"])
+    assert (told.status, told.body) == (200, b'echo:{"a": 1}')
+    assert EXPECTED.items() <= told.headers.items()
+    assert told.headers["cache-control"] == "no-store"  # whatever the application says
+
+
+@pytest.mark.parametrize(
+    ("path", "cache"), [("/", "no-store"), ("/api/seats", "no-store"), ("/static/style.css", "no-cache")]
+)
+def test_nothing_is_kept_by_the_browser_unasked(open_guard: Guard, path: str, cache: str) -> None:
+    assert ask(open_guard, path=path).headers["cache-control"] == cache
+
+
+def test_the_content_policy_lets_in_nothing_from_elsewhere_and_no_inline_code() -> None:
+    rules = dict(part.strip().split(" ", 1) for part in guarding.CONTENT_SECURITY_POLICY.split(";"))
+    assert rules == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data: blob:",
+        "connect-src": "'self'",
+        "font-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+
+
+def test_every_refusal_has_the_headers_and_closes_the_connection(open_guard: Guard, locked: Guard) -> None:
+    refusals = {
+        421: ask(open_guard, host="evil.example"),
+        403: ask(open_guard, "POST", headers=[JSON, ("origin", "http://evil.example")]),
+        415: ask(open_guard, "POST"),
+        413: ask(open_guard, "POST", headers=[JSON], pieces=[b"x" * (BODY + 1)]),
+        401: ask(locked),
+    }
+    for status, told in refusals.items():
+        assert told.status == status
+        assert EXPECTED.items() <= told.headers.items()
+        assert told.headers["content-security-policy"] == guarding.CONTENT_SECURITY_POLICY
+        assert told.headers["content-type"] == "application/json"
+        assert told.headers["connection"] == "close"
+        assert set(told.error) == {"type", "code", "message", "status"}
+
+
+# ---- host and origin
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8437", "localhost:8437", "LOCALHOST:8437", "[::1]:8437"])
+def test_the_console_answers_under_its_own_names(open_guard: Guard, host: str) -> None:
+    assert ask(open_guard, host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        None, "", "evil.example", "evil.example:8437", "localhost.:8437", "localhost:8437@evil.example", "localhost:x",
+        "localhost:8437,evil.example", "::1", "[::2]:8437", "10.0.0.7:8437", "\xff", "localhost.evil.example:8437",
+    ],
+)  # fmt: skip
+def test_another_host_is_misdirected(open_guard: Guard, host: str | None) -> None:
+    told = ask(open_guard, host=host)
+    assert told.status == 421
+    assert (told.error["code"], told.error["type"]) == ("wrong-host", "WrongHost")
+    assert f"open {HOME}/" in told.error["message"]
+
+
+def test_a_tunnel_may_have_another_port_and_is_then_the_origin(open_guard: Guard) -> None:
+    for host in ("localhost", "localhost:9000", "127.0.0.1", "[::1]"):
+        assert ask(open_guard, host=host).status == 200
+        own, other = f"http://{host}", f"http://{host.rpartition(':')[0] or host}:9001"
+        assert ask(open_guard, "POST", headers=[JSON, ("origin", own)], host=host).status == 200
+        assert ask(open_guard, "POST", headers=[JSON, ("origin", other)], host=host).status == 403
+
+
+def test_two_hosts_are_none(open_guard: Guard) -> None:
+    assert ask(open_guard, headers=[("host", "localhost:8437")]).status == 421
+
+
+def test_the_number_at_which_a_connection_arrived_is_right_but_no_other_and_no_name(open_guard: Guard) -> None:
+    arrived = ("192.168.1.9", 8437)
+    assert ask(open_guard, host="192.168.1.9:8437", server=arrived).status == 200
+    assert ask(open_guard, host="192.168.1.8:8437", server=arrived).status == 421
+    assert ask(open_guard, host="evil.example:8437", server=("evil.example", 8437)).status == 421
+    assert ask(open_guard, host="[fd00::9]:8437", server=("fd00::9", 8437)).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_another_sites_page_can_send_nothing(open_guard: Guard, method: str) -> None:
+    for headers in (
+        [("origin", "http://evil.example")], [("origin", "null")], [("origin", "http://127.0.0.1:9999")],
+        [("origin", "https://127.0.0.1:8437")], [("origin", "http://localhost:8437")],
+        [("sec-fetch-site", "cross-site")], [("sec-fetch-site", "same-site"), ("origin", HOME)],
+        [("sec-fetch-site", "none")],
+        [("origin", HOME), ("origin", "http://evil.example")],
+    ):  # fmt: skip
+        told = ask(open_guard, method, headers=[JSON, *headers])
+        assert told.status == 403, headers
+        assert f"{HOME}/" in told.error["message"]
+
+
+def test_the_consoles_own_page_and_scripts_can(open_guard: Guard) -> None:
+    for headers in ([], [("origin", HOME)], [("origin", HOME), ("sec-fetch-site", "same-origin")]):
+        assert ask(open_guard, "POST", headers=[JSON, *headers]).status == 200
+    told = ask(open_guard, "POST", headers=[JSON, ("origin", "http://localhost:8437")], host="localhost:8437")
+    assert told.status == 200
+
+
+def test_a_link_from_another_site_opens_the_page_but_not_the_api(open_guard: Guard) -> None:
+    foreign = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]
+    assert ask(open_guard, path="/", headers=foreign).status == 200
+    assert ask(open_guard, path="/api/seats", headers=foreign).status == 403
+    assert ask(open_guard, "OPTIONS", path="/api/seats", headers=foreign).status == 403
+    assert ask(open_guard, path="/api/seats", headers=[("sec-fetch-site", "none")]).status == 200
+
+
+# ---- bodies
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [], ["text/plain"], ["application/x-www-form-urlencoded"], ["multipart/form-data; boundary=x"],
+        ["application/jsonp"], ["text/plain; application/json"], ["application/json", "text/plain"],
+    ],
+)  # fmt: skip
+def test_only_json_is_taken(open_guard: Guard, given: list[str]) -> None:
+    told = ask(open_guard, "POST", headers=[("content-type", value) for value in given])
+    assert told.status == 415
+    assert "application/json" in told.error["message"]
+
+
+def test_json_may_tell_its_encoding(open_guard: Guard) -> None:
+    assert ask(open_guard, "POST", headers=[("content-type", "Application/JSON; charset=utf-8")]).status == 200
+
+
+def test_a_body_may_have_a_megabyte_and_no_more(open_guard: Guard) -> None:
+    whole = ask(open_guard, "POST", headers=[JSON], pieces=[b"x" * (BODY // 2)] * 2)
+    assert (whole.status, len(whole.body)) == (200, BODY + len("echo:"))
+    told = ask(open_guard, "POST", headers=[JSON], pieces=[b"x" * (BODY // 2), b"x" * (BODY // 2), b"x", b""])
+    assert told.status == 413
+    assert "1,000,000 bytes" in told.error["message"]
+    assert ask(open_guard, "GET", pieces=[b"x" * (BODY + 1)]).status == 413  # whatever the method
+
+
+def test_a_body_that_says_it_is_too_large_is_not_waited_for(open_guard: Guard) -> None:
+    headers = [JSON, ("content-length", str(BODY + 1)), ("expect", "100-continue")]
+    assert ask(open_guard, "POST", headers=headers).status == 413
+
+
+def test_a_body_that_never_ends_is_given_up(open_guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "BODY_SECONDS", 0.02)
+    monkeypatch.setattr(guarding, "DRAIN_SECONDS", 0.02)
+    told = ask(open_guard, "POST", headers=[JSON, ("content-length", "5")])
+    assert (told.status, told.error["code"]) == (408, "too-slow")
+
+
+def test_a_refused_stream_is_read_only_so_far(open_guard: Guard) -> None:
+    taken = 0
+
+    async def endless() -> Any:
+        nonlocal taken
+        taken += 100_000
+        assert taken < 100_000_000, "it reads for ever"
+        return {"type": "http.request", "body": b"x" * 100_000, "more_body": True}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost:8437"), (b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/x",
+        "query_string": b"",
+        "client": None,
+        "headers": headers,
+    }
+    asyncio.run(open_guard(scope, endless, send))
+    assert sent[0]["status"] == 413
+    assert BODY < taken < BODY + guarding.DRAINED + 1_000_000
+
+
+def test_a_client_that_leaves_is_not_asked_after(open_guard: Guard) -> None:
+    async def gone() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pytest.fail("nobody listens")
+
+    headers = [(b"host", b"localhost:8437"), (b"content-type", b"application/json"), (b"content-length", b"9")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/x",
+        "query_string": b"",
+        "client": None,
+        "headers": headers,
+    }
+    asyncio.run(open_guard(scope, gone, send))
+
+
+# ---- rates
+
+
+def test_buckets_follow_their_definition() -> None:
+    clock = Clock()
+    buckets = Buckets(rate=2.0, burst=3.0, clock=clock)
+    assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    assert buckets.take("b") == 0.0
+    clock.now += 0.25
+    assert buckets.take("a") == 0.25
+    clock.now += 0.25
+    assert [buckets.take("a"), buckets.take("a")] == [0.0, 0.5]
+    clock.now += 100.0
+    assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]  # never more than the burst
+
+
+def test_buckets_forget_whoever_has_been_away_longest() -> None:
+    buckets = Buckets(rate=1.0, burst=1.0, most=3, clock=Clock())
+    for name in ("a", "b", "c"):
+        assert buckets.take(name) == 0.0
+    assert buckets.take("a") > 0.0
+    assert buckets.take("d") == 0.0  # "b" is forgotten
+    assert len(buckets) == 3
+    assert buckets.take("a") > 0.0
+    assert buckets.take("b") == 0.0
+
+
+def test_too_many_requests_are_told_when_to_come_back(clock: Clock) -> None:
+    guard = Guard(echo, Rules(ORIGINS), ticks=clock)
+    assert {ask(guard).status for _ in range(int(guarding.BURST))} == {200}
+    told = ask(guard)
+    assert (told.status, told.error["code"], told.headers["retry-after"]) == (429, "too-many", "1")
+    assert ask(guard, client="10.0.0.2").status == 200
+    clock.now += 1.0
+    assert [ask(guard).status for _ in range(int(guarding.RATE) + 1)] == [200] * int(guarding.RATE) + [429]
+
+
+def test_one_ipv6_network_has_one_rate() -> None:
+    keys = {address_of({"client": (host, 1)}) for host in ("2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::")}
+    assert len(keys) == 1
+    assert address_of({"client": ("2001:db8:0:1::1", 1)}) not in keys
+    assert address_of({"client": ("10.0.0.1", 1)}) != address_of({"client": ("10.0.0.2", 1)})
+
+
+def test_only_so_many_requests_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "AT_ONCE", 2)
+
+    async def run() -> list[int]:
+        release = asyncio.Event()
+        statuses: list[int] = []
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await release.wait()
+            await echo(scope, receive, send)
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        guard = Guard(slow, Rules(ORIGINS))
+        headers = [(b"host", b"localhost:8437")]
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/x",
+            "query_string": b"",
+            "client": None,
+            "headers": headers,
+        }
+        tasks = [asyncio.create_task(guard(dict(scope), receive, send)) for _ in range(3)]
+        await asyncio.wait_for(tasks[2], 30.0)
+        assert statuses == [429]
+        release.set()
+        await asyncio.gather(*tasks)
+        await guard(dict(scope), receive, send)
+        return statuses
+
+    assert asyncio.run(run()) == [429, 200, 200, 200]
+
+
+# ---- the token
+
+
+def bearer(token: str) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {token}")]
+
+
+def test_without_the_token_nothing_is_answered_but_the_page(locked: Guard) -> None:
+    for path in ("/api/seats", "/openapi.json", "/docs", "//static/x", "/other", "/api/static/"):
+        told = ask(locked, path=path)
+        assert (told.status, told.error["code"]) == (401, "no-token"), path
+        assert "address that it printed" in told.error["message"]
+        assert told.headers["www-authenticate"].startswith("Bearer")
+    for path in ("/", "/static/app.js", "/favicon.ico"):
+        assert ask(locked, path=path).status == 200
+        assert ask(locked, "POST", path=path, headers=[JSON]).status == 401
+
+
+def test_a_script_sends_the_token_as_a_header(locked: Guard) -> None:
+    assert ask(locked, headers=bearer(SECRET)).status == 200
+    assert ask(locked, headers=[("authorization", f"bearer  {SECRET} ")]).status == 200
+    for wrong in ("", SECRET + "x", SECRET[:-1], SECRET.upper(), "\xe9"):
+        told = ask(locked, headers=bearer(wrong))
+        assert (told.status, told.error["code"]) == (401, "wrong-token"), wrong
+    assert ask(locked, headers=[("authorization", f"Basic {SECRET}")]).error["code"] == "no-token"
+
+
+def test_the_printed_address_leaves_a_cookie_and_no_trace_in_the_address_bar(locked: Guard) -> None:
+    told = ask(locked, path="/", query=f"token={SECRET}".encode())
+    assert (told.status, told.headers["location"], told.body) == (303, "/", b"")
+    assert EXPECTED.items() <= told.headers.items()
+    cookie, *attributes = told.headers["set-cookie"].split("; ")
+    assert attributes == ["Max-Age=608400", "Path=/", "HttpOnly", "SameSite=Strict"]
+    assert ask(locked, headers=[("cookie", f"other=1; {cookie}")]).status == 200
+    assert ask(locked, headers=[("cookie", cookie.replace("counterflow", "x"))]).error["code"] == "no-token"
+    assert ask(locked, headers=[("cookie", cookie[:-1])]).error["code"] == "wrong-token"
+    assert ask(locked, path="/", query=b"token=wrong").status == 401
+    assert ask(locked, path="/", query=b"token=").status == 200  # nothing was given
+    assert ask(locked, path="/", query=b"&".join([b"a=1"] * 30) + f"&token={SECRET}".encode()).status == 200
+    assert ask(locked, path="/api/seats", query=f"token={SECRET}".encode()).status == 401  # only where it is taken away
+
+
+def test_an_old_link_does_no_harm_to_whoever_is_in(locked: Guard) -> None:
+    cookie = f"{cookie_name(HOME)}={SECRET}"
+    assert ask(locked, path="/", query=b"token=of-yesterday", headers=[("cookie", cookie)]).status == 303
+
+
+def test_cookies_of_two_consoles_have_two_names() -> None:
+    assert cookie_name("http://localhost:8437") != cookie_name("http://localhost:8438")
+
+
+def test_behind_a_proxy_with_a_certificate_the_cookie_goes_only_over_it(clock: Clock) -> None:
+    public = "https://console.example.org"
+    guard = Guard(echo, Rules([public, *ORIGINS], Token(SECRET, clock.now + 60.0)), clock=clock)
+    told = ask(guard, path="/", query=f"token={SECRET}".encode(), host="console.example.org")
+    assert told.headers["set-cookie"].endswith("; SameSite=Strict; Secure")
+    headers = [JSON, ("origin", public), *bearer(SECRET)]
+    assert ask(guard, "POST", headers=headers, host="console.example.org").status == 200
+    assert ask(guard, "POST", headers=headers).status == 403  # that is not where this request went
+
+
+def test_an_expired_token_is_told_apart(locked: Guard, clock: Clock) -> None:
+    clock.now += 3599.0
+    assert ask(locked, headers=bearer(SECRET)).status == 200
+    clock.now += 1.0
+    told = ask(locked, headers=bearer(SECRET))
+    assert (told.status, told.error["code"]) == (401, "expired-token")
+    assert "expired: start the console again" in told.error["message"]
+    assert ask(locked, path="/", query=f"token={SECRET}".encode()).error["code"] == "expired-token"
+    assert ask(locked, headers=bearer("wrong")).error["code"] == "wrong-token"  # tells nothing about the right one
+
+
+def test_wrong_tokens_are_soon_refused_unread_but_the_right_one_is_not(locked: Guard, clock: Clock) -> None:
+    attempts = int(guarding.FAILURE_BURST)
+    assert {ask(locked, headers=bearer("wrong")).status for _ in range(attempts)} == {401}
+    told = ask(locked, headers=bearer("wrong"))
+    assert (told.status, told.headers["retry-after"]) == (429, "5")
+    assert ask(locked, headers=bearer("wrong"), client="10.0.0.9").status == 401
+    assert ask(locked).status == 401  # nothing was tried
+    assert ask(locked, headers=bearer(SECRET)).status == 200
+    clock.now += 5.0
+    assert [ask(locked, headers=bearer("wrong")).status for _ in range(2)] == [401, 429]
+
+
+def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("hmac.compare_digest", lambda a, b: seen.append((a, b)) or a == b)
+    assert Token("a", 0.0).matches(b"a")
+    assert not Token("a", 0.0).matches(b"b")
+    assert seen == [(b"a", b"a"), (b"b", b"a")]
+
+
+def test_a_token_does_not_show_in_what_is_printed() -> None:
+    assert SECRET not in repr(Rules(ORIGINS, Token(SECRET, 0.0)))
+
+
+# ---- defects, and what is not HTTP
+
+
+def test_a_defect_is_told_without_its_traceback_and_logged_without_the_query(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("measurement 42")
+
+    with caplog.at_level(logging.ERROR, "counterflow.console"):
+        told = ask(Guard(broken, Rules(ORIGINS)), query=b"token=private")
+    assert (told.status, told.error["code"]) == (500, "internal-error")
+    assert b"measurement" not in told.body
+    assert EXPECTED.items() <= told.headers.items()
+    assert "measurement 42" in caplog.text
+    assert "GET '/api/seats'" in caplog.text
+    assert "private" not in caplog.text
+
+
+def test_a_frameworks_own_page_about_a_defect_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    async def framework(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 500, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"Traceback: measurement 42"})
+        raise RuntimeError("measurement 42")
+
+    told = ask(Guard(framework, Rules(ORIGINS)))
+    assert told.error["code"] == "internal-error"
+    assert b"measurement" not in told.body
+    assert "measurement 42" in caplog.text
+
+
+def test_websockets_are_refused_and_the_lifespan_is_passed_on(open_guard: Guard) -> None:
+    sent: list[Any] = []
+    seen: list[str] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def note(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    guard = Guard(note, Rules(ORIGINS))
+    asyncio.run(guard({"type": "websocket", "headers": []}, receive, send))
+    assert (sent, seen) == ([{"type": "websocket.close", "code": 1008}], [])
+    asyncio.run(guard({"type": "lifespan"}, receive, send))
+    assert seen == ["lifespan"]
