@@ -35,13 +35,20 @@ if TYPE_CHECKING:
     from counterflow.methods.sufficient.options import LikelihoodOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
     from counterflow.privacy import Ledger, Privacy
-    from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
+    from counterflow.questions.aggregate import Aggregate
+    from counterflow.questions.asking import UnitView
+    from counterflow.questions.attribution import Attribution
+    from counterflow.questions.effect import Effect
+    from counterflow.questions.paths import Paths
+    from counterflow.questions.restoration import Restoration
+    from counterflow.questions.trajectory import Trajectory
 
 _HOMES = {
-    "Attribution": "questions.answers",
+    "Aggregate": "questions.aggregate",
+    "Attribution": "questions.attribution",
     "Channel": "plant",
     "Checks": "fits.checks",
-    "Effect": "questions.answers",
+    "Effect": "questions.effect",
     "Estimates": "methods.estimators",
     "Estimator": "methods.estimators",
     "Fit": "fits.fit",
@@ -50,14 +57,16 @@ _HOMES = {
     "Ledger": "privacy",
     "LikelihoodOptions": "methods.sufficient.options",
     "LocalModel": "plant",
+    "Paths": "questions.paths",
     "Plant": "plant",
     "Preparation": "data",
     "Privacy": "privacy",
     "Recording": "plant",
-    "Restoration": "questions.answers",
+    "Restoration": "questions.restoration",
     "TrainingOptions": "methods.published.options",
-    "Trajectory": "questions.answers",
+    "Trajectory": "questions.trajectory",
     "Unit": "plant",
+    "UnitView": "questions.asking",
     "Validation": "fits.validation",
     "fit": "fits.training",
     "free_run": "fits.checks",
@@ -69,6 +78,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Aggregate",
     "Attribution",
     "Channel",
     "Checks",
@@ -85,6 +95,7 @@ __all__ = [
     "LocalModel",
     "ModelError",
     "OptionError",
+    "Paths",
     "Plant",
     "Preparation",
     "Privacy",
@@ -97,6 +108,7 @@ __all__ = [
     "Trajectory",
     "UnidentifiedError",
     "Unit",
+    "UnitView",
     "UnknownNameError",
     "UnstableError",
     "Validation",

@@ -2,121 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tolerances import EXACT
+from asking_plant import OPEN, PLANT, RECORDING, TURBINE, UNITS, Asking, fitted, job_of, same
 
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError
-from counterflow.federation.audit import Audit
-from counterflow.federation.description import Description
-from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
-from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
-from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import LIFETIME, PlantQuestions, QuestionBox, RemoteServer, digest_of
+from counterflow.federation.parts import saved_server, saved_unit
+from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer, digest_of
 from counterflow.federation.question_service import QuestionService
-from counterflow.methods.task import UnitData
 from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
-from counterflow.questions import unit_side as questions
-
-UNITS = ("boiler", "turbine", "pump")
-PLANT = cf.random_plant(units=UNITS, rng=3)
-RECORDING = PLANT.simulate(600, rng=4)
-OPEN = '[ask]\nboiler = ["*"]\nturbine = ["*"]\npump = ["*"]\n'
-TURBINE = UnitData(RECORDING["turbine"].unit, RECORDING["turbine"].y, RECORDING["turbine"].u, PLANT.locals()["turbine"])
-
-
-class Asking:
-    """A coordinator and one plant that asks, with bytes carried between them in a thread."""
-
-    def __init__(self, home: Path, job: Job, asker: UnitData) -> None:
-        self.home, self.job, self.asker = home, job, asker
-        self.unit = asker.unit.name
-        self.box = QuestionBox(home / self.unit / "questions")
-        self.policy_file = home / self.unit / "policy.toml"
-        self.allow()
-        self.standing = questions_about(job)
-        self.audits = [Audit(home / "audit.jsonl"), Audit(home / self.unit / "audit.jsonl")]
-        for unit in job.units:
-            if unit != self.unit:
-                self.say(unit, OPEN)
-
-    def allow(self, text: str = OPEN) -> None:
-        self.policy_file.parent.mkdir(parents=True, exist_ok=True)
-        self.policy_file.write_text(f'unit = "{self.unit}"\n{text}', encoding="utf-8")
-
-    def say(self, unit: str, text: str) -> None:
-        """Another plant says who may ask about it."""
-        policy = Policy.from_text(f'unit = "{unit}"\n{text}')
-        folder = self.home / "terms"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{unit}.json").write_text(json.dumps(policy.asking()), encoding="utf-8")
-
-    def service(self) -> QuestionService:
-        return QuestionService(self.home, self.standing, saved_server(self.home, self.job.id)[1], self.audits[0])
-
-    def plant(self) -> PlantQuestions:
-        def renewed() -> Guard:
-            return Guard(self.standing, Description.of(self.asker), Policy.read(self.policy_file), self.audits[1])
-
-        return PlantQuestions(self.box, self.standing, renewed, self.policy_file)
-
-    def remote(self, patience: float = 20.0) -> RemoteServer:
-        saved = saved_unit(self.home / self.unit, self.unit)
-        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit.states, saved.latest, patience)
-
-    @contextmanager
-    def running(self) -> Iterator[RemoteServer]:
-        over, service, plant = threading.Event(), self.service(), self.plant()
-        troubles: list[BaseException] = []
-
-        def carry() -> None:
-            try:
-                answers: list[tuple[int, bytes]] = []
-                while not over.is_set():
-                    answers = service.receive(self.unit, plant.exchange(answers, 0.05, over.is_set))
-            except BaseException as error:
-                troubles.append(error)
-
-        thread = threading.Thread(target=carry)
-        thread.start()
-        try:
-            yield self.remote()
-        finally:
-            over.set()
-            thread.join()
-            assert not troubles, troubles
-
-
-def fitted(home: Path, job: Job, models: Any, data: cf.Recording = RECORDING) -> Asking:
-    """A finished job, with the parts of the server and of the asking unit, the turbine, kept."""
-    policies = {name: Policy(name, methods=(job.method,), demanded=False) for name in job.units}
-    units = {
-        name: UnitData(data[name].unit, data[name].y, data[name].u, None if models is None else models[name])
-        for name in job.units
-    }
-    with Federation(home / "sessions", job, units, policies) as federation:
-        found = federation.run()
-        save_server(home, found.result)
-        session = federation.plant("turbine")
-        save_unit(home / "turbine", job, units["turbine"], session.state, session.losses)
-    return Asking(home, job, units["turbine"])
-
-
-def job_of(method: str = "sufficient", **given: Any) -> Job:
-    return Job("fit-1", method, {unit.name: unit.inputs for unit in RECORDING.units}, **given)
+from counterflow.questions.asking import UnitView
 
 
 @pytest.fixture(scope="module")
@@ -129,54 +31,36 @@ def alone() -> cf.Fit:
     return cf.fit(RECORDING, PLANT.locals())
 
 
-def same(found: Any, wanted: Any) -> None:
-    """All numbers of two answers."""
-    compared = 0
-    for name, value in vars(wanted).items():
-        got = getattr(found, name)
-        if isinstance(value, np.ndarray):
-            np.testing.assert_allclose(got, value, rtol=EXACT, atol=EXACT, err_msg=name)
-            compared += 1
-        elif name == "shares" or name == "through":
-            assert set(got) == set(value)
-            for key in value:
-                np.testing.assert_allclose(got[key], value[key], rtol=EXACT, atol=EXACT, err_msg=f"{name} {key}")
-            compared += 1
-        elif name == "change":
-            assert {k: dict(v) for k, v in got.items()} == {
-                k: pytest.approx(dict(v), rel=EXACT, abs=EXACT) for k, v in value.items()
-            }
-        elif name != "caveats":
-            assert got == value, name
-    assert compared
-
-
 def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, alone: cf.Fit) -> None:
     y, change = RECORDING["turbine"].y, {"u1": 0.5}
     with asking.running() as server:
         part = saved_unit(asking.home / "turbine", "turbine").part
-        same(part.effect(server, "boiler", change, horizon=20), alone.effect("boiler", "turbine", change, 20))
+        same(
+            UnitView(part, server).effect("boiler", "turbine", change, horizon=20),
+            alone.effect("boiler", "turbine", change, 20),
+        )
         both = {"boiler": {"u1": 1.0}, "pump": {"u2": -1.0}}
         same(
-            part.effect(server, ["boiler", "pump"], both, horizon=9, duration=4),
+            UnitView(part, server).effect(["boiler", "pump"], "turbine", both, horizon=9, duration=4),
             alone.effect(["boiler", "pump"], "turbine", both, 9, duration=4),
         )
         do = {"pump": {"u2": 0.0}}
         same(
-            part.counterfactual(server, y, do, start=500, stop=530),
+            UnitView(part, server, y).counterfactual(do=do, start=500, stop=530)["turbine"],
             alone.counterfactual(RECORDING, do, start=500, stop=530)["turbine"],
         )
-        same(part.attribute(server, y, 500, 530), alone.attribute(RECORDING, "turbine", 500, 530))
+        same(UnitView(part, server, y).attribute(start=500, stop=530), alone.attribute(RECORDING, "turbine", 500, 530))
         target = {RECORDING["turbine"].unit.output_names[0]: 0.3}
         same(
-            part.restore(server, target, ["boiler", "pump"], horizon=10),
+            UnitView(part, server).restore("turbine", target, ["boiler", "pump"], horizon=10),
             alone.restore("turbine", target, ["boiler", "pump"], horizon=10),
         )
-        same(questions.forecast(server, part, 7, do, 0.9, None), alone.forecast(RECORDING, 7, do, 0.9)["turbine"])
         same(
-            questions.paths(server, part, "boiler", change, 8, None, None), alone.paths("boiler", "turbine", change, 8)
+            UnitView(part, server).forecast(None, 7, do, 0.9)["turbine"],
+            alone.forecast(RECORDING, 7, do, 0.9)["turbine"],
         )
-        told = part.effect(server, "boiler", change).caveats
+        same(UnitView(part, server).paths("boiler", "turbine", change, 8), alone.paths("boiler", "turbine", change, 8))
+        told = UnitView(part, server).effect("boiler", "turbine", change).caveats
     assert set(told) <= set(alone.caveats)
     events = [record["event"] for record in asking.audits[1].records()]
     assert events.count("asked") == events.count("answered") == 8
@@ -190,12 +74,12 @@ def test_from_logs_too(tmp_path: Path) -> None:
     with between.running() as server:
         saved = saved_unit(tmp_path / "turbine", "turbine")
         same(
-            saved.part.effect(server, "boiler", {"u1": 0.5}, horizon=9),
+            UnitView(saved.part, server).effect("boiler", "turbine", {"u1": 0.5}, horizon=9),
             alone.effect("boiler", "turbine", {"u1": 0.5}, 9),
         )
         do = {"boiler": {"u1": 0.25}}
         same(
-            saved.part.counterfactual(server, TURBINE.y, do, start=500, stop=520),
+            UnitView(saved.part, server, TURBINE.y).counterfactual(do=do, start=500, stop=520)["turbine"],
             alone.counterfactual(RECORDING, do, 500, 520)["turbine"],
         )
 
@@ -207,11 +91,11 @@ def test_published_methods_answer_and_say_what_they_are(tmp_path: Path, method: 
     between = fitted(tmp_path, job_of(method, options=options), PLANT.locals())
     with between.running() as server:
         part = saved_unit(tmp_path / "turbine", "turbine").part
-        found = part.effect(server, "boiler", {"u1": 0.5}, horizon=9)
+        found = UnitView(part, server).effect("boiler", "turbine", {"u1": 0.5}, horizon=9)
         same(found, alone.effect("boiler", "turbine", {"u1": 0.5}, 9))
-        assert any("published method" in text for text in found.caveats)
+        assert found.caveats[0].code == "published-method"
         with pytest.raises(cf.OptionError, match="keeps no record"):
-            part.attribute(server, TURBINE.y)
+            UnitView(part, server, TURBINE.y).attribute()
 
 
 def test_what_a_policy_forbids_is_refused_written_down_and_allowed_when_it_changes(asking: Asking) -> None:
@@ -219,28 +103,28 @@ def test_what_a_policy_forbids_is_refused_written_down_and_allowed_when_it_chang
     part = saved_unit(asking.home / "turbine", "turbine").part
     try:
         with asking.running() as server:
-            part.effect(server, "boiler", {"u2": 1.0})
+            UnitView(part, server).effect("boiler", "turbine", {"u2": 1.0})
             with pytest.raises(PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u1'"):
-                part.effect(server, "boiler", {"u1": 1.0})
-            shares = part.attribute(server, TURBINE.y)
+                UnitView(part, server).effect("boiler", "turbine", {"u1": 1.0})
+            shares = UnitView(part, server, TURBINE.y).attribute()
             assert set(shares.shares) == {"turbine", "pump", "initial state", "rest"}
-            assert any("the inputs of boiler have done is in the rest" in text for text in shares.caveats)
+            assert "closed-units" in [caveat.code for caveat in shares.caveats]
             with pytest.raises(PrivacyError, match="'u1'"):
-                part.restore(server, {"y1": 0.1}, {"boiler": ["u1"]})
-            part.restore(server, {"y1": 0.1}, {"boiler": ["u2"]})
+                UnitView(part, server).restore("turbine", {"y1": 0.1}, {"boiler": ["u1"]})
+            UnitView(part, server).restore("turbine", {"y1": 0.1}, {"boiler": ["u2"]})
             refused = [record for record in asking.audits[0].records() if record["event"] == "refused"]
-            assert [record["kind"] for record in refused] == ["effect", "reach"]
+            assert [record["kind"] for record in refused] == ["effect", "restoration"]
             asking.allow(OPEN + "[answers]\nallowed = false\n")
             os.utime(asking.policy_file, ns=(1, 1))
             with pytest.raises(PrivacyError, match=r"answers\.allowed"):
-                part.effect(server, "boiler", {"u2": 1.0})
+                UnitView(part, server).effect("boiler", "turbine", {"u2": 1.0})
             asking.policy_file.write_text("nonsense", encoding="utf-8")
             os.utime(asking.policy_file, ns=(2, 2))
             with pytest.raises(PrivacyError, match=r"answers\.allowed"):
-                part.effect(server, "boiler", {"u2": 1.0})
+                UnitView(part, server).effect("boiler", "turbine", {"u2": 1.0})
             asking.allow()
             os.utime(asking.policy_file, ns=(3, 3))
-            part.effect(server, "boiler", {"u2": 1.0})
+            UnitView(part, server).effect("boiler", "turbine", {"u2": 1.0})
     finally:
         asking.allow()
         asking.say("boiler", OPEN)
@@ -289,13 +173,14 @@ def test_hostile_questions_are_refused_one_by_one(asking: Asking) -> None:
     service = asking.service()
     effect, change = Ask("turbine", "effect", 0, 2), Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
     cases = {
+        "no such question": ([change, Ask("turbine", "everything", 0, 2)], "there is no question 'everything'"),
         "another's name": ([Change("boiler", "pump", False, 0, "", np.ones((3, 2))), effect], "speaks as"),
         "two questions in one": ([change, effect, effect], "one Ask at its end"),
         "no question": ([change], "one Ask at its end"),
         "no such unit": ([Change("turbine", "x", False, 0, "", np.ones((3, 2))), effect], "has 0 inputs"),
         "other columns": ([Change("turbine", "pump", False, 0, "", np.ones((3, 1))), effect], "has 2 inputs"),
         "too far": ([change, Ask("turbine", "effect", 0, 100_001)], "at most"),
-        "rows that are not there": ([Ask("turbine", "attribute", 500, 5000)], "recorded"),
+        "rows that are not there": ([Ask("turbine", "attribution", 500, 5000)], "recorded"),
         "far too large": ([Change("turbine", "pump", False, 0, "", np.full((3, 2), 1e308)), effect], "too large"),
         "replacing from now on": (
             [Change("turbine", "pump", True, 0, "", np.ones((3, 2))), effect],
@@ -324,7 +209,7 @@ def test_a_coordinator_that_says_anything_else_is_not_believed(asking: Asking) -
     ):
         plant = asking.plant()
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(part.effect, asking.remote(), "boiler", {"u1": 1.0})
+            asked = pool.submit(UnitView(part, asking.remote()).effect, "boiler", "turbine", {"u1": 1.0})
             sent = plant.exchange([], 0.0)
             while not any(isinstance(decode(data), Ask) for _, data in sent):
                 sent = plant.exchange([], 5.0)
@@ -337,7 +222,7 @@ def test_a_coordinator_that_says_anything_else_is_not_believed(asking: Asking) -
 def test_nobody_there_is_said_and_nothing_is_left_behind(asking: Asking) -> None:
     part = saved_unit(asking.home / "turbine", "turbine").part
     with pytest.raises(StorageError, match=r"no answer in 0 s.*federation status"):
-        part.effect(asking.remote(patience=0.1), "boiler", {"u1": 1.0})
+        UnitView(part, asking.remote(patience=0.1)).effect("boiler", "turbine", {"u1": 1.0})
     assert not list(asking.box.folder.iterdir())
 
 
@@ -371,9 +256,13 @@ def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -
         for job in (other, renamed):
             asked = replace(part, link=None)
             with pytest.raises(cf.OptionError, match=r"about job 'fit-1' now, not about 'fit-"):
-                asked.effect(RemoteServer(job, asking.box, 601, states, False, 20.0), "boiler", {"u1": 1.0})
+                UnitView(asked, RemoteServer(job, asking.box, 601, states, False, 20.0)).effect(
+                    "boiler", "turbine", {"u1": 1.0}
+                )
             with pytest.raises(StorageError, match="no answer"):
-                asked.effect(RemoteServer(job, asking.box, 601, states, True, 0.5), "boiler", {"u1": 1.0})
+                UnitView(asked, RemoteServer(job, asking.box, 601, states, True, 0.5)).effect(
+                    "boiler", "turbine", {"u1": 1.0}
+                )
 
 
 def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,8 +292,8 @@ def test_couplings_that_the_data_cannot_tell_are_refused_over_the_wire(tmp_path:
     with between.running() as server:
         saved = saved_unit(tmp_path / "turbine", "turbine")
         with pytest.raises(UnidentifiedError, match="not to be told"):
-            saved.part.effect(server, "boiler", {"u1": 1.0})
-        saved.part.effect(server, "boiler", {"u2": 1.0})
+            UnitView(saved.part, server).effect("boiler", "turbine", {"u1": 1.0})
+        UnitView(saved.part, server).effect("boiler", "turbine", {"u2": 1.0})
         with pytest.raises(DataError, match="log has changed"):
             saved.require_log(replace(TURBINE, y=TURBINE.y[:-1]))
         saved.require_log(between.asker)

@@ -187,9 +187,9 @@ def test_every_question_has_the_answer_of_one_process(tmp_path: Path) -> None:
     first = wanted.plant.unit("boiler").input_names[0]
 
     def asked(part: Any, server: Any) -> list[np.ndarray]:
-        effect = part.effect(server, "boiler", {first: 1.0}, 5)
-        past = part.counterfactual(server, y, {"boiler": {first: 0.0}}, 10, 20)
-        shares = part.attribute(server, y, 10, 20)
+        effect = cf.UnitView(part, server).effect("boiler", part.unit.name, {first: 1.0}, 5)
+        past = cf.UnitView(part, server, y).counterfactual(None, {"boiler": {first: 0.0}}, 10, 20)["turbine"]
+        shares = cf.UnitView(part, server, y).attribute(start=10, stop=20)
         return [effect.mean, effect.lower, effect.upper, past.mean, past.lower, *shares.shares.values()]
 
     for one, other in zip(asked(mine, found.server), asked(theirs, wanted.server), strict=True):

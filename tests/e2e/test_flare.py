@@ -159,19 +159,27 @@ class TestTogether:
                 ("mean", "lower", "upper"),
             ),
             (
-                boiler.counterfactual(do, **rows),
+                boiler.counterfactual(do=do, **rows)["boiler"],
                 alone.counterfactual(running.recording, do, **rows)["boiler"],
                 ("factual", "mean", "lower", "upper"),
             ),
-            (boiler.forecast(7, do), alone.forecast(running.recording, 7, do)["boiler"], ("mean", "lower", "upper")),
+            (
+                boiler.forecast(None, 7, do)["boiler"],
+                alone.forecast(running.recording, 7, do)["boiler"],
+                ("mean", "lower", "upper"),
+            ),
             (
                 boiler.attribute(**rows),
                 alone.attribute(running.recording, "boiler", **rows),
                 ("baseline", "departure"),
             ),
-            (boiler.paths("turbine", change, 9), alone.paths("turbine", "boiler", change, 9), ("total", "direct")),
             (
-                boiler.restore(target, ["turbine"], horizon=9),
+                boiler.paths("turbine", "boiler", change, 9),
+                alone.paths("turbine", "boiler", change, 9),
+                ("total", "direct"),
+            ),
+            (
+                boiler.restore("boiler", target, ["turbine"], horizon=9),
                 alone.restore("boiler", target, ["turbine"], horizon=9),
                 ("target", "reached"),
             ),

@@ -10,6 +10,7 @@ import typer
 
 from counterflow._version import __version__
 from counterflow.cli.groups import group
+from counterflow.questions import COMMANDS
 
 app = group(
     "counterflow",
@@ -17,11 +18,8 @@ app = group(
         "demo": ("demo", "The whole job on a simulated plant, with a report."),
         "simulate": ("simulation", "Simulate a plant: recording, local models, federation file."),
         "fit": ("fit", "Fit a federation and save the fit."),
-        "whatif": ("commands", "What would outputs do, or have done, with other inputs?"),
-        "explain": ("commands", "Who moved a unit's outputs in some rows?"),
-        "restore": ("commands", "Which change of inputs would move outputs so far?"),
-        "forecast": ("commands", "What will happen after the recording's last row?"),
-        "graph": ("commands", "Which unit acts on which, directly or through others?"),
+        **{name: ("questions", text) for name, text in COMMANDS.items()},
+        "graph": ("graph", "Which unit acts on which, directly or through others?"),
         "check": ("check", "What speaks against the answers of a fit?"),
         "reproduce": ("reproduction", "The paper's figures and tables again, with verdicts."),
         "console": ("console", "Ask in a browser, see the answer."),

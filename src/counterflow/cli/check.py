@@ -9,12 +9,13 @@ import numpy as np
 import typer
 
 from counterflow import wording
-from counterflow.cli import asking, output
+from counterflow.cli import inputs, output
 from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
 from counterflow.cli.output import Format
 from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
-from counterflow.report import telling
+from counterflow.fits.fit import load
+from counterflow.questions.question import envelope
 
 _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}
 
@@ -40,12 +41,11 @@ def check(
     if plot is not None:
         output.check_ending("--plot", plot, ("png",))
         output.check_new([plot], force)
-    fit = asking.load_fit(directory)
-    rows = None if recording is None else asking.load_recording(fit, recording)
+    fit = load(directory)
+    rows = None if recording is None else inputs.load_recording(fit, recording)
     found = look(fit, rows, horizon)
     sentence = _sentence(found)
-    notes = telling.caveats(fit, list(map(str, fit.caveats)))
-    told = {**telling.envelope("check", fit, sentence, notes), **found.to_dict()}
+    told = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
     if plot is not None:
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
     output.write_answer(out, force, told, found.to_frame)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
-from counterflow.cli import asking, output
+from counterflow.cli import output
 from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
@@ -22,6 +22,7 @@ from counterflow.errors import OptionError
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Estimate, Parameters
 from counterflow.estimation.uncertainty import uncertainty
+from counterflow.fits.fit import load
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.server import share
 from counterflow.methods.sufficient.unit import sufficient_message
@@ -186,7 +187,7 @@ def _between(plant: Plant, matrix: FloatArray, width: str) -> NDArray[np.bool_]:
 
 
 def _of_fit(directory: Path) -> Task:
-    fit = asking.load_fit(directory)
+    fit = load(directory)
     couplings = fit.couplings
     if fit.method != "sufficient" or couplings is None:
         raise OptionError(f"--fit {str(directory)!r} is of method {fit.method!r}; a plan needs one of 'sufficient'.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from counterflow._version import __version__
-from counterflow.console import answering, describing, exporting, messages
+from counterflow.console import answers, describing, exports, messages
 from counterflow.console.admission import problem
 from counterflow.console.opening import Opened, open_model
 from counterflow.console.seats import Seat
@@ -28,6 +28,8 @@ from counterflow.errors import (
     UnknownNameError,
     UnstableError,
 )
+from counterflow.questions.question import Request as AnyQuestion
+from counterflow.questions.registry import QUESTIONS
 
 STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
     (UnidentifiedError, 409),
@@ -54,7 +56,7 @@ _SAID = {
     503: "The coordinator of the federation does not answer, or the console is being stopped.",
 }
 WRONG: Responses = {code: {"model": messages.Failure, "description": said} for code, said in _SAID.items()}
-FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in exporting.KINDS.values()}}}
+FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in exports.KINDS.values()}}}
 DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
 `unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
 STATIC = files("counterflow.console") / "static"
@@ -108,29 +110,8 @@ def application(opened: Opened) -> FastAPI:
     def log(seat: str, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> messages.LogTold:
         return describing.log(at(seat), channel, points)
 
-    @app.post("/api/seats/{seat}/effect", summary="What would changes do from now on?", responses=WRONG)
-    def effect(seat: str, question: messages.AskEffect) -> messages.EffectTold:
-        return answering.effect(at(seat), question).told  # type: ignore[return-value]
-
-    @app.post("/api/seats/{seat}/paths", summary="Which ways does an effect take?", responses=WRONG)
-    def paths(seat: str, question: messages.AskPaths) -> messages.PathsTold:
-        return answering.paths(at(seat), question).told  # type: ignore[return-value]
-
-    @app.post("/api/seats/{seat}/past", summary="What would have happened?", responses=WRONG)
-    def past(seat: str, question: messages.AskPast) -> messages.PastTold:
-        return answering.past(at(seat), question).told  # type: ignore[return-value]
-
-    @app.post("/api/seats/{seat}/explain", summary="Who moved the unit's outputs?", responses=WRONG)
-    def explain(seat: str, question: messages.AskExplain) -> messages.ExplainTold:
-        return answering.explain(at(seat), question).told  # type: ignore[return-value]
-
-    @app.post("/api/seats/{seat}/restore", summary="What would bring outputs back?", responses=WRONG)
-    def restore(seat: str, question: messages.AskRestore) -> messages.RestoreTold:
-        return answering.restore(at(seat), question).told  # type: ignore[return-value]
-
-    @app.post("/api/seats/{seat}/forecast", summary="What comes next?", responses=WRONG)
-    def forecast(seat: str, question: messages.AskForecast) -> messages.ForecastTold:
-        return answering.forecast(at(seat), question).told  # type: ignore[return-value]
+    for question in QUESTIONS.values():
+        _add_question(app, question, at)
 
     @app.post(
         "/api/seats/{seat}/export/{kind}",
@@ -139,13 +120,25 @@ def application(opened: Opened) -> FastAPI:
         responses=FILE | WRONG,
     )
     def export(seat: str, kind: Literal["json", "csv", "html"], wanted: messages.Export) -> Response:
-        content = exporting.export(at(seat), wanted.question, kind)
+        content = exports.export(at(seat), wanted.question, kind)
         name = f"counterflow-{wanted.question.kind}.{kind}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(content, media_type=exporting.KINDS[kind], headers=headers)
+        return Response(content, media_type=exports.KINDS[kind], headers=headers)
 
     _serve_page(app)
     return app
+
+
+def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str], Seat]) -> None:
+    def asked(seat: str, question: Any) -> dict[str, Any]:
+        return answers.answer(at(seat), kind, question).content
+
+    kind = question
+    asked.__name__ = question.tab
+    asked.__annotations__ = {"seat": str, "question": messages.FORMS[question.kind]}
+    app.post(
+        f"/api/seats/{{seat}}/{question.tab}", summary=question.title, response_model=question.schema, responses=WRONG
+    )(asked)
 
 
 def _serve_page(app: FastAPI) -> None:

@@ -12,9 +12,11 @@ from counterflow.console import messages
 from counterflow.console.opening import Opened
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, OptionError
-from counterflow.plant import Unit
+from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.units import unknown_name
-from counterflow.report import Clock, telling
+from counterflow.questions.question import CaveatView, finite, series
+from counterflow.report import Clock
+from counterflow.report.content import acting_directly, assumptions
 from counterflow.report.graph import kind_of
 
 _KINDS = {
@@ -22,20 +24,6 @@ _KINDS = {
     "disentanglement": (("disentanglement", "disentanglement D"),),
     "gradient": (("gradient", "relative gradient"),),
 }
-
-
-def number(value: float | None) -> float | None:
-    """A number that JSON can hold."""
-    return None if value is None or not np.isfinite(value) else float(value)
-
-
-def numbers(values: FloatArray) -> list[float | None]:
-    """The same for a column."""
-    column = np.asarray(values, np.float64)
-    finite = np.isfinite(column)
-    if finite.all():
-        return list(column.tolist())
-    return [value if known else None for value, known in zip(column.tolist(), finite.tolist(), strict=True)]
 
 
 def seats(opened: Opened) -> messages.Seats:
@@ -67,29 +55,31 @@ def plant(seat: Seat) -> messages.PlantTold:
         questions={
             kind: messages.Permission(allowed=not reason, reason=reason) for kind, reason in seat.refusals.items()
         },
-        caveats=telling.caveats(seat, seat.caveats),
-        assumptions=list(telling.assumptions(seat.method in ("sufficient", "centralized"))),
+        caveats=[CaveatView(**caveat.to_json()) for caveat in seat.caveats],
+        assumptions=list(assumptions(seat.method in ("sufficient", "centralized"))),
         status="" if seat.status is None else str(seat.status),
     )
 
 
-def _unit(seat: Seat, unit: Unit) -> messages.UnitTold:
+def _unit(seat: Seat, unit: Unit | PublicUnit) -> messages.UnitTold:
     inputs = []
     for column, channel in enumerate(unit.inputs):
         reason = seat.refusal_of_input(unit.name, column)
         seen, last = (None, None) if reason else _seen(seat, unit.name, column)
-        limits = None if channel.limits is None else [number(end) for end in channel.limits]
+        limits = None if channel.limits is None else [finite(end) for end in channel.limits]
         inputs.append(
             messages.InputTold(
                 name=channel.name, measured_in=channel.unit, limits=limits, seen=seen, last=last, allowed=not reason,
                 reason=reason,
             )
         )  # fmt: skip
-    outputs = seat.parts[unit.name].unit.outputs if unit.name in seat.parts else ()
+    part = seat.parts.get(unit.name)
+    outputs = part.unit.outputs if part is not None else ()
     return messages.UnitTold(
         name=unit.name,
         states=unit.states,
         own=unit.name == seat.unit,
+        phi=None if part is None or part.phi is None else list(map(float, part.phi)),
         inputs=inputs,
         outputs=[messages.OutputTold(name=c.name, measured_in=c.unit) for c in outputs],
     )
@@ -112,15 +102,15 @@ def graph(seat: Seat, rate: float) -> messages.GraphTold:
             cause=edge.cause,
             effect=edge.effect,
             kind=kind_of(edge),  # type: ignore[arg-type]
-            p_value=number(edge.p_value),
-            q_value=number(edge.q_value),
-            direct_strength=number(edge.direct_strength),
-            total_strength=number(edge.total_strength),
+            p_value=finite(edge.p_value),
+            q_value=finite(edge.q_value),
+            direct_strength=finite(edge.direct_strength),
+            total_strength=finite(edge.total_strength),
         )
         for edge in found
     ]
     names = [unit.name for unit in seat.plant.units]
-    sentence = telling.acting_directly(found.direct(), rate)
+    sentence = acting_directly(found.direct(), rate)
     return messages.GraphTold(rate=rate, names=names, edges=edges, sentence=sentence)
 
 
@@ -141,15 +131,15 @@ def training(seat: Seat) -> messages.TrainingTold:
     if seat.record is None:
         raise OptionError(seat.refusals["training"])
     record, history = seat.record, seat.record.history
-    series = []
+    drawn = []
     if seat.unit is None:
         for group, entries in _KINDS.items():
-            series += [_series(label, None, group, getattr(history, key)) for key, label in entries]
-        series += [_series("δd", name, "delta_d", values) for name, values in history.delta_d.items()]
+            drawn += [_series(label, None, group, getattr(history, key)) for key, label in entries]
+        drawn += [_series("δd", name, "delta_d", values) for name, values in history.delta_d.items()]
     else:
-        series += [_series("augmented loss", n, "loss", v) for n, v in seat.losses.get("client_loss", {}).items()]
-        series += [_series("own model", n, "loss", v) for n, v in seat.losses.get("proprietary_loss", {}).items()]
-        series.append(_series("δd", seat.unit, "delta_d", history.delta_d[seat.unit]))
+        drawn += [_series("augmented loss", n, "loss", v) for n, v in seat.losses.get("client_loss", {}).items()]
+        drawn += [_series("own model", n, "loss", v) for n, v in seat.losses.get("proprietary_loss", {}).items()]
+        drawn.append(_series("δd", seat.unit, "delta_d", history.delta_d[seat.unit]))
     told = record.provenance
     return messages.TrainingTold(
         method=seat.method,
@@ -158,7 +148,7 @@ def training(seat: Seat) -> messages.TrainingTold:
         traffic=messages.TrafficTold(
             rounds=record.traffic.rounds, bytes_up=record.traffic.bytes_up, bytes_down=record.traffic.bytes_down
         ),
-        series=[each for each in series if each.values],
+        series=[each for each in drawn if each.values],
         privacy=_privacy(seat),
         provenance={
             "Counterflow": told.version, "method": told.method, "seed": str(told.seed), "data": told.data_digest
@@ -167,7 +157,7 @@ def training(seat: Seat) -> messages.TrainingTold:
 
 
 def _series(name: str, unit: str | None, group: str, values: FloatArray) -> messages.TrainingSeries:
-    return messages.TrainingSeries(name=name, unit=unit, group=group, values=numbers(values))  # type: ignore[arg-type]
+    return messages.TrainingSeries(name=name, unit=unit, group=group, values=series(values))  # type: ignore[arg-type]
 
 
 def _privacy(seat: Seat) -> messages.PrivacyTold | None:
@@ -183,7 +173,7 @@ def _privacy(seat: Seat) -> messages.PrivacyTold | None:
                 messages.BudgetTold(
                     name=name,
                     epsilon=each.epsilon,
-                    spent=number(each.spent) if own else None,
+                    spent=finite(each.spent) if own else None,
                     budget=None if not own or each.budget is None else each.budget[0],
                 )
             )

@@ -1,13 +1,17 @@
-"""What crosses between page and console, typed: questions as they are asked, answers as they are given.
+"""What crosses between page and console, typed: questions as they are asked, and what a seat sees before it asks.
 
-Numbers that are not known are null. Trajectories are one list a channel, one number a row.
+The questions' forms are made from the registry; schemas of their answers stand in the questions' modules. Numbers that
+are not known are null.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from counterflow.questions.question import CaveatView, Form, Request
+from counterflow.questions.registry import QUESTIONS
 
 MOST_STEPS = 20_000  # of one question: whoever asks must not keep the others waiting
 MOST_ROWS = 10_000_000
@@ -41,21 +45,6 @@ class InputChange(Question):
     values: Series | None = None
 
 
-class AskPaths(Question):
-    """Which ways an effect takes: directly, and through each third unit."""
-
-    effect: Name
-    changes: Annotated[list[InputChange], Field(min_length=1, max_length=MOST_CHANGES)]
-    horizon: Steps = 50
-    draw: Drawn = None
-
-
-class AskEffect(AskPaths):
-    """What would changes of inputs do from now on? ``draw``: channels whose trajectories are wanted."""
-
-    level: Level = 0.95
-
-
 class PastChange(Question):
     """An input in the past: set to something else, or added to."""
 
@@ -66,42 +55,11 @@ class PastChange(Question):
     values: Series | None = None
 
 
-class Window(Question):
-    """Rows start to stop - 1 of a unit's record."""
-
-    unit: Name
-    start: Row
-    stop: Row
-
-
-class AskPast(Window):
-    """What would have happened?"""
-
-    changes: Annotated[list[PastChange], Field(min_length=1, max_length=MOST_CHANGES)]
-    level: Level = 0.95
-    draw: Drawn = None
-
-
-class AskExplain(Window):
-    """Who moved the unit's outputs? ``draw``: the channel whose shares are wanted row by row."""
-
-    draw: Name | None = None
-
-
 class Levers(Question):
     """Inputs of a unit that may be moved."""
 
     unit: Name
     inputs: Annotated[list[Name], Field(min_length=1, max_length=1000)]
-
-
-class AskRestore(Question):
-    """Which smallest held change moves outputs by ``target`` at the horizon?"""
-
-    unit: Name
-    target: Annotated[dict[Name, Number], Field(min_length=1, max_length=1000)]
-    using: Annotated[list[Levers], Field(min_length=1, max_length=MOST_CHANGES)]
-    horizon: Steps = 50
 
 
 class Planned(Question):
@@ -112,47 +70,44 @@ class Planned(Question):
     value: Number
 
 
-class AskForecast(Question):
-    """What comes next, if inputs follow a plan and the others stay as they are?"""
-
-    unit: Name
-    plan: Annotated[list[Planned], Field(max_length=MOST_CHANGES)] = []
-    horizon: Steps = 50
-    level: Level = 0.95
-    draw: Drawn = None
-
-
-class EffectQuestion(AskEffect):
-    kind: Literal["effect"]
-
-
-class PathsQuestion(AskPaths):
-    kind: Literal["paths"]
+ENTRIES: dict[Form, Any] = {  # how each kind of entry of a question's form is written
+    Form.UNIT: Name,
+    Form.UNITS: Name,  # a page asks about one unit at a time
+    Form.CHANGES: Annotated[list[InputChange], Field(min_length=1, max_length=MOST_CHANGES)],
+    Form.PAST: Annotated[list[PastChange], Field(min_length=1, max_length=MOST_CHANGES)],
+    Form.PLAN: Annotated[list[Planned], Field(max_length=MOST_CHANGES)],
+    Form.TARGET: Annotated[dict[Name, Number], Field(min_length=1, max_length=1000)],
+    Form.LEVERS: Annotated[list[Levers], Field(min_length=1, max_length=MOST_CHANGES)],
+    Form.STEPS: Steps,
+    Form.ROW: Row,
+    Form.LEVEL: Level,
+    Form.VECTOR: Annotated[list[Number], Field(min_length=1, max_length=1000)],
+}
 
 
-class PastQuestion(AskPast):
-    kind: Literal["past"]
+def form_of(question: type[Request], **more: Any) -> Any:
+    """A question as a page asks it; ``draw``: the channels whose trajectories are wanted."""
+    fields: dict[str, Any] = {}
+    for entry in question.form:
+        needed = entry.default is ... or entry.form is Form.UNITS
+        kind = ENTRIES[entry.form] if needed or entry.default is not None else ENTRIES[entry.form] | None
+        default = list(entry.default) if isinstance(entry.default, tuple) else entry.default
+        if entry.page:
+            fields[entry.name] = (kind, ... if needed else default)
+    if question.drawn:
+        fields["draw"] = (Drawn if question.drawn == "channels" else Name | None, None)
+    name = f"{'Export' if more else 'Ask'}{question.tab.capitalize()}"
+    return create_model(name, __base__=Question, __doc__=question.title, **fields, **more)
 
 
-class ExplainQuestion(AskExplain):
-    kind: Literal["explain"]
-
-
-class RestoreQuestion(AskRestore):
-    kind: Literal["restore"]
-
-
-class ForecastQuestion(AskForecast):
-    kind: Literal["forecast"]
-
-
-AnyQuestion = EffectQuestion | PathsQuestion | PastQuestion | ExplainQuestion | RestoreQuestion | ForecastQuestion
+FORMS = {question.kind: form_of(question) for question in QUESTIONS.values()}
+_EXPORTED = [form_of(question, kind=(Literal[question.tab], ...)) for question in QUESTIONS.values()]
 
 
 class Export(Question):
     """A question whose answer is wanted as a file."""
 
-    question: Annotated[AnyQuestion, Field(discriminator="kind")]
+    question: Annotated[Union[tuple(_EXPORTED)], Field(discriminator="kind")]  # type: ignore[valid-type] # noqa: UP007
 
 
 # ---- answers
@@ -217,6 +172,7 @@ class UnitTold(BaseModel):
     name: str
     states: int
     own: bool
+    phi: list[float] | None  # of the unit's own seat: what it has learned of all others' joint effect (Q3)
     inputs: list[InputTold]
     outputs: list[OutputTold]
 
@@ -231,7 +187,7 @@ class PlantTold(BaseModel):
     rows: int | None
     units: list[UnitTold]
     questions: dict[str, Permission]
-    caveats: list[str]
+    caveats: list[CaveatView]
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
 
@@ -312,186 +268,3 @@ class LogTold(BaseModel):
     row: list[int]
     low: Numbers
     high: Numbers
-
-
-class Told(BaseModel):
-    """What every answer begins with."""
-
-    version: str
-    command: str
-    method: str
-    dt: float
-    sentence: str
-    caveats: list[str]
-
-
-class PeakTold(BaseModel):
-    """The largest change of a channel; ``size`` in standard deviations of its noise (at the server: as it is)."""
-
-    unit: str
-    channel: str
-    measured_in: str
-    mean: float
-    lower: float | None
-    upper: float | None
-    size: float
-    last: float | None = None
-    steps: int | None = None
-    row: int | None = None
-
-
-class Trajectory(BaseModel):
-    """``mean``, ``lower``, ``upper``: of the change (effect), or of the value (past, forecast)."""
-
-    channel: str
-    measured_in: str
-    mean: Numbers
-    lower: Numbers | None
-    upper: Numbers | None
-
-
-class EffectTrajectory(Trajectory):
-    """``baseline``: what is expected without the change."""
-
-    baseline: Numbers | None
-
-
-class PastTrajectory(Trajectory):
-    factual: Numbers
-
-
-class Recent(BaseModel):
-    row: list[int]
-    value: Numbers
-
-
-class ForecastTrajectory(Trajectory):
-    recent: Recent
-
-
-class ScheduleTold(BaseModel):
-    unit: str
-    input: str
-    measured_in: str
-    values: Numbers
-
-
-class EffectTold(Told):
-    kind: Literal["effect"]
-    causes: list[str]
-    effect: str
-    horizon: int
-    level: float | None
-    most_affected: list[PeakTold]
-    drawn: list[EffectTrajectory]
-    inputs: list[ScheduleTold]
-
-
-class Way(BaseModel):
-    unit: str
-    values: Numbers
-
-
-class PathsTold(Told):
-    kind: Literal["paths"]
-    cause: str
-    effect: str
-    channel: str
-    measured_in: str
-    total: Numbers
-    direct: Numbers
-    through: list[Way]
-
-
-class PastTold(Told):
-    kind: Literal["counterfactual"]
-    unit: str
-    start: int
-    stop: int
-    level: float | None
-    most_affected: list[PeakTold]
-    drawn: list[PastTrajectory]
-
-
-class ShareTold(BaseModel):
-    name: str
-    label: str
-    value: float | None
-
-
-class DepartureTold(BaseModel):
-    channel: str
-    measured_in: str
-    departure: float | None
-    shares: list[ShareTold]
-
-
-class ShareSeries(BaseModel):
-    name: str
-    label: str
-    values: Numbers
-
-
-class SharesDrawn(BaseModel):
-    channel: str
-    measured_in: str
-    baseline: Numbers
-    departure: Numbers
-    shares: list[ShareSeries]
-
-
-class ExplainTold(Told):
-    kind: Literal["attribution"]
-    unit: str
-    start: int
-    stop: int
-    ranked: list[DepartureTold]
-    drawn: SharesDrawn
-
-
-class LeverTold(BaseModel):
-    unit: str
-    input: str
-    measured_in: str
-    change: float
-
-
-class ReachedTold(BaseModel):
-    channel: str
-    measured_in: str
-    target: float
-    reached: float
-
-
-class RestoreTold(Told):
-    kind: Literal["restoration"]
-    unit: str
-    feasible: bool
-    horizon: int
-    change: list[LeverTold]
-    channels: list[ReachedTold]
-    drawn: list[EffectTrajectory]
-
-
-class ForecastEnd(BaseModel):
-    channel: str
-    measured_in: str
-    last_measured: float | None
-    next: float | None
-    end: float | None
-    lower: float | None
-    upper: float | None
-
-
-class ForecastTold(Told):
-    kind: Literal["forecast"]
-    unit: str
-    horizon: int
-    first_row: int
-    level: float | None
-    drawn: list[ForecastTrajectory]
-    ranked: list[ForecastEnd]
-
-
-AnyAnswer = EffectTold | PathsTold | PastTold | ExplainTold | RestoreTold | ForecastTold
-Content = dict[str, Any]

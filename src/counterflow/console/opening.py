@@ -9,16 +9,17 @@ from functools import cache
 from pathlib import Path
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import distinct
 from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
 from counterflow.federation import PlantView, Policy, QuestionGate
-from counterflow.federation.plant_view import KnownUnits
 from counterflow.fits.checks import Checks, check
 from counterflow.fits.fit import Fit, load
 from counterflow.fits.storage import SERVER_FILE, UNITS_FOLDER, Record, load_record, load_server, load_unit
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
 from counterflow.questions.answering import Server
+from counterflow.questions.asking import KnownUnits
 
 BESIDE = "recording.safetensors"  # looked for beside a fit; used only if it is what was fitted
 NO_DATA = "questions about the past need the unit's own measurements: start the console with --data RECORDING"
@@ -120,7 +121,7 @@ def _unit_seat(
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        tuple(map(str, (*server.caveats, *part.caveats))), checked,
+        distinct((*server.caveats, *part.caveats)), checked,
     )  # fmt: skip
 
 
@@ -199,9 +200,8 @@ def _plant(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements,
-        caveats=tuple(map(str, view.part.caveats)),
-    )  # fmt: skip
+        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats
+    )
 
 
 def _coordinator(folder: Path) -> Opened:

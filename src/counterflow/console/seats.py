@@ -11,15 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import CounterflowError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
 from counterflow.federation import QuestionGate
-from counterflow.federation.plant_view import KnownUnits
 from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
 from counterflow.fits.storage import Record
@@ -27,13 +26,18 @@ from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.outcome import Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport
-from counterflow.plant import LocalModel, Unit
+from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions import unit_side as questions
-from counterflow.questions.answering import Server, Watch
-from counterflow.questions.answers import Attribution, Effect, Paths, Restoration, Trajectory
+from counterflow.questions.answering import Server
+from counterflow.questions.asking import KnownUnits, Questions, Source
+from counterflow.questions.effect import AskEffect
+from counterflow.questions.forecast import AskForecast
+from counterflow.questions.knowledge import Watch
+from counterflow.questions.question import Request, Responder, ask_server
+from counterflow.questions.registry import QUESTIONS
 
 SERVER = "server"
+NO_MEASUREMENTS = "the server sees states and nobody's measurements: take a unit's seat"
 _BASELINES = 16  # forecasts that are kept
 
 
@@ -53,7 +57,11 @@ class Gated:
     def rows(self) -> int:
         return self.server.rows
 
-    def unit(self, name: str) -> Unit:
+    @property
+    def units(self) -> tuple[PublicUnit, ...]:
+        return self.server.units
+
+    def unit(self, name: str) -> PublicUnit:
         return self.server.unit(name)
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
@@ -61,7 +69,7 @@ class Gated:
 
 
 @dataclass(frozen=True, eq=False)
-class Seat:
+class Seat(Questions):
     """One point of view.
 
     Parameters
@@ -75,7 +83,7 @@ class Seat:
     """
 
     unit: str | None
-    asked: questions.Asked
+    asked: Responder
     parts: Mapping[str, UnitPart]
     plant: KnownUnits
     method: str
@@ -84,9 +92,9 @@ class Seat:
     record: Record | None = None
     losses: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)  # the unit's own
     privacy: PrivacyReport | None = None
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
     checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
-    _kept: OrderedDict[tuple[str, int], Trajectory | None] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[tuple[str, int], FloatArray | None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -97,7 +105,7 @@ class Seat:
     def status(self) -> Status | None:
         return None if self.record is None else self.record.status
 
-    def part(self, name: str) -> UnitPart:
+    def part_of(self, name: str) -> UnitPart:
         """Of a unit whose outputs are seen here."""
         self.plant.unit(name)
         if name not in self.parts:
@@ -109,46 +117,21 @@ class Seat:
 
     # ---- questions
 
-    def effect(
-        self, cause: Sequence[str], effect: str, change: Any, horizon: int, duration: int | None, level: float
-    ) -> Effect:
-        return questions.effect(self.asked, self.part(effect), cause, change, horizon, duration, level, None)
+    def source(self, question: type[Request], recording: Recording | None) -> Source:
+        return Source(self.asked, lambda name: self.own_measurements(name) if question.of_past else None)
 
-    def paths(self, cause: str, effect: str, change: Any, horizon: int) -> Paths:
-        return questions.paths(self.asked, self.part(effect), cause, change, horizon, None, None)
-
-    def counterfactual(
-        self, unit: str, do: Mapping[str, Any], add: Mapping[str, Any], start: int, stop: int, level: float
-    ) -> Trajectory:
-        y = self.own_measurements(unit)
-        return questions.what_would_have_happened(
-            self.asked, self.part(unit), y, do, start, stop, level, None, add
-        )  # fmt: skip
-
-    def attribute(self, unit: str, start: int, stop: int) -> Attribution:
-        return questions.attribute(self.asked, self.part(unit), self.own_measurements(unit), start, stop, None)
-
-    def restore(
-        self, unit: str, target: Mapping[str, float], using: Mapping[str, Sequence[str]], horizon: int
-    ) -> Restoration:
-        self._refuse("restore")
-        return questions.restore(self.asked, self.part(unit), target, using, horizon, 1e-3, None)
-
-    def forecast(self, unit: str, horizon: int, plan: Mapping[str, Any] | None, level: float) -> Trajectory:
-        self._refuse("forecast")
-        return questions.forecast(self.asked, self.part(unit), horizon, plan, level, None)
-
-    def baseline(self, unit: str, horizon: int) -> Trajectory | None:
-        """What is expected if nothing changes, if that can be told."""
-        key = (unit, horizon)
+    def baseline(self, unit: str, steps: int) -> FloatArray | None:
+        """What is expected (steps, D_m) if nothing changes, if that can be told."""
+        key = (unit, steps)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         found = None
-        if not self.refusals["forecast"]:
+        if not self.refusals[AskForecast.tab]:
             try:
-                found = questions.forecast(self._without_doubt, self.part(unit), horizon, None, 0.95, None)
+                part, request = self.part_of(unit), AskForecast(unit, steps)
+                found = ask_server(request, self.plant, self._without_doubt, part).mean
             except CounterflowError:
                 found = None  # an answer does without it
         with self._lock:
@@ -157,8 +140,14 @@ class Seat:
                 self._kept.popitem(last=False)
         return found
 
+    def recent(self, unit: str) -> FloatArray:
+        """The unit's own measurements (rows, D_m); no rows where there are none."""
+        if isinstance(self.measured, str):
+            return np.empty((0, self.part_of(unit).unit.n_outputs))
+        return self.own_measurements(unit)
+
     @cached_property
-    def _without_doubt(self) -> questions.Asked:
+    def _without_doubt(self) -> Responder:
         """The same server, not asked how sure it is: that takes the longest."""
         asked = self.asked.server if isinstance(self.asked, Gated) else self.asked
         if not isinstance(asked, Server) or asked.couplings is None:
@@ -172,14 +161,14 @@ class Seat:
                 server.spread  # noqa: B018
 
     def own_measurements(self, unit: str) -> FloatArray:
-        self.part(unit)
+        self.part_of(unit)
         if isinstance(self.measured, str):
             raise OptionError(self.measured)
         return self.measured()
 
     def graph(self, rate: float) -> InfluenceGraph:
         """Who acts on whom, from the server's part."""
-        self._refuse("graph")
+        self.refuse("graph")
         assert self.server is not None
         known = self.server.couplings
         assert known is not None
@@ -204,22 +193,25 @@ class Seat:
             mark = np.zeros((1, source.n_inputs))
             mark[0, column] = 1.0
             change = Change(self.asked.asker, unit, False, 0, str(column), mark)
-            return self.asked.gate.refusal(self.asked.asker, [change], Ask(self.asked.asker, "effect", 0, 1)) or ""
+            return (
+                self.asked.gate.refusal(self.asked.asker, [change], Ask(self.asked.asker, AskEffect.kind, 0, 1)) or ""
+            )
         return ""
 
     @cached_property
     def refusals(self) -> Mapping[str, str]:
         """Why each kind of question has no answer here; "" if it may have one."""
-        out = dict.fromkeys(("effect", "paths", "past", "explain", "restore", "forecast", "graph", "training"), "")
+        out = {"graph": self._no_graph(), "training": ""}
         out["checks"] = self.checked if isinstance(self.checked, str) else ""
-        if isinstance(self.measured, str):
-            out |= dict.fromkeys(("past", "explain"), self.measured)
-        if self.unit is None:
-            seen = "the server sees states and nobody's measurements: take a unit's seat"
-            out |= dict.fromkeys(("past", "explain", "restore", "forecast"), seen)
-        elif self.method not in ("sufficient", "centralized", "oracle"):
-            out["forecast"] = f"method {self.method!r} keeps no joint filter: fit with method 'sufficient'"
-        out["graph"] = self._no_graph()
+        for question in QUESTIONS.values():
+            reason = ""
+            if self.unit is None and not question.of_states:
+                reason = NO_MEASUREMENTS
+            elif question.of_past and isinstance(self.measured, str):
+                reason = self.measured
+            elif question.after_record and self.method not in ("sufficient", "centralized", "oracle"):
+                reason = f"method {self.method!r} keeps no joint filter: fit with method 'sufficient'"
+            out[question.tab] = reason
         if self.record is None:
             out["training"] = "how the training went is the coordinator's to tell: ask it"
         return out
@@ -238,12 +230,13 @@ class Seat:
             return "standard errors were not computed for this fit: fit with uncertainty=True"
         return "" if len(self.plant.units) > 1 else "one unit alone has nobody to act on"
 
-    def _refuse(self, kind: str) -> None:
+    def refuse(self, kind: str) -> None:
+        """OptionError if there is no answer to such a question here."""
         if self.refusals[kind]:
             raise OptionError(self.refusals[kind])
 
 
-def states_as_outputs(server: Server, unit: Unit, index: int) -> UnitPart:
+def states_as_outputs(server: Server, unit: PublicUnit, index: int) -> UnitPart:
     """A part whose outputs are the unit's states: what the server can say of it."""
     first = sum(each.states for each in server.units[:index])
     column = sum(each.n_inputs for each in server.units[:index])
@@ -263,6 +256,6 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     units = tuple(parts[name].unit for name in record.order)
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method,
-        "the server sees states and nobody's measurements: take a unit's seat", server, record,
-        privacy=None if fit is None else fit.privacy, caveats=tuple(map(str, server.caveats)), checked=checked,
+        NO_MEASUREMENTS, server, record,
+        privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
     )  # fmt: skip

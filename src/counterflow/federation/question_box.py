@@ -31,7 +31,7 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.turns import pack, unpack
 from counterflow.plant import PublicUnit
 from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
-from counterflow.questions.answering import Watch
+from counterflow.questions.knowledge import Watch
 
 FOLDER = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer
@@ -168,6 +168,11 @@ class RemoteServer:
         if self.job.method != "sufficient":
             raise OptionError(f"method {self.job.method!r} keeps no record of inputs: fit with method 'sufficient'")
         return self.recorded
+
+    @property
+    def units(self) -> tuple[PublicUnit, ...]:
+        """All units, as the job describes them."""
+        return tuple(map(self.unit, self.job.units))
 
     def unit(self, name: str) -> PublicUnit:
         """A unit as the job describes it."""

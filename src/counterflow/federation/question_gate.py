@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
+from counterflow.caveats import Caveat
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.protocol.messages import NOTE_LIMIT
 from counterflow.questions.answering import Server
+from counterflow.questions.knowledge import with_caveats
+from counterflow.questions.registry import question
 
 MOST_CHANGES = 1000
 MOST_STEPS = 100_000  # of one question: an asker must not keep the server from the others
@@ -60,7 +61,7 @@ class QuestionGate:
             It is refused; the refusal is audited.
         """
         self.check(asker, changes, ask)
-        parts = self._open_shares(asker, server.answer(changes, ask))
+        parts = self._open_shares(asker, ask, server.answer(changes, ask))
         if self._audit is not None:
             causes = sorted({change.cause for change in changes})
             self._audit.write("answered", unit=asker, kind=ask.kind, causes=causes, steps=ask.steps)
@@ -85,25 +86,25 @@ class QuestionGate:
             names = self._inputs.get(change.cause, ())
             if len(names) != change.values.shape[1]:
                 return f"unit {change.cause!r} has {len(names)} inputs, the change has {change.values.shape[1]}"
-            asked = change.columns if ask.kind == "reach" else change.moved
+            asked = question(ask.kind).columns(change)
             refused = self._refused_channels(asker, change.cause, [names[column] for column in asked])
             if refused is not None:
                 return refused
         return None
 
-    def _open_shares(self, asker: str, parts: tuple[Answer, ...]) -> tuple[Answer, ...]:
+    def _open_shares(self, asker: str, ask: Ask, parts: tuple[Answer, ...]) -> tuple[Answer, ...]:
         """An attribution without what the inputs of units that are closed to the asker have done.
 
         The asker knows its own measurements: what it is not told stands in what it cannot explain, as it did before.
         """
-        closed = [part.share for part in parts if part.kind == "attribute" and self._is_closed(asker, part.share)]
+        shares = [part.share for part in parts] if question(ask.kind).of_shares else []
+        closed = [share for share in shares if self._is_closed(asker, share)]
         if not closed:
             return parts
-        first, *others = [part for part in parts if part.share not in closed]
-        note = (
+        text = (
             f"what the inputs of {', '.join(closed)} have done is in the rest: their policies do not let {asker!r} ask"
         )
-        return (replace(first, note="\n".join(filter(None, [first.note, note]))[:NOTE_LIMIT]), *others)
+        return with_caveats([part for part in parts if part.share not in closed], [Caveat("closed-units", asker, text)])
 
     def _is_closed(self, asker: str, share: str) -> bool:
         return share in self._inputs and self._all_of(asker, share) is not None
@@ -120,6 +121,7 @@ class QuestionGate:
         return policy.may_ask(asker, cause, channels)
 
     def _check_speaker(self, asker: str, changes: Sequence[Change], ask: Ask) -> None:
+        question(ask.kind)
         if asker not in self._inputs:
             raise ProtocolError(f"server: no unit {asker!r:.100} takes part")
         if len(changes) > MOST_CHANGES:

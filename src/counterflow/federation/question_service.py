@@ -19,6 +19,7 @@ from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.protocol import Ask, Change, Message, Terms, decode, encode
 from counterflow.questions.answering import Server
+from counterflow.questions.registry import question
 from counterflow.threads import one_blas_thread
 
 FOLDER = "terms"
@@ -55,9 +56,9 @@ class QuestionService:
                 out += [(number, encode(reply)) for reply in self._answered(unit, [data for _, data in group])]
         return out
 
-    def _answered(self, unit: str, question: list[bytes]) -> list[Message]:
+    def _answered(self, unit: str, asked: list[bytes]) -> list[Message]:
         try:
-            read = [self._decoded(unit, data) for data in question]
+            read = [self._decoded(unit, data) for data in asked]
             if isinstance(read[0], Terms) and len(read) == 1:
                 self._agree(unit, read[0])
                 return [read[0]]  # said back: now the plant knows that it was heard
@@ -79,7 +80,7 @@ class QuestionService:
     def _wait_for_terms(self, changes: list[Message], ask: Ask) -> None:
         """While this waits, others are heard."""
         asked = {change.cause for change in changes if isinstance(change, Change)} & set(self._job.units)
-        needed = set(self._job.units) if ask.kind == "attribute" else asked
+        needed = set(self._job.units) if question(ask.kind).of_shares else asked
         left = self._patient_until - time.monotonic()
         if left > 0:
             self._told.wait_for(lambda: needed <= set(self._policies), left)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
@@ -26,21 +25,20 @@ from counterflow.methods.privacy import PrivacyReport
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.privacy import Privacy
-from counterflow.questions import unit_side as questions
 from counterflow.questions.answering import Server
-from counterflow.questions.answers import Attribution, Effect, Paths, Restoration, Trajectory
+from counterflow.questions.asking import Questions, Source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from counterflow.fits.checks import Checks
     from counterflow.fits.validation import Validation
-    from counterflow.protocol import Message
+    from counterflow.questions.question import Request
 
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class Fit(Questions):
     """A fitted federation.
 
     ``plant`` is the estimated plant; ``parts`` holds what stays at each unit; ``history``, ``traffic``, ``status`` and
@@ -214,144 +212,10 @@ class Fit:
 
         return check(self, recording, horizon, local)
 
-    def effect(
-        self,
-        cause: str | Sequence[str],
-        effect: str,
-        change: Any,
-        horizon: int = 1,
-        duration: int | None = None,
-        level: float = 0.95,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Effect:
-        """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
-
-        Parameters
-        ----------
-        cause : a unit's name, or several.
-        change : one number per input channel of ``cause``, {channel: number or series} (others unchanged), or an array
-            (horizon, inputs) for any schedule; with several causes {cause: change}.
-        horizon : steps to follow.
-        duration : steps for which the change is held; None: throughout.
-        level : of the intervals (delta method on the Fisher information).
-        watch : called with (message, goes_up) for every message that crosses.
-
-        Examples
-        --------
-        >>> import counterflow as cf
-        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
-        >>> found = cf.fit(plant.simulate(1000, rng=2), plant.locals())
-        >>> answer = found.effect(cause="boiler", effect="turbine", change={"u1": 1.0}, horizon=5)
-        >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
-        ((5, 8), True)
-        """
-        return self._part(effect).effect(self.server, cause, change, horizon, duration, level, watch)
-
-    def paths(
-        self,
-        cause: str,
-        effect: str,
-        change: Any,
-        horizon: int = 50,
-        duration: int | None = None,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Paths:
-        """The effect of a change split by the way it takes: directly, and through each third unit.
-
-        Examples
-        --------
-        >>> import counterflow as cf
-        >>> plant = cf.random_plant(units=["a", "b", "c"], topology="chain", rng=1)
-        >>> oracle = cf.fit(plant.simulate(50, rng=2), plant, method="oracle")
-        >>> found = oracle.paths("a", "c", [1.0, 0.0], horizon=20)
-        >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
-        (True, True)
-        """
-        return questions.paths(self.server, self._part(effect), cause, change, horizon, duration, watch)
-
-    def counterfactual(
-        self,
-        recording: Recording,
-        do: Mapping[str, Any] | None = None,
-        start: int = 0,
-        stop: int | None = None,
-        level: float = 0.95,
-        watch: Callable[[Message, bool], None] | None = None,
-        add: Mapping[str, Any] | None = None,
-    ) -> dict[str, Trajectory]:
-        """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
-
-        The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
-        change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
-        ``add``, of the same form, is added to what inputs were, instead of replacing them.
-
-        Examples
-        --------
-        >>> import counterflow as cf
-        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
-        >>> recording = plant.simulate(1000, rng=2)
-        >>> found = cf.fit(recording, plant.locals())
-        >>> worlds = found.counterfactual(recording, do={"boiler": {"u1": 0.0}}, start=900, stop=950)
-        >>> worlds["turbine"].mean.shape
-        (50, 8)
-        """
-        server = self.about(recording)
-        return {
-            n: part.counterfactual(server, recording[n].y, do, start, stop, level, watch, add)
-            for n, part in self.parts.items()
-        }
-
-    def forecast(
-        self,
-        recording: Recording,
-        horizon: int,
-        plan: Mapping[str, Any] | None = None,
-        level: float = 0.95,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> dict[str, Trajectory]:
-        """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
-
-        Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
-        """
-        server = self.about(recording)
-        return {n: questions.forecast(server, part, horizon, plan, level, watch) for n, part in self.parts.items()}
-
-    def attribute(
-        self,
-        recording: Recording,
-        unit: str,
-        start: int = 0,
-        stop: int | None = None,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Attribution:
-        """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
-
-        The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
-        state at the start of the window, and the rest.
-        """
-        part = self._part(unit)
-        return part.attribute(self.about(recording), recording[unit].y, start, stop, watch)
-
-    def restore(
-        self,
-        unit: str,
-        target: Mapping[str, float],
-        using: Sequence[str] | Mapping[str, Sequence[str]],
-        horizon: int = 50,
-        tolerance: float = 1e-3,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Restoration:
-        """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
-
-        ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
-        the channels' limits; a target that cannot be reached is said so, with the nearest that can.
-        """
-        return self._part(unit).restore(self.server, target, using, horizon, tolerance, watch)
 
     @cached_property
     def server(self) -> Server:
         """The server's part of the fit: all that a unit needs to ask, besides its own part."""
-        shared = None if self.couplings is None else self.couplings.shared
         return Server(
             self.method,
             tuple(unit.public for unit in self.plant.units),
@@ -359,22 +223,26 @@ class Fit:
             self.plant.B,
             self.plant.Q if self.couplings is None else self.couplings.found.Q,
             self.couplings,
-            shared,
+            None if self.couplings is None else self.couplings.shared,
             self.server_caveats,
             self.points,
         )
+
+    def source(self, question: type[Request], recording: Recording | None) -> Source:
+        """The server; for questions about rows, with what the units send it of a recording."""
+        if not (question.of_past or question.after_record):
+            return Source(self.server, lambda name: None)
+        return Source(self.about(recording), lambda name: recording[name].y)  # type: ignore[index]
 
     @property
     def points(self) -> dict[str, OperatingPoint]:
         """Operating points of the units that have one: those that were fitted from logs."""
         return {name: part.point for name, part in self.parts.items() if part.point is not None}
 
-    def _part(self, name: str) -> UnitPart:
-        return self.parts[self.plant.unit(name).name]
-
-    def about(self, recording: Recording) -> Server:
+    def about(self, recording: Recording | None) -> Server:
         """The server, with what the units send it of a recording."""
         self.check_recording(recording)
+        assert recording is not None
         if self.privacy is None:
             return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))
         same = all(
@@ -411,23 +279,6 @@ class Fit:
                     )
         if not np.isclose(recording.dt, self.plant.dt):
             raise DataError(f"the recording has dt {recording.dt:g}, the fit {self.plant.dt:g}: resample it")
-
-    def aggregate_effect(self, unit: str, phi_1: FloatArray, phi_0: FloatArray | None = None) -> FloatArray:
-        """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
-
-        phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (18)).
-        """
-        part = self.parts[self.plant.unit(unit).name]
-        base = part.phi if phi_0 is None else np.asarray(phi_0, np.float64)
-        other = np.asarray(phi_1, np.float64)
-        shape = (part.model.states,)
-        if base is None:
-            raise OptionError(f"aggregate_effect: method {self.method!r} learns no phi; give phi_0")
-        if base.shape != shape or other.shape != shape:
-            raise DataError(
-                f"aggregate_effect: phi of unit {unit!r} has shape {shape}, got {other.shape} and {base.shape}"
-            )
-        return np.asarray(part.model.C @ (other - base))
 
     def validate(self, recording: Recording, oracle: Plant | None = None) -> Validation:
         """One-step prediction errors on new data, of each unit's models, the server and (if given) the oracle.

@@ -1,14 +1,13 @@
-"""What stays at a unit: its model, its estimator, what it has learned, and the questions it can ask."""
+"""What stays at a unit: its model, its estimator, and what it has learned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.filtering import compress
@@ -21,13 +20,6 @@ from counterflow.methods.task import Task, UnitData
 from counterflow.plant import LocalModel, OperatingPoint, Recording, Unit
 from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient
-from counterflow.questions import unit_side as questions
-from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
-from counterflow.questions.unit_side import Asked
-
-if TYPE_CHECKING:
-    from counterflow.protocol import Message
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,58 +80,8 @@ class UnitPart:
             raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
         return np.asarray(compress(self.model.C, self.model.R).reach @ self.departures(row))
 
-    def effect(
-        self,
-        server: Asked,
-        cause: str | Sequence[str],
-        change: Any,
-        horizon: int = 1,
-        duration: int | None = None,
-        level: float = 0.95,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Effect:
-        """``Fit.effect`` on this unit, asked with nothing but its own part and a server."""
-        return questions.effect(server, self, cause, change, horizon, duration, level, watch)
-
-    def counterfactual(
-        self,
-        server: Asked,
-        y: FloatArray,
-        do: Mapping[str, Any] | None = None,
-        start: int = 0,
-        stop: int | None = None,
-        level: float = 0.95,
-        watch: Callable[[Message, bool], None] | None = None,
-        add: Mapping[str, Any] | None = None,
-    ) -> Trajectory:
-        """``Fit.counterfactual`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
-        return questions.what_would_have_happened(server, self, y, do, start, stop, level, watch, add)
-
-    def attribute(
-        self,
-        server: Asked,
-        y: FloatArray,
-        start: int = 0,
-        stop: int | None = None,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Attribution:
-        """``Fit.attribute`` for this unit; ``y``: its own measurements of all rows that the server refers to."""
-        return questions.attribute(server, self, y, start, stop, watch)
-
-    def restore(
-        self,
-        server: Asked,
-        target: Mapping[str, float],
-        using: Sequence[str] | Mapping[str, Sequence[str]],
-        horizon: int = 50,
-        tolerance: float = 1e-3,
-        watch: Callable[[Message, bool], None] | None = None,
-    ) -> Restoration:
-        """``Fit.restore`` for this unit."""
-        return questions.restore(server, self, target, using, horizon, tolerance, watch)
-
     def trained(self, theta: FloatArray, phi: FloatArray) -> UnitPart:
-        return replace(self, theta=_frozen(theta), phi=_frozen(phi))
+        return replace(self, theta=frozen(theta), phi=frozen(phi))
 
 
 def sufficient_messages(parts: Mapping[str, UnitPart], names: Sequence[str], recording: Recording) -> list[Sufficient]:
@@ -163,7 +105,3 @@ def given_part(task: Task, own: UnitData) -> UnitPart:
     return UnitPart(replace(own.unit, states=own.model.states), own.model, estimator, uses_inputs)
 
 
-def _frozen(array: FloatArray) -> FloatArray:
-    out = np.array(array, np.float64)
-    out.flags.writeable = False
-    return out

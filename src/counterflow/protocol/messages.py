@@ -41,6 +41,7 @@ Questions, from a unit about its own outputs::
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import ClassVar
@@ -49,13 +50,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat, from_text
 from counterflow.errors import ProtocolError
 from counterflow.records import hints
 
 NAME_LIMIT = 100
-NOTE_LIMIT = 10_000  # characters of what answers are to be read with
+NOTE_LIMIT = 10_000  # characters of a refusal
+CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
 TERMS_LIMIT = 30_000
 NO_LIMIT = 1e300
+_KIND = re.compile(r"[a-z]{1,40}")
 REFUSALS = (
     *("UnidentifiedError", "UnstableError", "UnknownNameError", "DataError", "OptionError", "PrivacyError"),
     *("ProtocolError", "CounterflowError"),
@@ -377,7 +381,7 @@ class Change(Message):
     place; ``channels`` names the columns meant, as "0,2" (all if empty).
 
     An effect over n steps comes with n + 1 rows: the last is for inputs that act on the row they stand in. The question
-    "reach" is about the inputs that its changes name, whatever their values.
+    "restoration" is about the inputs that its changes name, whatever their values.
     """
 
     cause: str
@@ -405,49 +409,51 @@ class Change(Message):
         return self.columns if self.absolute else [k for k in self.columns if self.values[:, k].any()]
 
 
-QUESTIONS = ("effect", "paths", "counterfactual", "forecast", "attribute", "reach")
-
-
 @dataclass(frozen=True)
 class Ask(Message):
-    """Unit to server: the question, for ``steps`` steps or rows from ``first`` on."""
+    """Unit to server: the question, for ``steps`` steps or rows from ``first`` on; ``kind`` as in questions.registry.
+
+    Whether there is such a kind is known where it is answered.
+    """
 
     kind: str
     first: int
     steps: int
 
     def check(self) -> None:
-        if self.kind not in QUESTIONS or not 1 <= self.steps <= 10_000_000:
-            raise ProtocolError(f"{self.label}: unknown question {self.kind[:40]!r}, or {self.steps} steps")
+        if not _KIND.fullmatch(self.kind) or not 1 <= self.steps <= 10_000_000:
+            raise ProtocolError(f"{self.label}: {self.kind[:40]!r} is no kind of question, or {self.steps} steps")
 
 
 @dataclass(frozen=True)
 class Answer(Message):
     """Server to unit: one part of an answer, at the level of the unit's own states.
 
-    ``share`` says whose part it is, ``note`` what to keep in mind, one line each. ``mean`` (n, P_m); ``covariance``
-    (n P_m, P_m), one block a row, or no rows. ``room``, of "reach" only: a row for each input that was asked about, how
-    far it may move down and up (NO_LIMIT: any far) and the size that its changes are measured in.
+    ``share`` says whose part it is, ``caveats`` what it must be read with, as JSON text (``counterflow.caveats``).
+    ``mean`` (n, P_m); ``covariance`` (n P_m, P_m), one block a row, or no rows. ``headroom``, of a restoration only: a
+    row for each input that was asked about, how far it may move down and up (NO_LIMIT: any far) and the size that its
+    changes are measured in.
     """
 
     kind: str
     share: str
-    note: str
+    caveats: str
     mean: FloatArray = field(metadata=MATRIX)
     covariance: FloatArray = field(metadata=MATRIX)
-    room: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=MATRIX)
+    headroom: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=MATRIX)
 
     def check(self) -> None:
-        if len(self.share) > NAME_LIMIT or len(self.note) > NOTE_LIMIT:
-            raise ProtocolError(f"{self.label}: 'share' or 'note' is too long")
+        if len(self.share) > NAME_LIMIT or len(self.caveats) > CAVEATS_LIMIT:
+            raise ProtocolError(f"{self.label}: 'share' or 'caveats' is too long")
+        from_text(self.caveats)
         rows, states = self.mean.shape
         self._expect_shape("covariance", (rows * states if self.covariance.shape[0] else 0, states))
-        self._expect_shape("room", (self.room.shape[0], 3))
+        self._expect_shape("headroom", (self.headroom.shape[0], 3))
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """The lines of ``note``."""
-        return tuple(self.note.split("\n")) if self.note else ()
+    def noted(self) -> tuple[Caveat, ...]:
+        """The caveats."""
+        return from_text(self.caveats)
 
 
 @dataclass(frozen=True)

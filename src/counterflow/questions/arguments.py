@@ -8,7 +8,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError, UnknownNameError
-from counterflow.plant import Unit
+from counterflow.plant.units import PublicUnit, Unit
 
 ChangeLike = Sequence[float] | FloatArray | Mapping[str, float]
 MOST_STEPS = 1_000_000
@@ -32,14 +32,6 @@ def check_window(question: str, rows: int, start: object, stop: object) -> None:
         )
 
 
-def of_cause(change: object, name: str) -> ChangeLike:
-    if not isinstance(change, Mapping) or name not in change:
-        raise OptionError(
-            f"effect: with several causes, change must be {{unit: change}}; nothing is given for {name!r}"
-        )
-    return change[name]  # type: ignore[no-any-return]
-
-
 def unit_names(question: str, field: str, given: object) -> list[str]:
     """One unit's name, or several."""
     if isinstance(given, str):
@@ -49,13 +41,13 @@ def unit_names(question: str, field: str, given: object) -> list[str]:
     return list(given)
 
 
-def channel_index(unit: Unit, name: str, names: tuple[str, ...], kind: str) -> int:
+def channel_index(unit: Unit | PublicUnit, name: str, names: tuple[str, ...], kind: str) -> int:
     if name not in names:
         raise UnknownNameError(f"unit {unit.name!r} has no {kind} {name!r}; its {kind}s are {', '.join(names)}")
     return names.index(name)
 
 
-def as_schedule(unit: Unit, change: ChangeLike, horizon: int, duration: int | None) -> FloatArray:
+def as_schedule(unit: PublicUnit, change: ChangeLike, horizon: int, duration: int | None) -> FloatArray:
     """A change as one row a step: numbers are held, series (horizon, U) are taken as they are."""
     if isinstance(change, Mapping) and not change:
         raise OptionError(
@@ -79,7 +71,7 @@ def as_schedule(unit: Unit, change: ChangeLike, horizon: int, duration: int | No
     return values
 
 
-def plain(unit: Unit, values: object) -> FloatArray:
+def plain(unit: PublicUnit, values: object) -> FloatArray:
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -89,36 +81,30 @@ def plain(unit: Unit, values: object) -> FloatArray:
     return array
 
 
-def numbers(unit: Unit, name: str, value: object, rows: int) -> FloatArray:
+def numbers(unit: PublicUnit, name: str, value: object, rows: int) -> FloatArray:
     array = plain(unit, value)
     if array.shape not in ((), (rows,)):
         raise DataError(f"unit {unit.name!r}, input {name!r}: give one number or {rows}, got shape {array.shape}")
     return np.broadcast_to(array, (rows,))
 
 
-def replacements(unit: Unit, given: object, first: int, rows: int) -> list[tuple[int, FloatArray, tuple[int, ...]]]:
-    """What replaces a unit's inputs: (first row, values (rows, U), which channels they are for)."""
+def replacements(unit: PublicUnit, given: object, rows: int) -> tuple[FloatArray, tuple[int, ...]]:
+    """What replaces a unit's inputs (rows, U), and which channels it is for."""
     if isinstance(given, Mapping):
         out = np.zeros((rows, unit.n_inputs))
         channels = []
         for name, value in given.items():
             channels.append(channel_index(unit, name, unit.input_names, "input"))
             out[:, channels[-1]] = numbers(unit, name, value, rows)
-        return [(first, out, tuple(channels))]
+        return out, tuple(channels)
     array = plain(unit, given)
     if array.shape != (rows, unit.n_inputs):
         raise DataError(f"unit {unit.name!r}: inputs of shape {(rows, unit.n_inputs)} are needed, got {array.shape}")
-    return [(first, array.copy(), tuple(range(unit.n_inputs)))]
-
-
-def marked(unit: Unit, channels: tuple[int, ...]) -> FloatArray:
-    out = np.zeros((1, unit.n_inputs))
-    out[0, list(channels)] = 1.0
-    return out
+    return array.copy(), tuple(range(unit.n_inputs))
 
 
 def refuse_beyond_limits(
-    source: Unit, values: FloatArray, absolute: bool, channels: tuple[int, ...] | None = None
+    source: PublicUnit, values: FloatArray, absolute: bool, channels: tuple[int, ...] | None = None
 ) -> None:
     for k, channel in enumerate(source.inputs):
         if channel.limits is None or (channels is not None and k not in channels):

@@ -24,7 +24,7 @@ _SLICE = 4_000_000  # numbers that are worked on at once
 _STILL = 1e-15  # relative movement in a row below which nothing moves any more
 _MOST_SCHEDULES = 4  # changed at once, beyond which pairs of them cost more than they save
 _LARGEST = 2_000_000  # numbers that one remembered question may take
-_ROOM = 8_000_000  # numbers that all of them may take
+_CAPACITY = 8_000_000  # numbers that all of them may take
 _DIGITS = 14  # to which schedules count as the same
 
 
@@ -124,9 +124,9 @@ class Memory:
             if pairs is not None or key not in self._known:
                 self._known[key] = pairs
             self._known.move_to_end(key)
-            while sum(_room(each) for each in self._known.values()) > _ROOM:
+            while sum(_size(each) for each in self._known.values()) > _CAPACITY:
                 self._known.popitem(last=False)
 
 
-def _room(pairs: FloatArray | None) -> int:
-    return 4_000 + (0 if pairs is None else pairs.size)  # a key takes room, too: it holds a schedule
+def _size(pairs: FloatArray | None) -> int:
+    return 4_000 + (0 if pairs is None else pairs.size)  # a key takes memory, too: it holds a schedule

@@ -5,18 +5,18 @@ composed by other means as well; ``render`` turns it into a page and ``write`` p
 """
 
 from counterflow.fits.checks import Check
-from counterflow.report.asking import (
-    AskAttribution,
-    AskCounterfactual,
-    AskEffect,
-    AskRestoration,
-    compose,
-    tell,
-    write_report,
-)
+from counterflow.questions.aggregate import AskAggregate
+from counterflow.questions.attribution import AskAttribution
+from counterflow.questions.counterfactual import AskCounterfactual
+from counterflow.questions.effect import AskEffect
+from counterflow.questions.forecast import AskForecast
+from counterflow.questions.paths import AskPaths
+from counterflow.questions.restoration import AskRestoration
+from counterflow.report.composition import compose, tell, write_report
 from counterflow.report.content import (
     Answer,
     Clock,
+    Plain,
     Refusal,
     Remedy,
     Report,
@@ -29,12 +29,16 @@ from counterflow.report.page import render, write
 
 __all__ = [
     "Answer",
+    "AskAggregate",
     "AskAttribution",
     "AskCounterfactual",
     "AskEffect",
+    "AskForecast",
+    "AskPaths",
     "AskRestoration",
     "Check",
     "Clock",
+    "Plain",
     "Refusal",
     "Remedy",
     "Report",

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError
+from counterflow.questions.attribution import Attribution, share_label
+from counterflow.questions.counterfactual import Counterfactual
+from counterflow.questions.effect import Effect
+from counterflow.questions.question import Reply
+from counterflow.questions.restoration import Restoration
 
 if TYPE_CHECKING:
     from counterflow.estimation.influence import InfluenceGraph
@@ -19,9 +26,10 @@ if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
     from counterflow.fits.history import History
     from counterflow.methods.privacy import PrivacyReport
-    from counterflow.plant import Channel, Unit
-    from counterflow.questions.answers import Attribution, Effect, Restoration, Trajectory
+    from counterflow.plant import Channel, PublicUnit, Unit
 
+
+MOST_PAIRS = 12  # that a sentence can hold
 
 
 def rounded(value: float, largest: float) -> str:
@@ -40,8 +48,25 @@ def singular(unit: str, count: float) -> str:
     return unit[:-1] if count == 1 and unit in ("steps", "days") else unit
 
 
-def listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+def assumptions(likelihood: bool) -> tuple[str, ...]:
+    """What every answer of a method rests on and no check here can show; ``likelihood``: whether it is a fit by it."""
+    if not likelihood:
+        return ()
+    return (
+        "answers hold for a linear plant near where it was recorded, and intervals do not account for a wrong local "
+        "model",
+        "inputs may react to recorded measurements, but not to something that moves the plant and that nobody records: "
+        "effects would be biased, and the data cannot show it. Other inputs are held as they were, also where a "
+        "controller would have answered the change",
+    )
+
+
+def acting_directly(edges: Sequence[tuple[str, str]], rate: float) -> str:
+    """Which units act directly on which."""
+    head = f"At a false-discovery rate of {wording.percent(rate)}, "
+    listed = ", ".join(f"{cause} -> {effect}" for cause, effect in edges[:MOST_PAIRS])
+    listed += f" and {len(edges) - MOST_PAIRS} more" if len(edges) > MOST_PAIRS else ""
+    return f"{head}these act directly: {listed}." if edges else f"{head}no unit is found to act on another."
 
 
 @dataclass(frozen=True)
@@ -82,8 +107,9 @@ class Answer:
     upper: FloatArray | None = None
     level: float | None = None
     truth: bool = False
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[str | Caveat, ...] = ()
     short: str = ""
+    effect: Effect | None = None  # that it was made from
 
     def __post_init__(self) -> None:
         if not self.short:
@@ -91,7 +117,8 @@ class Answer:
 
     @classmethod
     def of(cls, label: str, effect: Effect, short: str = "") -> Answer:
-        return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, effect.caveats, short)
+        caveats = tuple(map(str, effect.caveats))
+        return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, caveats, short, effect)
 
 
 @dataclass(frozen=True)
@@ -162,8 +189,21 @@ class WhatIf:
         size = float(np.linalg.norm(self.truth.mean))
         return float(np.linalg.norm(answer.mean - self.truth.mean)) / size if size else None
 
+    @classmethod
+    def of(cls, words: str, reply: Effect, clock: Clock, headline: str | None) -> WhatIf:
+        """Of one answer."""
+        chosen = headline or reply.ranked_channels()[0]
+        duration = reply.about.request.duration
+        answers = (Answer.of("Counterflow", reply),)
+        return cls(words, reply.about.outputs, answers, chosen, clock.step, clock.unit, duration)
+
     def sentence(self) -> str:
-        """The answer in words, for the headline channel."""
+        """The answer in words, for the headline channel; where the truth is known, how far estimates miss it."""
+        effects = [(answer.label, answer.effect) for answer in self.answers]
+        if self.truth is None and all(effect is not None for _, effect in effects):
+            (_, first), *others = effects
+            texts = [f"{label}: {effect.would(self.headline)}" for label, effect in others if effect is not None]
+            return " ".join([first.sentence(self.headline), *texts]) if first is not None else ""
         at, row = self.headline_index, self.peak_row(self.headline_index)
         after = (row + 1) * self.step
         when = f"{after:g} {singular(self.step_unit, after)} after the change begins"
@@ -192,7 +232,7 @@ class World:
     """
 
     question: str
-    trajectory: Trajectory
+    trajectory: Counterfactual
     channels: tuple[Channel, ...]
     headline: str
     clock: Clock = field(default_factory=Clock)
@@ -204,32 +244,28 @@ class World:
         if self.truth is not None and self.truth.shape != self.trajectory.mean.shape:
             raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
 
+    @classmethod
+    def of(cls, words: str, reply: Counterfactual, clock: Clock, headline: str | None) -> World:
+        """Of an answer."""
+        gap = np.nan_to_num(np.abs(reply.mean - reply.factual)).max(axis=0)
+        chosen = headline or reply.channels[int(gap.argmax())]
+        return cls(words, reply, reply.about.outputs, chosen, clock)
+
     @property
     def headline_index(self) -> int:
         return index_of(self.headline, self.channels, self.question)
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel, where the two worlds differ most."""
-        told, at = self.trajectory, self.headline_index
-        channel = self.channels[at]
-        gap = np.abs(told.mean[:, at] - told.factual[:, at])
-        if not np.isfinite(gap).any():
-            return f"Nothing was measured of the {self.headline} in this window."
-        row = int(np.nanargmax(gap))
-        largest = float(np.nanmax(np.abs(np.concatenate([told.mean[:, at], told.factual[:, at]]))))
-        was, would = (f"{rounded(v[row, at], largest)} {channel.unit}".rstrip() for v in (told.factual, told.mean))
-        text = f"At {self.clock.at(told.first + row)} the {self.headline} was {was}; it would have been {would}"
-        if told.lower is not None and told.upper is not None:
-            low, high = (rounded(v[row, at], largest) for v in (told.lower, told.upper))
-            text += f" ({100 * (told.level or 0):g} %: {low} to {high})"
-        if self.truth is not None:
-            text += f", in truth {rounded(self.truth[row, at], largest)} {channel.unit}".rstrip()
-        measured, other = float(np.nanmean(told.factual[:, at])), float(np.nanmean(told.mean[:, at]))
-        return (
-            f"{text}. Over the whole window it averaged {rounded(measured, largest)}, and would have averaged "
-            f"{rounded(other, largest)} {channel.unit}".rstrip()
-            + "."
-        )
+        found, at = self.trajectory, self.headline_index
+        text = found.sentence(self.headline)
+        gap = np.abs(found.mean[:, at] - found.factual[:, at])
+        if self.truth is None or not np.isfinite(gap).any():
+            return text
+        row, unit = int(np.nanargmax(gap)), self.channels[at].unit
+        values = (v[row, at] for v in (found.factual, found.mean, self.truth))
+        was, would, truth = (wording.quantity(wording.number(float(value)), unit) for value in values)
+        return f"{text} It was {was} and would have been {would}, in truth {truth}."
 
 
 @dataclass(frozen=True)
@@ -249,32 +285,24 @@ class Shares:
     def headline_index(self) -> int:
         return index_of(self.headline, self.channels, self.question)
 
+    @classmethod
+    def of(cls, words: str, reply: Attribution, clock: Clock, headline: str | None) -> Shares:
+        """Of an answer; DataError if nothing was measured."""
+        if not np.isfinite(reply.departure).any():
+            last = reply.first + len(reply.departure) - 1
+            raise DataError(f"report: nothing was measured of {reply.unit!r} in rows {reply.first} to {last}")
+        strongest = int(np.nan_to_num(np.abs(reply.departure)).mean(axis=0).argmax())
+        return cls(words, reply, reply.about.outputs, headline or reply.channels[strongest], clock)
+
     def ranked(self) -> list[tuple[str, float]]:
         """(name, mean over the window) by size."""
         return self.attribution.ranked(self.headline)
 
     def label(self, share: str) -> str:
-        words = {"initial state": "what came before the window", "rest": "the unexplained rest (noise)"}
-        return words.get(share, f"inputs of {plain(share)}")
+        return share_label(self.attribution.unit, share)
 
     def sentence(self) -> str:
-        found, at = self.attribution, self.headline_index
-        unit = self.channels[at].unit
-        whole = float(np.nanmean(found.departure[:, at]))
-        ranked = self.ranked()
-        largest = max(abs(whole), *(abs(value) for _, value in ranked))
-        last = found.first + len(found.departure) - 1
-        side = "above" if whole > 0 else "below"
-        (first, size), *others = ranked
-        size_text = f"{rounded(whole, largest).lstrip('+-')} {unit}".rstrip()
-        rest = [f"{self.label(name)} {rounded(value, largest)}" for name, value in others[:2]]
-        follow = f"; then {listed(rest)} {unit}".rstrip() if rest else ""
-        return (
-            f"From {self.clock.at(found.first)} to {self.clock.at(last)} the {self.headline} stood {size_text} {side} "
-            f"its usual level on average. The largest part: {self.label(first)}, "
-            f"{rounded(size, largest)} {unit}".rstrip()
-            + f"{follow}."
-        )
+        return self.attribution.sentence(self.headline)
 
 
 @dataclass(frozen=True)
@@ -284,9 +312,16 @@ class Remedy:
     question: str
     restoration: Restoration
     unit: Unit
-    levers: Mapping[str, Unit]
+    levers: Mapping[str, Unit | PublicUnit]
     effect: Effect
     clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def of(cls, words: str, reply: Restoration, clock: Clock, headline: str | None) -> Remedy:
+        """Of an answer, with the way there."""
+        levers = {cause: reply.about.plant.unit(cause) for cause in reply.change}
+        assert reply.part is not None
+        return cls(words, reply, reply.part.unit, levers, reply.way(), clock)
 
     def changes(self) -> list[tuple[str, str, str]]:
         """(unit, input, change with its unit of measure)."""
@@ -299,31 +334,32 @@ class Remedy:
 
     def reached(self) -> list[tuple[str, str, str, str]]:
         """(output, wanted, reached, interval) at the horizon."""
-        out = []
+        out, effect = [], self.effect
         for k, name in enumerate(self.restoration.channels):
             at = self.unit.output_names.index(name)
-            unit, largest = self.unit.outputs[at].unit, float(np.abs(self.restoration.target[k])) or 1.0
-            ends = [end[-1, at] for end in (self.effect.lower, self.effect.upper) if end is not None]
-            interval = f"{100 * (self.effect.level or 0):g} %: " + " to ".join(rounded(e, largest) for e in ends)
-            out.append(
-                (
-                    name,
-                    f"{rounded(self.restoration.target[k], largest)} {unit}".rstrip(),
-                    f"{rounded(self.restoration.reached[k], largest)} {unit}".rstrip(),
-                    interval if ends else "",
-                )
-            )
+            unit, value = self.unit.outputs[at].unit, float(self.restoration.reached[k])
+            lower, upper = (None if end is None else float(end[-1, at]) for end in (effect.lower, effect.upper))
+            got, interval = wording.measured(value, lower, upper, unit, sign=True)
+            spread = f"{wording.percent(effect.level)}: {interval}" if interval and effect.level is not None else ""
+            target = wording.quantity(wording.number(float(self.restoration.target[k]), sign=True), unit)
+            out.append((name, target, got, spread))
         return out
 
     def sentence(self) -> str:
-        moves = listed([f"{plain(cause)} {name} {change}" for cause, name, change in self.changes()])
-        goals = listed(
-            [f"the {name} by {got}{f' ({spread})' if spread else ''}" for name, _, got, spread in self.reached()]
-        )
-        after = self.clock.span(self.restoration.horizon)
-        if self.restoration.feasible:
-            return f"The smallest change that does it: {moves}. Held for {after}, it moves {goals}."
-        return f"These inputs cannot do it. The nearest, {moves}, held for {after}, moves {goals}."
+        """The answer in words, with what to expect of it at the horizon."""
+        ends = [f"{name} {got}{f' ({spread})' if spread else ''}" for name, _, got, spread in self.reached()]
+        return f"{self.restoration.sentence()} Expected then: {wording.listed(ends)}."
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Any other answer: its sentence and its tables."""
+
+    question: str
+    reply: Reply
+
+    def sentence(self) -> str:
+        return self.reply.sentence()
 
 
 @dataclass(frozen=True)
@@ -366,6 +402,7 @@ class Report:
     shares: tuple[Shares, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    others: tuple[Plain, ...] = ()
     graph: InfluenceGraph | None = None
     checks: tuple[Check, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -374,16 +411,45 @@ class Report:
     @property
     def questions(self) -> int:
         """How many there are, of all kinds."""
-        return sum(len(kind) for kind in (self.whatifs, self.worlds, self.shares, self.remedies, self.refusals))
+        return sum(len(getattr(self, name)) for name in SECTIONS.values())
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """The report's notes and what the answers bring along, each once."""
-        brought = [text for whatif in self.whatifs for answer in whatif.answers for text in answer.caveats]
+        brought: list[str | Caveat] = [text for whatif in self.whatifs for a in whatif.answers for text in a.caveats]
         brought += [text for world in self.worlds for text in world.trajectory.caveats]
         brought += [text for shares in self.shares for text in shares.attribution.caveats]
         brought += [text for r in self.remedies for text in (*r.restoration.caveats, *r.effect.caveats)]
-        return tuple(dict.fromkeys([*self.notes, *brought]))
+        brought += [text for other in self.others for text in other.reply.caveats]
+        return tuple(dict.fromkeys(map(str, [*self.notes, *brought])))
+
+    def with_sections(self, sections: Sequence[Section]) -> Report:
+        """The same page with these answers."""
+        groups = {name: tuple(s for s in sections if isinstance(s, kind)) for kind, name in SECTIONS.items()}
+        return replace(self, **groups)  # type: ignore[arg-type]
+
+
+Section = WhatIf | World | Shares | Remedy | Refusal | Plain
+SECTIONS: dict[type, str] = {  # where each stands in a report
+    WhatIf: "whatifs",
+    World: "worlds",
+    Shares: "shares",
+    Remedy: "remedies",
+    Refusal: "refusals",
+    Plain: "others",
+}
+_DRAWN: dict[type[Reply], Any] = {  # answers that have drawings of their own
+    Effect: WhatIf.of,
+    Counterfactual: World.of,
+    Attribution: Shares.of,
+    Restoration: Remedy.of,
+}
+
+
+def section(words: str, reply: Reply, clock: Clock, headline: str | None = None) -> Section:
+    """An answer as a report shows it."""
+    made = _DRAWN.get(type(reply))
+    return Plain(words, reply) if made is None else made(words, reply, clock, headline)
 
 
 def index_of(headline: str, channels: Sequence[Channel], question: str) -> int:

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from counterflow.report.content import listed, plain
+from counterflow.report.content import plain
 from counterflow.report.templates import Svg, render, sentence
+from counterflow.wording import listed
 
 if TYPE_CHECKING:
     from counterflow.estimation.influence import Edge, InfluenceGraph

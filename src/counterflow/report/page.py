@@ -9,11 +9,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from counterflow.caveats import Caveat
 from counterflow.files import write_whole
 from counterflow.fits.checks.kinds import KINDS, ORDER
 from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.report import figures, graph, templates
-from counterflow.report.content import Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
+from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
 from counterflow.report.templates import Svg
 from counterflow.wording import quantity
 
@@ -25,7 +26,7 @@ MOST_NOTES = 3  # under a question, before they are folded away
 MOST_PAIRS = 8  # of an influence graph that can be read as a sentence
 WIDE, NARROW, SMALL = (9.0, 3.3), (4.0, 3.0), (3.4, 2.3)  # inches of a drawing: on a page, on a telephone, of many
 
-Told = WhatIf | World | Shares | Remedy | Refusal
+Told = WhatIf | World | Shares | Remedy | Refusal | Plain
 Entry = tuple[str, str, str]  # of a legend: class of the mark, CSS variable of its colour, text
 
 
@@ -42,7 +43,7 @@ class Question:
     """
 
     told: Told
-    caveats: Sequence[str] = ()
+    caveats: Sequence[str | Caveat] = ()
     legend: Sequence[Entry] = ()
     drawings: Sequence[tuple[str, Svg, Svg]] = ()
     others: Sequence[Svg] | None = None
@@ -87,18 +88,24 @@ def render(report: Report) -> str:
 def _questions(report: Report) -> Iterator[Question]:
     """Every question with its number; a caveat is told in full where it first applies."""
     views: dict[type, Callable[[Any, str], Question]]
-    views = {WhatIf: _whatif, World: _world, Shares: _shares, Remedy: _remedy, Refusal: lambda told, _: Question(told)}
+    views = {WhatIf: _whatif, World: _world, Shares: _shares, Remedy: _remedy, Plain: _plain}
+    views[Refusal] = lambda told, _: Question(told)
     first: dict[str, int] = {}
-    every = chain(report.whatifs, report.worlds, report.shares, report.remedies, report.refusals)
+    every = chain(report.whatifs, report.worlds, report.shares, report.remedies, report.others, report.refusals)
     for number, told in enumerate(every, start=1):
         view = views[type(told)](told, f"q{number - 1}")
-        places = {text: first.setdefault(text, number) for text in view.caveats}
+        places = {text: first.setdefault(text, number) for text in map(str, view.caveats)}
         yield replace(
             view,
             notes=[text for text, place in places.items() if place == number],
             noted_under=sorted(set(places.values()) - {number}),
             opened=number == 1 and isinstance(told, WhatIf),
         )
+
+
+def _plain(told: Plain, prefix: str) -> Question:
+    tables = [(table.columns, table.rows) for table in told.reply.tables()]
+    return Question(told, told.reply.caveats, tables=tables)
 
 
 def _whatif(told: WhatIf, prefix: str) -> Question:
@@ -138,7 +145,7 @@ def _by_channel(
     prefix: str,
     draw: Callable[..., Svg],
     before: str,
-    caveats: Sequence[str],
+    caveats: Sequence[str | Caveat],
     legend: Sequence[Entry],
     **more: Any,
 ) -> Question:

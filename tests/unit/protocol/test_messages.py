@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterflow import ProtocolError
+from counterflow.caveats import Caveat, to_text
 from counterflow.protocol import (
     Answer,
     Ask,
@@ -55,8 +56,8 @@ def examples():
         Identified("boiler", True, np.eye(2), np.ones((2, 1)), np.eye(2), np.ones((1, 2)), np.eye(1), np.ones(1)),
         Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))),
         Ask("turbine", "effect", 0, 10),
-        Answer("turbine", "effect", "", "far", np.ones((3, 2)), np.ones((6, 2))),
-        Answer("turbine", "reach", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 3))),
+        Answer("turbine", "effect", "", to_text([Caveat("far", "", "far")]), np.ones((3, 2)), np.ones((6, 2))),
+        Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 3))),
         Refused("turbine", "UnidentifiedError", "größe µ " * 1000),
         Terms("turbine", "\N{GREEK SMALL LETTER MU}" * 30_000),
     ]
@@ -70,7 +71,7 @@ def examples():
         lambda: Refused("turbine", "DataError", "x" * 10_001),
         lambda: Terms("turbine", ""),
         lambda: Terms("turbine", "x" * 30_001),
-        lambda: Answer("turbine", "reach", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 2))),
+        lambda: Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 2))),
     ],
 )
 def test_answers_and_refusals_that_are_none_are_refused(build):
@@ -168,11 +169,12 @@ BAD = {
     "change without rows": lambda: Change("b", "c", False, 0, "", np.ones((0, 1))),
     "change of columns that are not there": lambda: Change("b", "c", False, 0, "0,7", np.ones((2, 2))),
     "columns that are no numbers": lambda: Change("b", "c", False, 0, "a", np.ones((2, 2))),
-    "unknown question": lambda: Ask("b", "everything", 0, 1),
+    "no kind of question": lambda: Ask("b", "Every thing", 0, 1),
     "no steps": lambda: Ask("b", "effect", 0, 0),
     "too many steps": lambda: Ask("b", "effect", 0, 10**9),
     "covariance of other rows": lambda: Answer("b", "effect", "", "", np.ones((3, 2)), np.ones((5, 2))),
-    "endless note": lambda: Answer("b", "effect", "", "x" * 10_001, np.ones((3, 2)), np.ones((6, 2))),
+    "caveats that are none": lambda: Answer("b", "effect", "", "far", np.ones((3, 2)), np.ones((6, 2))),
+    "endless caveats": lambda: Answer("b", "effect", "", " " * 40_001, np.ones((3, 2)), np.ones((6, 2))),
     "negative penalty": lambda: StateGradients("b", 0, False, False, -1.0, False, np.ones((4, 2)), np.ones((4, 2))),
 }
 

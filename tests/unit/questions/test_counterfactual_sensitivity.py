@@ -83,7 +83,7 @@ def test_the_same_schedule_in_other_sizes_is_remembered(name: str, monkeypatch: 
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensitivity, "_ROOM", 30_000)
+    monkeypatch.setattr(sensitivity, "_CAPACITY", 30_000)
     A, B, spread = _system()
     memory = Memory()
     for rows in range(20, 60):

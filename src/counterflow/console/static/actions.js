@@ -13,7 +13,7 @@ function save(name, address) {
   anchor.remove();
 }
 
-const NO_REPORT = { forecast: "The report has no page for forecasts: take CSV or JSON." };
+const NO_REPORT = {}; // why a kind of question has no report
 
 /** What can be saved of this kind of question; the button that is of no use stays in reach and says why. */
 export function offer(ask) {

@@ -72,7 +72,7 @@ function caveats(list, assumptions) {
   if (key === told) return; // the same ones: nothing jumps while sliding
   told = key;
   const few = list.length > FEW + 1 && !all;
-  put(place, ...(few ? list.slice(0, FEW) : list).map((text) => make("li", { text: prose(text) })));
+  put(place, ...(few ? list.slice(0, FEW) : list).map(({ text }) => make("li", { text: prose(text) })));
   place.hidden = !list.length;
   byId("assumptions").hidden = !assumptions.length;
   const count = assumptions.length === 1 ? "1 assumption" : `${assumptions.length} assumptions`;

@@ -16,11 +16,13 @@ import { past } from "./tabs/past.js";
 import { explain } from "./tabs/explain.js";
 import { restore } from "./tabs/restore.js";
 import { forecast } from "./tabs/forecast.js";
+import { aggregate } from "./tabs/aggregate.js";
 import { influence } from "./tabs/influence.js";
 
-const TABS = { effect, past, explain, restore, forecast };
+const TABS = { effect, past, explain, restore, forecast, aggregate };
 const TITLES = {
   effect: "What if", past: "Would have been", explain: "Explain", restore: "Restore", forecast: "Forecast",
+  aggregate: "All others (Q3)",
   influence: "Influence & training"
 };
 const GRAPH_WAIT = 2000; // ms the first question waits for the graph, to begin with the strongest cause

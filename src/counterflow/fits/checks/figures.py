@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, MATERIAL, Verdict
+from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, MATERIAL, ORDER, Verdict
 from counterflow.questions.plots import COLOURS, canvas
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def panel(
 ) -> None:
     """One kind of check; ``colours`` of curves, ``shades`` of verdicts."""
     _PANELS[name](_Pen(axis, colours, shades), _worst_first(checks))
-    worst = Checks(tuple(checks)).verdict
+    worst: Verdict = max((check.verdict for check in checks), key=ORDER.index, default="unknown")
     if titled:
         axis.set_title(f"{name}: {worst}", loc="left", fontsize=10, color=shades[worst])
     axis.tick_params(labelsize=8)

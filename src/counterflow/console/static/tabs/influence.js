@@ -189,7 +189,7 @@ function fillProvenance(place, provenance, plant) {
     ([name]) => !told.some(([other]) => other.toLowerCase() === name.toLowerCase())
   );
   place.append(definitions([...own, ...told], "provenance"));
-  for (const caveat of plant.caveats ?? []) place.append(make("p", { class: "muted", text: prose(caveat) }));
+  for (const { text } of plant.caveats ?? []) place.append(make("p", { class: "muted", text: prose(text) }));
 }
 
 function definitions(pairs, id) {

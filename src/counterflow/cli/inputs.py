@@ -1,4 +1,4 @@
-"""What every question on the command line shares: the fit, the recording, names of channels."""
+"""What commands read from the command line besides plain options: recordings, channels with numbers, schedules."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.cli.unit_logs import read_columns
 from counterflow.errors import DataError, OptionError, StorageError
-from counterflow.fits.fit import Fit, load
+from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
 from counterflow.plant.units import unknown_name
-from counterflow.report.telling import Asked
-
-MOST_ROWS = 8  # of a table
-
-
-def load_fit(directory: Path) -> Fit:
-    return load(directory)
+from counterflow.questions.question import Described
 
 
 def load_recording(fit: Fit, path: Path) -> Recording:
@@ -30,19 +24,10 @@ def load_recording(fit: Fit, path: Path) -> Recording:
         recording = read_federation(path).recording
     else:
         recording = Recording.load(path)
-    if set(recording.names) != set(fit.names):
-        raise DataError(f"{str(path)!r} has units {', '.join(recording.names)}; the fit has {', '.join(fit.names)}.")
-    for unit in fit.plant.units:
-        other = recording[unit.name].unit
-        for side, has, wants in (
-            ("inputs", other.input_names, unit.input_names),
-            ("outputs", other.output_names, unit.output_names),
-        ):
-            if has != wants:
-                raise DataError(
-                    f"{str(path)!r}: the {side} of unit {unit.name!r} are {', '.join(has) or 'none'}; "
-                    f"in the fit {', '.join(wants) or 'none'}."
-                )
+    try:
+        fit.check_recording(recording)
+    except DataError as error:
+        raise DataError(f"{str(path)!r}: {error}") from error
     return recording
 
 
@@ -59,11 +44,11 @@ def assignment(option: str, text: str) -> tuple[str, float]:
     return name.strip(), number
 
 
-def input_of(fit: Asked, option: str, name: str, causes: Sequence[str]) -> tuple[str, str]:
+def input_of(plant: Described, option: str, name: str, causes: Sequence[str]) -> tuple[str, str]:
     """The unit and the input channel that ``boiler.valve`` names, or ``valve`` if there is one unit to change."""
-    if len(causes) == 1 and name in fit.plant.unit(causes[0]).input_names:
+    if len(causes) == 1 and name in plant.unit(causes[0]).input_names:
         return causes[0], name
-    for unit in sorted(fit.plant.units, key=lambda unit: -len(unit.name)):
+    for unit in sorted(plant.units, key=lambda unit: -len(unit.name)):
         if name.startswith(f"{unit.name}."):
             channel = name[len(unit.name) + 1 :]
             if channel not in unit.input_names:
@@ -72,30 +57,32 @@ def input_of(fit: Asked, option: str, name: str, causes: Sequence[str]) -> tuple
                 raise OptionError(f"{option} {name!r} is of unit {unit.name!r}: give --cause {unit.name}, too.")
             return unit.name, channel
     if len(causes) == 1:
-        raise unknown_name(f"input of unit {causes[0]!r}", name, fit.plant.unit(causes[0]).input_names)
-    known = [f"{unit.name}.{channel}" for unit in fit.plant.units for channel in unit.input_names]
+        raise unknown_name(f"input of unit {causes[0]!r}", name, plant.unit(causes[0]).input_names)
+    known = [f"{unit.name}.{channel}" for unit in plant.units for channel in unit.input_names]
     raise unknown_name("input", name, known)
 
 
-def inputs_given(fit: Asked, option: str, texts: Sequence[str], causes: Sequence[str]) -> dict[str, dict[str, float]]:
+def inputs_given(
+    plant: Described, option: str, texts: Sequence[str], causes: Sequence[str] = ()
+) -> dict[str, dict[str, float]]:
     """{unit: {input channel: number}} of repeated ``--option unit.channel=number``."""
     out: dict[str, dict[str, float]] = {}
     for text in texts:
         name, number = assignment(option, text)
-        unit, channel = input_of(fit, option, name, causes)
+        unit, channel = input_of(plant, option, name, causes)
         if channel in out.setdefault(unit, {}):
             raise OptionError(f"{option}: {unit}.{channel} is given twice; give it once.")
         out[unit][channel] = number
     return out
 
 
-def schedule_given(fit: Asked, path: Path, causes: Sequence[str]) -> dict[str, dict[str, FloatArray]]:
+def schedule_given(plant: Described, path: Path, causes: Sequence[str]) -> dict[str, dict[str, FloatArray]]:
     """{unit: {input channel: series}} of a table with columns ``channel`` or ``unit.channel``."""
     if not path.is_file():
         raise StorageError(f"there is no file {str(path)!r}: check the path.")
     out: dict[str, dict[str, FloatArray]] = {}
     for name, series in read_columns(path).items():
-        unit, channel = input_of(fit, "--schedule: column", name, causes)
+        unit, channel = input_of(plant, "--schedule: column", name, causes)
         out.setdefault(unit, {})[channel] = series
     if not out or not len(next(iter(next(iter(out.values())).values()))):
         raise DataError(f"{str(path)!r} has no rows: give one row a step.")

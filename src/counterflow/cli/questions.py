@@ -1,0 +1,350 @@
+"""The commands that ask: their options and their answers are made from the registry of questions.
+
+``counterflow whatif FIT ...`` and so on ask a saved fit; ``counterflow federation ask FOLDER`` asks from a plant.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from counterflow import wording
+from counterflow.cli import inputs, output
+from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder, Force, Out
+from counterflow.cli.output import Format
+from counterflow.errors import DataError, OptionError, StorageError
+from counterflow.fits.fit import load
+from counterflow.plant.units import unknown_name
+from counterflow.questions import COMMANDS
+from counterflow.questions.asking import Questions
+from counterflow.questions.question import Entry, Form, Inputs, Moves, Reply, Request, envelope
+from counterflow.questions.registry import QUESTIONS
+
+_CAUSE = {"cause": (list[str], typer.Option(help="Unit that would be run differently; may repeat."))}
+_CHANGE = {"change": (list[str], typer.Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}
+_SET = {"set": (list[str], typer.Option(metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead."))}
+_SCHEDULE = {
+    "schedule": (Path, typer.Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
+}
+_METAVARS = {Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]"}
+_TYPES = {Form.STEPS: int, Form.ROW: int, Form.LEVEL: float, Form.VECTOR: list[float]}  # others: texts
+_HORIZON = 50
+
+
+def __getattr__(name: str) -> Any:
+    """The commands, by their names."""
+    if name not in COMMANDS:
+        raise AttributeError(name)
+    return command(name)
+
+
+# ---- options
+
+
+def options_of(entry: Entry) -> dict[str, tuple[Any, Any]]:
+    """{option: (type, typer's description)} of an entry of a form; every option may be left out."""
+    if entry.form is Form.CHANGES:
+        return _CAUSE | _CHANGE | _SCHEDULE
+    if entry.form is Form.PAST:
+        return _CAUSE | _CHANGE | _SET | _SCHEDULE
+    least = 1 if entry.form is Form.STEPS else None
+    default = f" ({entry.default})" if type(entry.default) in (int, float) else ""
+    described = typer.Option(metavar=_METAVARS.get(entry.form), min=least, help=f"{entry.help[:-1]}{default}.")
+    return {entry.option or entry.name: (_TYPES.get(entry.form, list[str]), described)}
+
+
+def _parameters(questions: Sequence[type[Request]], units: bool = True) -> list[inspect.Parameter]:
+    known: dict[str, tuple[Any, Any]] = {}
+    for asked in questions:
+        for entry in asked.form:
+            if units or entry.form not in (Form.UNIT, Form.UNITS):
+                known = options_of(entry) | known
+        if asked.drawn == "channel":
+            help = "Output to explain; may repeat (those that moved most)."
+            known["channel"] = (list[str], typer.Option(help=help))
+    return [_parameter(name, Annotated[kind | None, described], None) for name, (kind, described) in known.items()]
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _made(
+    name: str, run: Callable[..., None], help: str, first: inspect.Parameter, options: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """A command: its options are those given, and how it answers."""
+    drawn = DrawnOut if any(option.name != "target" for option in options) else Out
+    common = [
+        _parameter("answer_format", AnswerFormat, Format.table),
+        _parameter("out", drawn, None),
+        _parameter("force", Force, False),
+    ]
+    whole = [first, *options, *common]
+
+    def made(**given: Any) -> None:
+        run(**given)
+
+    made.__name__, made.__doc__ = name, help
+    made.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
+    made.__annotations__ = {parameter.name: parameter.annotation for parameter in whole}
+    return made
+
+
+def command(name: str) -> Callable[..., None]:
+    """The command of that name, for all questions that it asks."""
+    asked = [each for each in QUESTIONS.values() if each.command == name]
+    options = _parameters(asked)
+    if any(each.of_past or each.after_record for each in asked):
+        needed = all(each.of_past or each.after_record for each in asked)
+        text = (
+            "A recording, or a federation file with logs." if needed else "Ask what would have happened in these rows."
+        )
+        described = typer.Option(metavar="FILE", help=text)
+        options.append(
+            _parameter("recording", Annotated[Path, described])
+            if needed
+            else _parameter("recording", Annotated[Path | None, described], None)
+        )
+
+    def run(directory: Path, recording: Path | None = None, **given: Any) -> None:
+        past = [each for each in asked if (each.of_past or each.after_record) == (recording is not None)]
+        chosen = past[0] if past else asked[0]
+        for option, value in given.items():
+            foreign = value not in (None, [], ()) and option not in _known(chosen)
+            if foreign and not chosen.of_past:
+                raise OptionError(f"{_dashed(option)} asks about the past: give --recording FILE, too.")
+            if foreign:
+                raise OptionError(
+                    f"{_dashed(option)} asks about the future: with --recording, give --start and --stop."
+                )
+        output.check_kind(given["out"], _kinds(chosen), given["force"])
+        Reader.check(chosen, given)
+        fit = load(directory)
+        rows = None if recording is None else inputs.load_recording(fit, recording)
+        answer(chosen, fit, given, rows)
+
+    examples = "\n\n".join(f"Example: {each.example}" for each in asked)
+    more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
+    return _made(name, run, f"{COMMANDS[name]}\n\n{examples}{more}", _parameter("directory", FitDirectory), options)
+
+
+def _known(asked: type[Request]) -> set[str]:
+    return {option.name for option in _parameters([asked])} | {"answer_format", "out", "force"}
+
+
+def _kinds(asked: type[Request]) -> tuple[str, ...]:
+    return ("json", "csv", "png") if asked.pictured else ("json", "csv")
+
+
+def _dashed(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _federation_ask(folder: Path, question: str | None, fit: str | None, patience: float, **given: Any) -> None:
+    from counterflow.federation.flare import party, processes
+    from counterflow.federation.flare.plant_folder import PlantFolder
+
+    kind = question or ("counterfactual" if given["set"] else "effect")
+    if kind not in QUESTIONS:
+        raise unknown_name("question", kind, tuple(QUESTIONS))
+    chosen = QUESTIONS[kind]
+    for option, value in given.items():
+        if value not in (None, [], ()) and option not in _known(chosen):
+            raise OptionError(f"{_dashed(option)} is no option of the question {kind!r}: leave it out.")
+    output.check_kind(given["out"], _kinds(chosen), given["force"])
+    plant = PlantFolder.open(folder)
+    view = plant.site.view(fit, patience)
+    if party.supervisor(plant.folder) is None and (plant.kit is None or not processes.running(plant.kit)):
+        raise StorageError(f"{plant.label} is not running, so it can ask nobody: counterflow federation start {folder}")
+    own = {entry.option or entry.name: [plant.unit] for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)}
+    Reader.check(chosen, given | own)
+    answer(chosen, view, given | own, None)
+
+
+federation_ask = _made(
+    "ask",
+    _federation_ask,
+    """Plant: what would my outputs do, or have done, if another unit were run differently?
+
+    The coordinator computes what reaches this plant's states; its outputs are made of them here. The other units'
+    policies say who may ask about which of their inputs.
+
+    Example: counterflow federation ask turbine-site --cause boiler --change valve=+0.1 --duration 10
+
+    The past: counterflow federation ask turbine-site --set boiler.valve=0.5 --start 900 --stop 950
+
+    Another question: counterflow federation ask turbine-site --question paths --change boiler.valve=+0.1
+    """,
+    _parameter("folder", Folder),
+    [
+        _parameter("question", Annotated[str | None, typer.Option(help=f"{', '.join(QUESTIONS)}.")], None),
+        *_parameters(tuple(QUESTIONS.values()), units=False),
+        _parameter("fit", Annotated[str | None, typer.Option(metavar="ID", help="Of an earlier job (latest).")], None),
+        _parameter(
+            "patience", Annotated[float, typer.Option(min=1, help="Seconds to wait for the answer.")], default=60.0
+        ),
+    ],
+)
+
+
+# ---- reading a form
+
+
+class Reader:
+    """Turns the options of a command into the entries of a question's form."""
+
+    def __init__(self, view: Any, given: Mapping[str, Any]) -> None:
+        self.plant, self.given = view.plant, dict(given)
+
+    @staticmethod
+    def check(asked: type[Request], given: Mapping[str, Any]) -> None:
+        """Refuse what is missing or does not go together, before anything is loaded."""
+        for entry in asked.form:
+            option = entry.option or entry.name
+            if entry.form is Form.CHANGES and bool(given["change"]) == (given["schedule"] is not None):
+                raise OptionError("give either --change channel=number, once or more, or --schedule FILE.")
+            if entry.form is Form.PAST and sum(bool(given[name]) for name in ("change", "set", "schedule")) != 1:
+                raise OptionError("give one of --set channel=number, --change channel=number, or --schedule FILE.")
+            if entry.form is Form.UNIT and len(given[option] or ()) != 1:
+                raise OptionError(f"{_dashed(option)} is missing, or given twice: name one unit. {entry.help}")
+            missing = entry.default is ... and entry.form not in (Form.CHANGES, Form.PAST, Form.UNIT)
+            if missing and not given[option]:
+                raise OptionError(f"{_dashed(option)} is missing. {entry.help}")
+
+    def read(self, entry: Entry) -> Any:
+        """The value of one entry."""
+        if entry.form is Form.CHANGES:
+            return self._changes()
+        if entry.form is Form.PAST:
+            return self._past()
+        option = entry.option or entry.name
+        value = self.given[option]
+        if entry.form is Form.PLAN:
+            return inputs.inputs_given(self.plant, _dashed(option), value or ())
+        if entry.form is Form.TARGET:
+            return self._target(value)
+        if entry.form is Form.LEVERS:
+            return self._levers(value)
+        return entry.default if value is None or value == [] else value
+
+    def _causes(self) -> list[str]:
+        causes = list(self.given["cause"] or ())
+        for name in causes:
+            self.plant.unit(name)
+        return causes
+
+    def _each_cause_moves(self, causes: Sequence[str], held: Inputs) -> None:
+        for name in causes:
+            if name not in held:
+                raise OptionError(
+                    f"--cause {name}: nothing is changed there; give {name}.CHANNEL=number, or leave it out."
+                )
+
+    def _changes(self) -> Moves:
+        causes, schedule, words = self._causes(), self.given["schedule"], ""
+        held: Inputs
+        if schedule is None:
+            held = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
+        else:
+            if self.given.get("duration") is not None:
+                raise OptionError("--duration goes with --change; a schedule says itself how long it lasts.")
+            read = inputs.schedule_given(self.plant, schedule, causes)
+            rows = max(len(column) for channels in read.values() for column in channels.values())
+            steps = self.given["horizon"] = self.given["horizon"] or max(_HORIZON, rows)
+            if rows > steps:
+                raise DataError(f"the schedule has {rows} rows, more than --horizon {steps}: give a longer horizon.")
+            held = {
+                name: {channel: np.concatenate([c, np.zeros(steps - rows)]) for channel, c in channels.items()}
+                for name, channels in read.items()
+            }
+            lasting = wording.span(rows, self.plant.dt)
+            words = f"{wording.listed(list(held))} inputs were changed as in {schedule.name} for {lasting}"
+        self._each_cause_moves(causes, held)
+        return Moves(held, words)
+
+    def _past(self) -> Moves:
+        causes, schedule, words = self._causes(), self.given["schedule"], ""
+        do: Inputs = {}
+        add: Inputs = {}
+        if schedule is not None:
+            do = inputs.schedule_given(self.plant, schedule, causes)
+            words = f"{wording.listed(list(do))} inputs been as in {schedule.name}"
+        elif self.given["change"]:
+            add = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
+        else:
+            do = inputs.inputs_given(self.plant, "--set", self.given["set"], causes)
+        self._each_cause_moves(causes, do or add)
+        return Moves(do, words, add)
+
+    def _target(self, texts: Sequence[str]) -> dict[str, float]:
+        (unit,) = self.given["unit"]
+        names = self.plant.unit(unit).output_names
+        wanted: dict[str, float] = {}
+        for text in texts:
+            name, value = inputs.assignment("--target", text)
+            if name not in names:
+                name = name.removeprefix(f"{unit}.")
+            if name not in names:
+                raise unknown_name(f"output of unit {unit!r}", name, names)
+            if name in wanted:
+                raise OptionError(f"--target: {name} is given twice; give it once.")
+            wanted[name] = value
+        return wanted
+
+    def _levers(self, using: Sequence[str]) -> dict[str, list[str]]:
+        """``boiler`` stands for all its inputs, ``boiler.valve`` for one."""
+        names = tuple(unit.name for unit in self.plant.units)
+        out: dict[str, list[str]] = {}
+        for text in using:
+            if text in names:
+                unit, channels = text, list(self.plant.unit(text).input_names)
+                if not channels:
+                    raise OptionError(f"--using {text}: this unit has no inputs.")
+            else:
+                if not any(text.startswith(f"{name}.") for name in names):
+                    raise unknown_name("unit", text, names)
+                unit, channel = inputs.input_of(self.plant, "--using", text, ())
+                channels = [channel]
+            known = out.setdefault(unit, [])
+            known += [channel for channel in channels if channel not in known]
+        return out
+
+
+# ---- answering
+
+
+def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any) -> None:
+    """Ask, and say what comes back; exit code 5 if what is wanted cannot be reached."""
+    assert isinstance(view, Questions)
+    reader = Reader(view, given)
+    form = {}
+    units: list[str] = []
+    for entry in asked.form:  # a schedule may lengthen the horizon: changes come first
+        form[entry.name] = reader.read(entry)
+        if entry.form in (Form.UNIT, Form.UNITS):
+            units = [view.plant.unit(each).name for each in dict.fromkeys(form[entry.name])]
+    requests = [asked.of(form, unit) for unit in units or view.parts]
+    several = any(entry.form is Form.UNITS for entry in asked.form)
+    reply: Reply = view.ask_all(requests, recording) if several else view.ask(requests[0], recording)
+    channels = given.get("channel") or ()
+    sentence = reply.sentence(channels[0] if channels else None)
+    told = {**envelope(asked.command, view, sentence, reply.caveats), "kind": reply.kind, **reply.to_json()}
+    output.write_answer(given["out"], given["force"], told, reply.to_frame, reply.plot)
+    if given["answer_format"] is Format.json:
+        print(output.as_json(told))
+    else:
+        output.show_text(sentence)
+        for table in reply.tables(channels):
+            output.show_table(table.title, table.columns, table.rows, table.left)
+            if table.more:
+                output.show_text(table.more)
+        output.show_notes(reply.caveats)
+        if given["out"] is not None:
+            output.show_lines("", f"written: {given['out']}")
+    if not getattr(reply, "feasible", True):
+        raise typer.Exit(output.INFEASIBLE)

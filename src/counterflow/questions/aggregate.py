@@ -1,0 +1,203 @@
+"""What if the joint effect φ of all others' inputs on a unit were another? (paper, Q3 and Eq. (18))
+
+The unit computes it from what it holds, C_mm (φ_1 - φ_0). The server is asked only what the answer must be read with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.arrays import FloatArray, frozen
+from counterflow.caveats import Caveat
+from counterflow.errors import DataError, OptionError
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.knowledge import Knowledge, part_of
+from counterflow.questions.question import (
+    About,
+    Described,
+    Entry,
+    Form,
+    Reply,
+    Request,
+    Responder,
+    Surroundings,
+    Table,
+    View,
+    channels_json,
+)
+
+if TYPE_CHECKING:
+    import polars
+
+    from counterflow.methods.part import UnitPart
+
+
+@dataclass(frozen=True)
+class ChannelChangeView:
+    channel: str
+    measured_in: str
+    change: float
+    size: float
+
+
+@dataclass(frozen=True)
+class AggregateView(View):
+    unit: str
+    phi_0: list[float]
+    phi_1: list[float]
+    ranked: list[ChannelChangeView]
+
+
+@dataclass(frozen=True)
+class AskAggregate(Request):
+    """What would ``unit``'s outputs do if the joint effect of all others were phi_1? As ``Fit.aggregate_effect``."""
+
+    kind = "aggregate"
+    tab = "aggregate"
+    command = "aggregate"
+    title = "What if the joint effect of all other units on this one were another?"
+    example = "counterflow aggregate fit --unit turbine --phi-1 0.5 --phi-1 0"
+    form = (
+        Entry("unit", Form.UNIT, ..., "Unit whose outputs are asked about."),
+        Entry("phi_1", Form.VECTOR, ..., "Joint effect, a number for each state of the unit; may repeat."),
+        Entry("phi_0", Form.VECTOR, None, "Instead of what (what the unit has learned); may repeat."),
+    )
+    drawn = ""
+    pictured = False
+    schema = AggregateView
+
+    unit: str
+    phi_1: Sequence[float] | FloatArray
+    phi_0: Sequence[float] | FloatArray | None = None
+    headline: str | None = None
+    question: str = ""
+
+    @property
+    def asker(self) -> str:
+        return self.unit
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], unit: str) -> AskAggregate:
+        return cls(unit, given["phi_1"], given["phi_0"] or None)
+
+    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+        self.vectors(part)
+        return [], Ask(self.unit, self.kind, 0, 1)
+
+    def vectors(self, part: UnitPart) -> tuple[FloatArray, FloatArray]:
+        """phi_1 and phi_0 (P_m,)."""
+        base = part.phi if self.phi_0 is None else np.asarray(self.phi_0, np.float64)
+        other, shape = np.asarray(self.phi_1, np.float64), (part.model.states,)
+        if base is None:
+            raise OptionError(f"aggregate_effect: unit {self.unit!r} has learned no phi by this method; give phi_0")
+        if base.shape != shape or other.shape != shape:
+            raise DataError(
+                f"aggregate_effect: phi of unit {self.unit!r} has shape {shape}, got {other.shape} and {base.shape}"
+            )
+        if not (np.isfinite(base).all() and np.isfinite(other).all()):
+            raise DataError(f"aggregate_effect: phi of unit {self.unit!r} must be finite numbers")
+        return other, base
+
+    @classmethod
+    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        own = server.own(ask.unit)
+        return (part_of(ask, np.zeros((0, own.stop - own.start))),)
+
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Aggregate:
+        other, base = self.vectors(part)
+        mean = np.asarray(part.model.C @ (other - base))
+        names = part.unit.output_names
+        return Aggregate(self.unit, names, frozen(mean), frozen(other), frozen(base), about.caveats, about)
+
+    def words(self, plant: Described) -> str:
+        return self.question or f"If the joint effect of all others on {self.unit} were another: what would it do?"
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate(Reply):
+    """Change ``mean`` (D_m,) of a unit's outputs if the joint effect of all others' inputs were phi_1, not phi_0.
+
+    It stands for ``mean`` where numbers are needed: ``np.asarray(answer)``.
+    """
+
+    kind = "aggregate"
+
+    unit: str
+    channels: tuple[str, ...]
+    mean: FloatArray
+    phi_1: FloatArray
+    phi_0: FloatArray
+    caveats: tuple[Caveat, ...] = ()
+    about: About = field(default=None, repr=False)  # type: ignore[assignment]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
+        return np.array(self.mean, dtype=dtype)
+
+    @property
+    def sizes(self) -> FloatArray:
+        """The changes (D_m,) in standard deviations of each channel's noise."""
+        return np.abs(self.mean) / self.about.noise
+
+    def order(self) -> list[int]:
+        """Channels, those that move most (against their noise) first."""
+        return [int(k) for k in np.argsort(-self.sizes, kind="stable")]
+
+    def ranked_channels(self) -> list[str]:
+        return [self.channels[k] for k in self.order()]
+
+    def _text(self, k: int, sign: bool) -> str:
+        value = float(self.mean[k])
+        return wording.quantity(wording.number(value if sign else abs(value), sign=sign), self.about.outputs[k].unit)
+
+    def sentence(self, channel: str | None = None) -> str:
+        k = self.order()[0] if channel is None else self.about.output(channel)
+        phi_1, phi_0 = (", ".join(wording.number(float(v)) for v in phi) for phi in (self.phi_1, self.phi_0))
+        condition = f"If all others' joint effect on {self.unit} were ({phi_1}) instead of ({phi_0})"
+        if not self.mean[k]:
+            return f"{condition}, nothing would change there."
+        verb = "fall" if self.mean[k] < 0 else "rise"
+        return f"{condition}, {self.unit} {self.channels[k]} would {verb} by {self._text(k, False)}."
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        rows = [[self.channels[k], self._text(k, True), wording.number(float(self.sizes[k]))] for k in self.order()]
+        return [Table(f"{self.unit}: the channels that move most", ["channel", "change", "× noise"], rows)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "unit": self.unit,
+            "phi_0": self.phi_0,
+            "phi_1": self.phi_1,
+            "channels": channels_json(self.about.outputs),
+            "mean": self.mean,
+        }
+
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        outputs = self.about.outputs
+        return {
+            "unit": self.unit,
+            "phi_0": self.phi_0.tolist(),
+            "phi_1": self.phi_1.tolist(),
+            "ranked": [
+                {
+                    "channel": outputs[k].name,
+                    "measured_in": outputs[k].unit,
+                    "change": float(self.mean[k]),
+                    "size": float(self.sizes[k]),
+                }
+                for k in self.order()
+            ],
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a channel: channel, measured_in, change."""
+        import polars
+
+        outputs = self.about.outputs
+        return polars.DataFrame(
+            {"channel": self.channels, "measured_in": [c.unit for c in outputs], "change": self.mean}
+        )

@@ -1,0 +1,296 @@
+"""Whoever can ask: a fit, a unit with its own part and a server, a plant's view of a fit elsewhere, a console's seat.
+
+All of them ask through ``Questions``; they differ in whom they ask, whose parts they hold and whose rows they have.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import DataError, OptionError
+from counterflow.plant.units import PublicUnit, Unit, unit_named
+from counterflow.questions.aggregate import Aggregate, AskAggregate
+from counterflow.questions.attribution import AskAttribution, Attribution
+from counterflow.questions.counterfactual import AskCounterfactual, Counterfactual
+from counterflow.questions.effect import AskEffect, Effect
+from counterflow.questions.forecast import AskForecast, Forecast
+from counterflow.questions.knowledge import Watch
+from counterflow.questions.paths import AskPaths, Paths
+from counterflow.questions.question import Described, Request, Responder, ask_server
+from counterflow.questions.restoration import AskRestoration, Restoration
+from counterflow.questions.trajectory import Trajectories
+
+if TYPE_CHECKING:
+    from counterflow.methods.part import UnitPart
+    from counterflow.plant import Recording
+
+
+class Common(TypedDict, total=False):
+    """Options of every question. ``watch`` is called with (message, goes_up) for every message that crosses."""
+
+    watch: Watch | None
+
+
+class Source(NamedTuple):
+    """Whom to ask, and a unit's own measurements (rows, D_m) of the rows that are referred to."""
+
+    responder: Responder
+    measurements: Callable[[str], FloatArray | None]
+
+
+@dataclass(frozen=True)
+class KnownUnits:
+    """The units as far as a unit knows them: the others' inputs, and all of its own channels."""
+
+    units: tuple[Unit | PublicUnit, ...]
+    dt: float
+
+    def unit(self, name: str) -> Unit | PublicUnit:
+        """The unit of that name."""
+        return unit_named(cast("tuple[Unit, ...]", self.units), name)
+
+
+class Questions(ABC):
+    """The questions, for whoever has ``plant``, ``parts`` and a source of answers.
+
+    ``recording``: the rows that a question refers to; whoever asks with rows of its own needs none.
+    """
+
+    plant: Described  # the units, as far as they are known here
+    parts: Mapping[str, UnitPart]  # of the units whose outputs are seen here
+
+    @abstractmethod
+    def source(self, question: type[Request], recording: Recording | None) -> Source:
+        """Whom to ask such a question, and with which rows."""
+
+    def part_of(self, name: str) -> UnitPart:
+        """Of a unit whose outputs are seen here."""
+        self.plant.unit(name)
+        if name not in self.parts:
+            only = ", ".join(self.parts)
+            raise OptionError(f"unit {only!r} asks about its own outputs only, got {name!r:.80}")
+        return self.parts[name]
+
+    def ask(self, request: Request, recording: Recording | None = None, **common: Unpack[Common]) -> Any:
+        """The answer to a request of any kind."""
+        return self._put(request, self.source(type(request), recording), **common)
+
+    def ask_all(
+        self,
+        requests: Iterable[Request],
+        recording: Recording | None = None,
+        **common: Unpack[Common],
+    ) -> Trajectories[Any]:
+        """The answers to one request about several units' outputs, by their names."""
+        wanted = list(requests)
+        source = self.source(type(wanted[0]), recording)
+        return Trajectories({request.asker: self._put(request, source, **common) for request in wanted})
+
+    def _put(self, request: Request, source: Source, **common: Unpack[Common]) -> Any:
+        part = self.part_of(request.asker)
+        y = source.measurements(request.asker)
+        return ask_server(request, self.plant, source.responder, part, y, **common)
+
+    def _only(self, unit: str | None) -> str:
+        if unit is not None:
+            return unit
+        if len(self.parts) != 1:
+            raise OptionError(f"unit is missing: name one of {', '.join(self.parts)}")
+        return next(iter(self.parts))
+
+    # ---- the questions
+
+    def effect(
+        self,
+        cause: str | Sequence[str],
+        effect: str,
+        change: Any,
+        horizon: int = 1,
+        duration: int | None = None,
+        level: float = 0.95,
+        **common: Unpack[Common],
+    ) -> Effect:
+        """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
+
+        Parameters
+        ----------
+        cause : a unit's name, or several.
+        change : one number per input channel of ``cause``, {channel: number or series} (others unchanged), or an array
+            (horizon, inputs) for any schedule; with several causes {cause: change}.
+        horizon : steps to follow.
+        duration : steps for which the change is held; None: throughout.
+        level : of the intervals (delta method on the Fisher information).
+        watch : called with (message, goes_up) for every message that crosses.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> found = cf.fit(plant.simulate(1000, rng=2), plant.locals())
+        >>> answer = found.effect(cause="boiler", effect="turbine", change={"u1": 1.0}, horizon=5)
+        >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
+        ((5, 8), True)
+        """
+        request = AskEffect(cause, effect, change, horizon, duration, level=level)
+        return self.ask(request, **common)  # type: ignore[no-any-return]
+
+    def paths(
+        self,
+        cause: str,
+        effect: str,
+        change: Any,
+        horizon: int = 50,
+        duration: int | None = None,
+        **common: Unpack[Common],
+    ) -> Paths:
+        """The effect of a change split by the way it takes: directly, and through each third unit.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["a", "b", "c"], topology="chain", rng=1)
+        >>> oracle = cf.fit(plant.simulate(50, rng=2), plant, method="oracle")
+        >>> found = oracle.paths("a", "c", [1.0, 0.0], horizon=20)
+        >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
+        (True, True)
+        """
+        return self.ask(AskPaths(cause, effect, change, horizon, duration), **common)  # type: ignore[no-any-return]
+
+    def counterfactual(
+        self,
+        recording: Recording | None = None,
+        do: Mapping[str, Any] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        level: float = 0.95,
+        add: Mapping[str, Any] | None = None,
+        **common: Unpack[Common],
+    ) -> Trajectories[Counterfactual]:
+        """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
+
+        The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
+        change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
+        ``add``, of the same form, is added to what inputs were, instead of replacing them.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> recording = plant.simulate(1000, rng=2)
+        >>> found = cf.fit(recording, plant.locals())
+        >>> worlds = found.counterfactual(recording, do={"boiler": {"u1": 0.0}}, start=900, stop=950)
+        >>> worlds["turbine"].mean.shape
+        (50, 8)
+        """
+        wanted = [AskCounterfactual(name, do, start, stop, add=add, level=level) for name in self.parts]
+        return self.ask_all(wanted, recording, **common)
+
+    def forecast(
+        self,
+        recording: Recording | None = None,
+        horizon: int = 50,
+        plan: Mapping[str, Any] | None = None,
+        level: float = 0.95,
+        **common: Unpack[Common],
+    ) -> Trajectories[Forecast]:
+        """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
+
+        Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
+        """
+        wanted = [AskForecast(name, horizon, plan, level=level) for name in self.parts]
+        return self.ask_all(wanted, recording, **common)
+
+    def attribute(
+        self,
+        recording: Recording | None = None,
+        unit: str | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        **common: Unpack[Common],
+    ) -> Attribution:
+        """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
+
+        The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
+        state at the start of the window, and the rest.
+        """
+        request = AskAttribution(self._only(unit), start, stop)
+        return self.ask(request, recording, **common)  # type: ignore[no-any-return]
+
+    def restore(
+        self,
+        unit: str,
+        target: Mapping[str, float],
+        using: Sequence[str] | Mapping[str, Sequence[str]],
+        horizon: int = 50,
+        tolerance: float = 1e-3,
+        **common: Unpack[Common],
+    ) -> Restoration:
+        """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
+
+        ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
+        the channels' limits; a target that cannot be reached is said so, with the nearest that can.
+        """
+        request = AskRestoration(unit, target, using, horizon, tolerance=tolerance)
+        return self.ask(request, **common)  # type: ignore[no-any-return]
+
+    def aggregate_effect(
+        self,
+        unit: str,
+        phi_1: Sequence[float] | FloatArray,
+        phi_0: Sequence[float] | FloatArray | None = None,
+        **common: Unpack[Common],
+    ) -> Aggregate:
+        """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
+
+        phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (18)).
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> found = cf.fit(plant.simulate(300, rng=2), plant.locals(), method="penalty", rounds=3)
+        >>> answer = found.aggregate_effect("turbine", found.parts["turbine"].phi + [0.5, 0.0])
+        >>> answer.mean.shape, answer.caveats[0].code
+        ((8,), 'published-method')
+        """
+        return self.ask(AskAggregate(unit, phi_1, phi_0), **common)  # type: ignore[no-any-return]
+
+
+class UnitView(Questions):
+    """One unit with its own part, asking a server: all that it needs, and nothing of any other unit.
+
+    Parameters
+    ----------
+    part : of the unit, as ``load_unit`` gives it.
+    server : as ``load_server`` gives it, or one on another machine.
+    y : the unit's own measurements (rows, D_m) of all rows that the server refers to; for questions about the past.
+    dt : seconds between rows.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> found = cf.fit(plant.simulate(200, rng=2), plant.locals())
+    >>> view = cf.UnitView(found.parts["turbine"], found.server)
+    >>> view.effect("boiler", "turbine", {"u1": 1.0}, horizon=3).mean.shape
+    (3, 8)
+    """
+
+    def __init__(self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0) -> None:
+        self.part, self.server, self._y = part, server, y
+        own = part.unit
+        self.plant: KnownUnits = KnownUnits(tuple(own if unit.name == own.name else unit for unit in server.units), dt)
+        self.parts = {own.name: part}
+
+    def measurements(self) -> FloatArray | None:
+        """The unit's own log (rows, D_m)."""
+        return self._y
+
+    def source(self, question: type[Request], recording: Recording | None) -> Source:
+        if recording is not None:
+            raise DataError(f"unit {self.part.unit.name!r} asks about its own log: give no recording")
+        return Source(self.server, lambda name: self.measurements() if question.of_past else None)

@@ -1,0 +1,316 @@
+"""Who moved a unit's outputs in recorded rows? An exact split of their departure from the usual level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.arrays import FloatArray, frozen
+from counterflow.caveats import EVERYBODY, Caveat
+from counterflow.errors import UnknownNameError, UnstableError
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.arguments import check_window
+from counterflow.questions.knowledge import Knowledge, part_of
+from counterflow.questions.question import (
+    SHOWN,
+    START,
+    STOP,
+    About,
+    Described,
+    Entry,
+    Form,
+    Reply,
+    Request,
+    Responder,
+    Surroundings,
+    Table,
+    View,
+    channels_json,
+    finite,
+    long_frame,
+    mean_over_rows,
+    series,
+)
+from counterflow.recurrence import linear_recurrence
+
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
+    from counterflow.methods.part import UnitPart
+
+BASELINE, INITIAL, REST = "baseline", "initial state", "rest"
+
+
+@dataclass(frozen=True)
+class ShareView:
+    name: str
+    label: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class DepartureView:
+    channel: str
+    measured_in: str
+    departure: float | None
+    shares: list[ShareView]
+
+
+@dataclass(frozen=True)
+class ShareLineView:
+    name: str
+    label: str
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class SharesView:
+    channel: str
+    measured_in: str
+    baseline: list[float | None]
+    departure: list[float | None]
+    shares: list[ShareLineView]
+
+
+@dataclass(frozen=True)
+class AttributionView(View):
+    unit: str
+    start: int
+    stop: int
+    ranked: list[DepartureView]
+    drawn: SharesView
+
+
+@dataclass(frozen=True)
+class AskAttribution(Request):
+    """Who moved ``unit`` in rows start to stop - 1? As ``Fit.attribute``."""
+
+    kind = "attribution"
+    tab = "explain"
+    command = "explain"
+    title = "Who moved a unit's outputs in some rows?"
+    example = "counterflow explain fit --recording recording.safetensors --unit turbine --start 900 --stop 950"
+    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP)
+    of_past = True
+    of_shares = True
+    drawn = "channel"
+    speaks_of_drawn = True
+    schema = AttributionView
+
+    unit: str
+    start: int = 0
+    stop: int | None = None
+    headline: str | None = None
+    question: str = ""
+
+    @property
+    def asker(self) -> str:
+        return self.unit
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], unit: str) -> AskAttribution:
+        return cls(unit, given["start"], given["stop"])
+
+    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+        stop = server.rows if self.stop is None else self.stop
+        check_window("attribute", server.rows, self.start, stop)
+        return [], Ask(self.unit, self.kind, self.start, stop - self.start)
+
+    @classmethod
+    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        """Shares of every unit's inputs (their departure from their mean), of the state at the start, the baseline."""
+        rows, own = server.window(ask), server.own(ask.unit)
+        if server.radius >= 1 - 1e-9:
+            raise UnstableError("attribute: a system that does not settle has no level to compare with")
+        A, P = server.A, server.A.shape[0]
+        mean_input = server.u.mean(axis=0)
+        level = np.linalg.solve(np.eye(P) - A, server.B @ mean_input)
+        departure = server.u[rows] - mean_input
+        departure = np.vstack([np.zeros(departure.shape[1]), departure[:-1]])
+        start = server.states[0][ask.first] - level
+        decay = np.vstack([start, linear_recurrence(A, np.zeros((ask.steps - 1, P)), start)])
+        shares = {BASELINE: np.tile(level, (ask.steps, 1)), INITIAL: decay}
+        for name, inputs in server.input_slices.items():
+            shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
+        return tuple(part_of(ask, values[:, own], share=name) for name, values in shares.items())
+
+    @classmethod
+    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+        text = (
+            "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, "
+            "are extrapolated far: compare movements, not levels"
+        )
+        return [Caveat("slow-mode", EVERYBODY, text)] if server.radius > 1 - 1 / server.rows else []
+
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Attribution:
+        assert y is not None
+        mapped = {piece.share: piece.mean @ part.model.C.T for piece in parts}
+        baseline = part.at_level(mapped.pop(BASELINE))
+        departure = y[self.start : self.start + len(baseline)] - baseline
+        initial = mapped.pop(INITIAL)
+        shares = {**mapped, INITIAL: initial}
+        shares[REST] = departure - sum(shares.values())
+        return Attribution(
+            self.unit, part.unit.output_names, self.start, frozen(baseline), frozen(departure),
+            MappingProxyType({name: frozen(values) for name, values in shares.items()}), about.caveats, about,
+        )  # fmt: skip
+
+    def words(self, plant: Described) -> str:
+        end = "" if self.stop is None else f" to {self.stop - 1}"
+        return self.question or f"Who moved {self.unit} in rows {self.start}{end}?"
+
+
+LABELS = {INITIAL: "the state before", REST: "noise and what the model does not explain"}
+
+
+def share_label(unit: str, share: str) -> str:
+    """Who a share of an attribution to ``unit`` belongs to."""
+    return LABELS.get(share, f"the {unit}'s own inputs" if share == unit else f"the inputs of {share}")
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution(Reply):
+    """Who moved a unit's outputs in a window: an exact split of their departure from the usual level.
+
+    ``departure`` (rows, D_m) = measured - ``baseline``; ``shares`` maps every unit's name (its inputs), "initial state"
+    and "rest" (noise, and what the model does not explain) to arrays (rows, D_m) that add up to it.
+    """
+
+    kind = "attribution"
+
+    unit: str
+    channels: tuple[str, ...]
+    first: int
+    baseline: FloatArray
+    departure: FloatArray
+    shares: Mapping[str, FloatArray]
+    caveats: tuple[Caveat, ...] = ()
+    about: About = field(default=None, repr=False)  # type: ignore[assignment]
+
+    @cached_property
+    def total(self) -> FloatArray:
+        """Mean departure (D_m,) over the window; NaN where nothing was measured."""
+        return mean_over_rows(self.departure)
+
+    @cached_property
+    def means(self) -> Mapping[str, FloatArray]:
+        """Mean (D_m,) of every share over the window."""
+        return {name: mean_over_rows(share) for name, share in self.shares.items()}
+
+    def order(self) -> list[int]:
+        """Channels, most departed (against their noise) first."""
+        return [int(k) for k in np.argsort(-np.nan_to_num(np.abs(self.total) / self.about.noise))]
+
+    def ranked_channels(self) -> list[str]:
+        return [self.channels[k] for k in self.order()]
+
+    def ranked(self, channel: str) -> list[tuple[str, float]]:
+        """Shares by size, each as the mean over the window of its part in one channel; zero where nothing is known."""
+        if channel not in self.channels:
+            raise UnknownNameError(f"unit {self.unit!r} has no output {channel!r}; they are {', '.join(self.channels)}")
+        k = self.channels.index(channel)
+        found = [(name, float(np.nan_to_num(values[k]))) for name, values in self.means.items()]
+        return sorted(found, key=lambda item: -abs(item[1]))
+
+    def sentence(self, channel: str | None = None) -> str:
+        k = self.order()[0] if channel is None else self.about.output(channel)
+        output, whole = self.about.outputs[k], float(self.total[k])
+        rows = f"in {wording.rows(self.first, self.first + len(self.departure), self.about.dt)}"
+        if not np.isfinite(whole):
+            return f"{self.unit} {output.name} was not measured {rows}."
+        digits = wording.decimals(whole)
+        parts = [
+            f"{share_label(self.unit, name)} {wording.number(value, digits, sign=True)}"
+            for name, value in self.ranked(output.name)
+        ]
+        size = wording.quantity(wording.number(abs(whole), digits), output.unit)
+        side = "above" if whole >= 0 else "below"
+        return f"{self.unit} {output.name} was {size} {side} its usual level {rows}: {', '.join(parts)}."
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        rows = []
+        order = [self.about.output(name) for name in channels] or self.order()[:SHOWN]
+        for k in order:
+            output, digits = self.about.outputs[k], wording.decimals(float(self.total[k]))
+            label = f"{output.name} [{output.unit}]" if output.unit else output.name
+            values = (self.total[k], *(share[k] for share in self.means.values()))
+            rows.append([label, *(wording.number(float(value), digits, sign=True) for value in values)])
+        columns = ["channel", "departure", *(name if name in LABELS else f"{name} inputs" for name in self.means)]
+        last = self.first + len(self.departure) - 1
+        return [Table(f"{self.unit}: means over rows {self.first} to {last}, against the usual level", columns, rows)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "unit": self.unit,
+            "start": self.first,
+            "stop": self.first + len(self.departure),
+            "channels": channels_json(self.about.outputs),
+            "most_departed": self.ranked_channels(),
+            "mean_departure": self.total,
+            "mean_shares": self.means,
+            "baseline": self.baseline,
+            "departure": self.departure,
+            "shares": dict(self.shares),
+        }
+
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        outputs, chosen = self.about.outputs, self.about.output(drawn[0])
+        label = {name: share_label(self.unit, name) for name in self.shares}
+        return {
+            "unit": self.unit,
+            "start": self.first,
+            "stop": self.first + len(self.departure),
+            "ranked": [
+                {
+                    "channel": outputs[k].name,
+                    "measured_in": outputs[k].unit,
+                    "departure": finite(self.total[k]),
+                    "shares": [
+                        {"name": name, "label": label[name], "value": finite(self.means[name][k])}
+                        for name, _ in self.ranked(outputs[k].name)
+                    ],
+                }
+                for k in self.order()
+            ],
+            "drawn": {
+                "channel": outputs[chosen].name,
+                "measured_in": outputs[chosen].unit,
+                "baseline": series(np.broadcast_to(self.baseline, self.departure.shape)[:, chosen]),
+                "departure": series(self.departure[:, chosen]),
+                "shares": [
+                    {"name": name, "label": label[name], "values": series(share[:, chosen])}
+                    for name, share in self.shares.items()
+                ],
+            },
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a time and channel: row, channel, baseline, departure, and ``share/boiler`` and so on."""
+        columns = {"baseline": np.broadcast_to(self.baseline, self.departure.shape), "departure": self.departure}
+        shares = {f"share/{name}": share for name, share in self.shares.items()}
+        return long_frame("row", self.first, self.channels, columns | shares)
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure: shares of the channel that departs most, against the whole departure."""
+        from counterflow.questions.plots import COLOURS, canvas
+
+        strongest = int(np.argmax(np.nan_to_num(mean_over_rows(np.abs(self.departure)))))
+        figure, axes = canvas(1, 1, (8.0, 4.0))
+        axis, rows = axes[0, 0], np.arange(self.first, self.first + len(self.departure))
+        ranked = [name for name, _ in self.ranked(self.channels[strongest])]
+        for colour, name in zip(COLOURS * len(ranked), ranked, strict=False):
+            axis.plot(rows, self.shares[name][:, strongest], color=colour, label=name, linewidth=1.2)
+        axis.plot(rows, self.departure[:, strongest], color="black", linestyle=":", label="departure")
+        axis.axhline(0.0, color="0.6", linewidth=0.8)
+        axis.set_xlabel("row")
+        axis.set_ylabel(self.channels[strongest])
+        axis.set_title(f"who moved {self.unit}")
+        axis.legend(frameon=False, ncols=2)
+        return figure

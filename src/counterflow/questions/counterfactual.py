@@ -1,0 +1,283 @@
+"""What would a unit's outputs have been in recorded rows, had some units' inputs been others?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
+from counterflow.errors import OptionError
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.arguments import check_level, check_window, refuse_beyond_limits, replacements
+from counterflow.questions.knowledge import Knowledge, later_rows
+from counterflow.questions.question import (
+    LEVEL,
+    START,
+    STOP,
+    About,
+    Described,
+    Entry,
+    Form,
+    LineView,
+    Peak,
+    PeakView,
+    Request,
+    Responder,
+    Surroundings,
+    Table,
+    View,
+    line,
+    peak_table,
+    peaks,
+    plainly,
+    series,
+    sideways,
+    with_verb,
+    without_interval,
+)
+from counterflow.questions.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from counterflow.methods.part import UnitPart
+
+
+@dataclass(frozen=True)
+class PastLineView(LineView):
+    factual: list[float | None]
+
+
+@dataclass(frozen=True)
+class CounterfactualView(View):
+    unit: str
+    start: int
+    stop: int
+    level: float | None
+    most_affected: list[PeakView]
+    drawn: list[PastLineView]
+
+
+@dataclass(frozen=True)
+class AskCounterfactual(Request):
+    """What would ``unit`` have done in rows start to stop - 1, had inputs been others? As ``Fit.counterfactual``.
+
+    ``do`` replaces inputs, ``add`` is added to what they were, which the asking unit need not know.
+    """
+
+    kind = "counterfactual"
+    tab = "past"
+    command = "whatif"
+    title = "What would outputs have done with other inputs?"
+    example = "counterflow whatif fit --recording recording.safetensors --start 900 --stop 950 --set boiler.valve=0.5"
+    form = (
+        Entry("unit", Form.UNITS, (), "Unit whose outputs are asked about (all).", option="effect"),
+        Entry("changes", Form.PAST, ..., "Other inputs in these rows."),
+        START, STOP, LEVEL,
+    )  # fmt: skip
+    of_past = True
+    schema = CounterfactualView
+
+    unit: str
+    do: Mapping[str, Any] | None
+    start: int = 0
+    stop: int | None = None
+    headline: str | None = None
+    question: str = ""
+    add: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    level: float = field(default=0.95, kw_only=True)
+    clause: str = field(default="", kw_only=True)
+
+    @property
+    def asker(self) -> str:
+        return self.unit
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], unit: str) -> AskCounterfactual:
+        changes = given["changes"]
+        return cls(
+            unit, changes.values or None, given["start"], given["stop"],
+            add=changes.add or None, level=given["level"], clause=changes.words,
+        )  # fmt: skip
+
+    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+        stop = server.rows if self.stop is None else self.stop
+        check_window(self.kind, server.rows, self.start, stop)
+        check_level(self.kind, self.level)
+        for given in (self.do, self.add):
+            if not (given is None or isinstance(given, Mapping)) or not (self.do or self.add):
+                raise OptionError(
+                    "counterfactual: do (and add) must be {unit: {input channel: values}} or {unit: array}, and not "
+                    "empty"
+                )
+        changes = []
+        for whole, absolute in ((self.do or {}, True), (self.add or {}, False)):
+            for cause, given in whole.items():
+                source = server.unit(cause)
+                values, channels = replacements(source, given, stop - self.start)
+                refuse_beyond_limits(source, values, absolute=absolute, channels=channels)
+                changes.append(Change(self.unit, cause, absolute, self.start, ",".join(map(str, channels)), values))
+        return changes, Ask(self.unit, self.kind, self.start, stop - self.start)
+
+    @classmethod
+    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        for change in changes:
+            if not change.absolute:
+                _refuse_leaving_limits(server, change)
+        aligned = []
+        for change in server.departures(changes):
+            values, first = change.values, change.first
+            if server.point(change.cause).same_row:  # the input of a row stands one row earlier in the model
+                values, first = (values, first - 1) if first else (values[1:], 0)
+            if len(values):
+                aligned.append(replace(change, first=first, values=values))
+        early = min([ask.first, *(change.first for change in aligned)])
+        whole = replace(ask, first=early, steps=ask.first + ask.steps - early)
+        factual = server.u[server.window(whole)]
+        schedule = server.schedule(aligned, factual, early) - factual
+        # row ``first`` itself is not yet touched: its input acts on the next one
+        delayed = np.vstack([np.zeros(schedule.shape[1]), schedule[:-1]])
+        return tuple(later_rows(part, ask.first - early) for part in server.difference(delayed, whole))
+
+    @classmethod
+    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+        return without_interval(server, parts)
+
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Counterfactual:
+        assert y is not None
+        (found,) = parts
+        measured = y[self.start : self.start + len(found.mean)]
+        mean = measured + found.mean @ part.model.C.T
+        return Counterfactual.of(about, part, found, self.start, measured, mean)  # type: ignore[no-any-return]
+
+    def had(self, plant: Described) -> str:
+        """ "boiler valve been 0.5 % and boiler speed 1 lower" """
+        if self.clause:
+            return self.clause
+        changes = []
+        for whole, added in ((self.do or {}, False), (self.add or {}, True)):
+            for unit, given in whole.items():
+                channels = given if isinstance(given, Mapping) else {"inputs": np.asarray(given)}
+                changes += [(unit, name, added, value) for name, value in channels.items()]
+        return past_words(plant, changes)
+
+    def words(self, plant: Described) -> str:
+        end = "" if self.stop is None else f" to {self.stop - 1}"
+        return self.question or f"Had {self.had(plant)} in rows {self.start}{end}: what would {self.unit} have done?"
+
+
+def _refuse_leaving_limits(server: Knowledge, change: Change) -> None:
+    """What is added to recorded inputs must keep them within their limits; how they were stays the server's."""
+    source, point, own = server.unit(change.cause), server.point(change.cause), server.input_slices[change.cause]
+    skipped = int(point.same_row and change.first == 0)  # the input of row 0 acted before anything was recorded
+    values = change.values[skipped:]
+    first = change.first + skipped - point.same_row
+    recorded = server.u[first : first + len(values), own] + point.input_level
+    values = values[: len(recorded)]
+    for k in change.columns:
+        limits = source.inputs[k].limits
+        there = recorded[:, k] + values[:, k]
+        if limits is not None and ((there < limits[0]) | (there > limits[1])).any():
+            raise OptionError(
+                f"unit {change.cause!r}, input {source.inputs[k].name!r}: with this added it would leave its "
+                f"limits {limits[0]:g} to {limits[1]:g}; add less"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Counterfactual(Trajectory):
+    """What a unit's outputs did, and what they would have done."""
+
+    kind = "counterfactual"
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.mean)
+
+    @property
+    def peaks(self) -> list[Peak]:
+        """The largest differences from what was measured, each in the row where it is."""
+        lower, upper = (None if end is None else end - self.factual for end in (self.lower, self.upper))
+        found = peaks(self.about, self.mean - self.factual, lower, upper)
+        return [replace(peak, row=self.first + peak.row) for peak in found]
+
+    def weight(self) -> tuple[bool, float]:
+        """What is told first: units that were not changed themselves, and of them the most moved."""
+        request = self.about.request
+        changed = {*(request.do or {}), *(request.add or {})}
+        return self.unit not in changed, self.peaks[0].size
+
+    def ranked_channels(self) -> list[str]:
+        return [peak.channel.name for peak in self.peaks]
+
+    def sentence(self, channel: str | None = None) -> str:
+        about, found = self.about, self.peaks
+        peak = found[0] if channel is None else next(p for p in found if p.channel.name == channel)
+        window = wording.rows(self.first, self.stop, about.dt)
+        had = f"Had {about.request.had(about.plant)} in {window}"
+        if not np.isfinite(self.factual[:, about.output(peak.channel.name)]).any():
+            return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
+        if peak.size == 0:
+            return f"{had}, nothing would have changed there."
+        sign, by = peak.sentence(self.level)
+        return (
+            f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} in "
+            f"{wording.rows(peak.row, peak.row + 1, about.dt)}."
+        )
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        return self.tables_of([self])
+
+    def to_json(self) -> dict[str, Any]:
+        return self.json_of([self])
+
+    @classmethod
+    def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:
+        found = sorted((peak for world in worlds for peak in world.peaks), key=lambda peak: -peak.size)
+        return [peak_table("what would have differed most", found, worlds[0].level, "in row", 0)]
+
+    @classmethod
+    def json_of(cls, worlds: Sequence[Counterfactual]) -> dict[str, Any]:
+        first = worlds[0]
+        request = first.about.request
+        whole = {**(request.do or {}), **(request.add or {})}
+        found = sorted((peak for world in worlds for peak in world.peaks), key=lambda peak: -peak.size)
+        return {
+            "causes": list(whole),
+            "effect": first.unit if len(worlds) == 1 else None,
+            "change": whole,
+            "start": first.first,
+            "stop": first.stop,
+            "level": first.level,
+            "most_affected": [peak.to_json() for peak in found],
+            "units": {world.unit: world.unit_json() for world in worlds},
+        }
+
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        return {
+            "unit": self.unit,
+            "start": self.first,
+            "stop": self.stop,
+            "level": self.level,
+            "most_affected": [peak.to_json() for peak in self.peaks],
+            "drawn": [
+                line(self.about.outputs[k], k, self, factual=series(self.factual[:, k]))
+                for k in map(self.about.output, drawn)
+            ],
+        }
+
+
+def past_words(plant: Described, changes: Sequence[tuple[str, str, bool, Any]]) -> str:
+    """How (unit, input, whether it is added, value) read: "boiler valve been 0.5 % and boiler speed 1 lower"."""
+    pairs = []
+    for unit, name, added, value in changes:
+        measure = {channel.name: channel.unit for channel in plant.unit(unit).inputs}.get(name, "")
+        if np.ndim(value):
+            how = "changed as given" if added else "as given"
+        else:
+            how = (sideways if added else plainly)(float(value), measure)
+        pairs.append((f"{unit} {name}", how))
+    return with_verb(pairs, "been")

@@ -1,0 +1,356 @@
+"""What would a change of some units' inputs do to a unit's outputs from now on? (paper, Q1 and Q2; any horizon)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.arrays import FloatArray, frozen
+from counterflow.caveats import Caveat
+from counterflow.errors import OptionError
+from counterflow.plant.units import PublicUnit, Unit
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.arguments import (
+    ChangeLike,
+    as_schedule,
+    check_count,
+    check_level,
+    refuse_beyond_limits,
+    unit_names,
+)
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.question import (
+    LEVEL,
+    About,
+    Described,
+    Entry,
+    Form,
+    Inputs,
+    LineView,
+    Peak,
+    PeakView,
+    Reply,
+    Request,
+    Responder,
+    Surroundings,
+    Table,
+    View,
+    band,
+    channels_json,
+    deviation,
+    horizon,
+    line,
+    long_frame,
+    moves,
+    peak_table,
+    peaks,
+    series,
+    without_interval,
+)
+
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
+    from counterflow.methods.part import UnitPart
+
+
+# ---- the request
+
+
+@dataclass(frozen=True)
+class EffectLineView(LineView):
+    """``baseline``: what is expected without the change."""
+
+    baseline: list[float | None] | None
+
+
+@dataclass(frozen=True)
+class ScheduleView:
+    unit: str
+    input: str
+    measured_in: str
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class EffectView(View):
+    causes: list[str]
+    effect: str
+    horizon: int
+    level: float | None
+    most_affected: list[PeakView]
+    drawn: list[EffectLineView]
+    inputs: list[ScheduleView]
+
+
+CHANGES = Entry("changes", Form.CHANGES, ..., "Added to inputs from now on.")
+EFFECT = Entry("effect", Form.UNIT, ..., "Unit whose outputs are asked about.")
+
+
+@dataclass(frozen=True)
+class AskEffect(Request):
+    """What would a change at ``cause`` do to ``effect``? As ``Fit.effect``.
+
+    ``headline``: the output that a report draws large; ``question``: its heading; ``clause``: how the change reads,
+    where numbers do not say it all.
+    """
+
+    kind = "effect"
+    tab = "effect"
+    command = "whatif"
+    title = "What would outputs do with other inputs?"
+    example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
+    form = (
+        EFFECT,
+        CHANGES,
+        horizon(),
+        Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False),
+        LEVEL,
+    )
+    of_states = True
+    schema = EffectView
+
+    cause: str | Sequence[str]
+    effect: str
+    change: Any
+    horizon: int = 50
+    duration: int | None = None
+    headline: str | None = None
+    question: str = ""
+    level: float = field(default=0.95, kw_only=True)
+    clause: str = field(default="", kw_only=True)
+
+    @property
+    def asker(self) -> str:
+        return self.effect
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], unit: str) -> AskEffect:
+        changes = given["changes"]
+        return cls(
+            list(changes.values), unit, changes.values, given["horizon"], given.get("duration"),
+            level=given["level"], clause=changes.words,
+        )  # fmt: skip
+
+    @property
+    def causes(self) -> list[str]:
+        return unit_names("effect", "cause", self.cause)
+
+    def held(self, plant: Described) -> dict[str, Any]:
+        """{unit: {input: number or series}}."""
+        return {name: by_channel(plant.unit(name), change_of(self, name)) for name in self.causes}
+
+    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+        check_level("effect", self.level)
+        changes = [addition(self, part.unit.name, server.unit(name), change_of(self, name)) for name in self.causes]
+        return changes, Ask(part.unit.name, self.kind, 0, self.horizon)
+
+    @classmethod
+    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        return server.from_now_on(changes, ask, server.difference)
+
+    @classmethod
+    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+        return without_interval(server, parts)
+
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Effect:
+        (found,) = parts
+        C = part.model.C
+        mean = found.mean @ C.T
+        lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), self.level)
+        return Effect(
+            cause=" and ".join(self.causes),
+            effect=self.effect,
+            channels=part.unit.output_names,
+            mean=frozen(mean),
+            states=frozen(found.mean),
+            caveats=about.caveats,
+            lower=lower,
+            upper=upper,
+            level=self.level if lower is not None else None,
+            about=about,
+        )
+
+    def words(self, plant: Described) -> str:
+        return self.question or f"If {clause(self, plant)}: what would {self.effect} do?"
+
+
+# ---- what requests of changes from now on share
+
+
+def change_of(request: Any, name: str) -> ChangeLike:
+    """The change at one of the causes."""
+    given = request.change
+    if isinstance(request.cause, str):
+        return given  # type: ignore[no-any-return]
+    if not isinstance(given, Mapping) or name not in given:
+        raise OptionError(
+            f"effect: with several causes, change must be {{unit: change}}; nothing is given for {name!r}"
+        )
+    return given[name]  # type: ignore[no-any-return]
+
+
+def addition(request: Any, target: str, source: PublicUnit, given: ChangeLike) -> Change:
+    """A change from now on, with one row more than steps: for inputs that act on the row they stand in."""
+    check_count(request.kind, "horizon", request.horizon)
+    if request.duration is not None:
+        check_count(request.kind, "duration", request.duration)
+    values = as_schedule(source, given, request.horizon, request.duration)
+    refuse_beyond_limits(source, values, absolute=False)
+    last = values[-1:] if request.duration is None else np.zeros_like(values[-1:])
+    return Change(target, source.name, False, 0, "", np.vstack([values, last]))
+
+
+def by_channel(source: Unit | PublicUnit, given: ChangeLike) -> dict[str, Any]:
+    """{input: number or series}."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    values = np.asarray(given, np.float64)
+    return dict(zip(source.input_names, values.tolist() if values.ndim == 1 else values.T, strict=True))
+
+
+def clause(request: Any, plant: Described) -> str:
+    """ "boiler valve were +2 % for 10 steps" """
+    if request.clause:
+        return str(request.clause)
+    held: Inputs = request.held(plant)
+    text = moves(plant, held, "were")
+    if any(np.ndim(value) for channels in held.values() for value in channels.values()):
+        return text
+    if request.duration is None or request.duration >= request.horizon:
+        return f"{text} from now on"
+    return f"{text} for {wording.span(request.duration, plant.dt)}"
+
+
+# ---- the answer
+
+
+@dataclass(frozen=True, eq=False)
+class Effect(Reply):
+    """Answer to "what would the effect unit's outputs do if the cause unit's inputs were changed?".
+
+    ``mean`` (horizon, D_m): change of the measurements, row k is k+1 steps after the change began (Q1).
+    ``states`` (horizon, P_m): the same at the level of states, all that the server knows (Q2).
+    ``lower``, ``upper``: None where the method gives no uncertainty; ``caveats`` travel with the answer.
+    """
+
+    kind = "effect"
+
+    cause: str
+    effect: str
+    channels: tuple[str, ...]
+    mean: FloatArray
+    states: FloatArray
+    caveats: tuple[Caveat, ...] = ()
+    lower: FloatArray | None = None
+    upper: FloatArray | None = None
+    level: float | None = None
+    about: About = field(default=None, repr=False)  # type: ignore[assignment]
+
+    @property
+    def peaks(self) -> list[Peak]:
+        """The largest change of every channel, largest (against its noise) first."""
+        return peaks(self.about, self.mean, self.lower, self.upper)
+
+    def ranked_channels(self) -> list[str]:
+        return [peak.channel.name for peak in self.peaks]
+
+    def sentence(self, channel: str | None = None) -> str:
+        return f"If {clause(self.about.request, self.about.plant)}, {self.would(channel)}"
+
+    def would(self, channel: str | None = None) -> str:
+        """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """
+        found = self.peaks
+        peak = found[0] if channel is None else next(p for p in found if p.channel.name == channel)
+        if peak.size == 0:
+            return f"nothing would change at {peak.unit}."
+        sign, by = peak.sentence(self.level)
+        after = wording.span(peak.row + 1, self.about.dt)
+        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}."
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        return [peak_table(f"{self.effect}: the channels that move most", self.peaks, self.level, "after", 1)]
+
+    def to_json(self) -> dict[str, Any]:
+        request = self.about.request
+        held = request.held(self.about.plant)
+        return {
+            "causes": list(held),
+            "effect": self.effect,
+            "change": held,
+            "horizon": request.horizon,
+            "duration": request.duration,
+            "level": self.level,
+            "channels": channels_json(self.about.outputs),
+            "most_affected": [peak.to_json("steps", 1) for peak in self.peaks],
+            "mean": self.mean,
+            "lower": self.lower,
+            "upper": self.upper,
+            "states": self.states,
+        }
+
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        about = self.about
+        held = about.request.held(about.plant)
+        steps = len(self.mean)
+        return {
+            "causes": list(held),
+            "effect": self.effect,
+            "horizon": steps,
+            "level": self.level,
+            "most_affected": [peak.to_json("steps", 1) for peak in self.peaks],
+            "drawn": self.lines(drawn, around),
+            "inputs": [
+                {
+                    "unit": unit,
+                    "input": name,
+                    "measured_in": about.input(unit, name).unit,
+                    "values": series(np.broadcast_to(values, (steps,))),
+                }
+                for unit, channels in held.items()
+                for name, values in channels.items()
+            ],
+        }
+
+    def lines(self, drawn: Sequence[str], around: Surroundings) -> list[dict[str, Any]]:
+        """Channels for drawing, with what is expected without the change."""
+        expected = around.baseline(self.effect, len(self.mean))
+        columns = [self.about.output(name) for name in drawn]
+        return [
+            line(self.about.outputs[k], k, self, baseline=None if expected is None else series(expected[:, k]))
+            for k in columns
+        ]
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a step and channel: step, channel, mean, and lower and upper where there are any."""
+        columns = {"mean": self.mean, "lower": self.lower, "upper": self.upper}
+        return long_frame("step", 1, self.channels, columns)
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure of the channels that move most."""
+        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, canvas
+
+        order = np.argsort(-np.abs(self.mean).max(axis=0))[:MOST_CHANNELS]
+        figure, axes = canvas(1, 1, (7.0, 4.0))
+        axis, steps = axes[0, 0], np.arange(1, len(self.mean) + 1)
+        for colour, channel in zip(COLOURS, order, strict=False):
+            axis.plot(steps, self.mean[:, channel], color=colour, label=self.channels[channel])
+            if self.lower is not None and self.upper is not None:
+                axis.fill_between(steps, self.lower[:, channel], self.upper[:, channel], color=colour, alpha=0.2)
+        axis.axhline(0.0, color="0.6", linewidth=0.8)
+        axis.set_xlabel("steps after the change")
+        axis.set_ylabel(f"change at {self.effect}")
+        band = "" if self.level is None else f", {self.level:.0%} bands"
+        axis.set_title(f"{self.effect}, if {self.cause} were run differently{band}")
+        axis.legend(frameon=False)
+        return figure
+
+
+def held_effect(request: Any, change: Inputs, level: float = 0.95) -> AskEffect:
+    """What holding a change does to the unit that ``request`` is about."""
+    return AskEffect(list(change), request.asker, change, request.horizon, level=level)

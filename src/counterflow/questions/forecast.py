@@ -1,0 +1,287 @@
+"""What will a unit's outputs be after the record's last row, if inputs follow a plan (others stay)?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.arrays import FloatArray
+from counterflow.caveats import EVERYBODY, Caveat
+from counterflow.errors import OptionError
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.arguments import check_count, check_level, refuse_beyond_limits, replacements
+from counterflow.questions.knowledge import Knowledge, part_of, refuse_overflow, with_caveats
+from counterflow.questions.question import (
+    LEVEL,
+    RECENT,
+    SHOWN,
+    About,
+    Described,
+    Entry,
+    Form,
+    LineView,
+    Request,
+    Responder,
+    Surroundings,
+    Table,
+    View,
+    channels_json,
+    finite,
+    horizon,
+    left_out,
+    line,
+    plainly,
+    series,
+    without_interval,
+)
+from counterflow.questions.sensitivity import coupling_covariance
+from counterflow.questions.trajectory import Trajectory
+from counterflow.recurrence import linear_recurrence
+
+if TYPE_CHECKING:
+    from counterflow.methods.part import UnitPart
+
+
+@dataclass(frozen=True)
+class RecentView:
+    row: list[int]
+    value: list[float | None]
+
+
+@dataclass(frozen=True)
+class ForecastLineView(LineView):
+    recent: RecentView
+
+
+@dataclass(frozen=True)
+class ForecastEndView:
+    channel: str
+    measured_in: str
+    last_measured: float | None
+    next: float | None
+    end: float | None
+    lower: float | None
+    upper: float | None
+
+
+@dataclass(frozen=True)
+class ForecastView(View):
+    unit: str
+    horizon: int
+    first_row: int
+    level: float | None
+    drawn: list[ForecastLineView]
+    ranked: list[ForecastEndView]
+
+
+@dataclass(frozen=True)
+class AskForecast(Request):
+    """What will ``unit`` do in the next rows, if inputs follow ``plan``? As ``Fit.forecast``."""
+
+    kind = "forecast"
+    tab = "forecast"
+    command = "forecast"
+    title = "What will happen after the recording's last row?"
+    example = "counterflow forecast fit --recording recording.safetensors --horizon 30 --plan boiler.valve=0.5"
+    form = (
+        Entry("unit", Form.UNITS, (), "Units to show; may repeat (all)."),
+        Entry("plan", Form.PLAN, (), "An input's value from now on; may repeat."),
+        horizon("Steps after the last row."), LEVEL,
+    )  # fmt: skip
+    after_record = True
+    speaks_of_drawn = True
+    schema = ForecastView
+
+    unit: str
+    horizon: int = 50
+    plan: Mapping[str, Any] | None = None
+    headline: str | None = None
+    question: str = ""
+    level: float = field(default=0.95, kw_only=True)
+
+    @property
+    def asker(self) -> str:
+        return self.unit
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], unit: str) -> AskForecast:
+        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"])
+
+    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+        check_count(self.kind, "horizon", self.horizon)
+        check_level(self.kind, self.level)
+        if self.plan is not None and not isinstance(self.plan, Mapping):
+            got = type(self.plan).__name__
+            raise OptionError(f"forecast: plan must be {{unit: {{input channel: values}}}}, got {got}")
+        changes = []
+        for cause, given in (self.plan or {}).items():
+            source = server.unit(cause)
+            values, channels = replacements(source, given, self.horizon)
+            refuse_beyond_limits(source, values, absolute=True, channels=channels)
+            changes.append(Change(self.unit, cause, True, 0, ",".join(map(str, channels)), values))
+        return changes, Ask(self.unit, self.kind, 0, self.horizon)
+
+    @classmethod
+    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        if server.couplings is None and server.method != "oracle":
+            raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
+        own, (_, last, X) = server.own(ask.unit), server.states
+        base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
+        plan = server.schedule(server.departures(changes), base)
+        mean = linear_recurrence(server.A, plan @ server.B.T, last)
+        before = np.vstack([last, mean[:-1]])
+        covariance = coupling_covariance(server.A, server.spread, np.hstack([before, plan]), own)
+        size = own.stop - own.start
+        if not len(covariance):
+            covariance = np.zeros((ask.steps * size, size))
+        blocks = covariance.reshape(ask.steps, size, size)
+        for t in range(ask.steps):
+            X = server.A @ X @ server.A.T + server.Q
+            blocks[t] += X[own, own]
+        refuse_overflow(mean, blocks)
+        return with_caveats([part_of(ask, mean[:, own], blocks.reshape(-1, size))], server.far(plan - base))
+
+    @classmethod
+    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+        if server.couplings is None or server.couplings.spread is not None:
+            return []
+        text = (
+            "standard errors were not computed for this fit: the band holds noise and the state, and not how far the "
+            "couplings may be off"
+        )
+        return without_interval(server, parts) or [Caveat("band-without-couplings", EVERYBODY, text)]
+
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Forecast:
+        (found,) = parts
+        mean = part.at_level(found.mean @ part.model.C.T)
+        future = np.full_like(mean, np.nan)
+        made = Forecast.of(about, part, found, about.server.rows, future, mean, part.model.R)
+        return made if y is None else replace(made, latest=last_measured(y))  # type: ignore[no-any-return]
+
+    def words(self, plant: Described) -> str:
+        return self.question or f"What will {self.unit} do next?"
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast(Trajectory):
+    """What a unit's outputs are expected to be, with bands for the next measurements.
+
+    ``latest`` (D_m,): the newest measurement of each channel, where the asker has them.
+    """
+
+    kind = "forecast"
+
+    latest: FloatArray | None = None
+
+    def weight(self) -> float:
+        return float(self._movement().max(initial=0.0))
+
+    def _movement(self) -> FloatArray:
+        """How far each channel will move, against its noise."""
+        return np.asarray(np.nan_to_num(np.abs(self.mean[-1] - self.mean[0]) / self.about.noise))
+
+    def order(self) -> list[int]:
+        """Channels, those that will move most first."""
+        return [int(k) for k in np.argsort(-self._movement(), kind="stable")]
+
+    def ranked_channels(self) -> list[str]:
+        return [self.channels[k] for k in self.order()]
+
+    def sentence(self, channel: str | None = None) -> str:
+        about, plan = self.about, self.about.request.plan
+        k = self.order()[0] if channel is None else about.output(channel)
+        value, interval = wording.measured(float(self.mean[-1, k]), *self.ends(-1, k), about.outputs[k].unit)
+        spread = f" ({wording.percent(self.level)}: {interval})" if interval and self.level is not None else ""
+        condition = "If inputs stay as they are"
+        if plan:
+            words = [
+                f"{unit} {name} is {plainly(float(value), about.input(unit, name).unit)}"
+                if np.ndim(value) == 0
+                else f"{unit} {name} is as planned"
+                for unit, channels in plan.items()
+                for name, value in (channels if isinstance(channels, Mapping) else {"inputs": channels}).items()
+            ]
+            condition = f"If {wording.listed(words)} and other inputs stay as they are"
+        after = wording.span(len(self.mean), about.dt)
+        return f"{condition}, {self.unit} {about.outputs[k].name} will be {value}{spread} after {after}."
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        return self.tables_of([self])
+
+    def to_json(self) -> dict[str, Any]:
+        return self.json_of([self])
+
+    @classmethod
+    def tables_of(cls, worlds: Sequence[Forecast]) -> list[Table]:
+        lines = [(world, k) for world in worlds for k in world.order()]
+        lines.sort(key=lambda entry: -float(entry[0]._movement()[entry[1]]))
+        rows = []
+        for world, k in lines[:SHOWN]:
+            channel = world.about.outputs[k]
+            value, interval = wording.measured(float(world.mean[-1, k]), *world.ends(-1, k), channel.unit)
+            following, _ = wording.measured(float(world.mean[0, k]), *world.ends(0, k), "")
+            latest = "–" if world.latest is None else wording.number(float(world.latest[k]))
+            rows.append([world.unit, channel.name, latest, following, value, interval])
+        level = f"{wording.percent(worlds[0].about.request.level)} interval"
+        columns = ["unit", "channel", "last measured", "next", f"after {len(worlds[0].mean)}", level]
+        return [Table("the channels that will move most", columns, rows, 2, left_out(len(lines)))]
+
+    @classmethod
+    def json_of(cls, worlds: Sequence[Forecast]) -> dict[str, Any]:
+        first = worlds[0]
+        return {
+            "horizon": len(first.mean),
+            "first_row": first.first,
+            "plan": first.about.request.plan or {},
+            "level": first.level,
+            "units": {
+                world.unit: {
+                    "channels": channels_json(world.about.outputs),
+                    "last_measured": world.latest,
+                    "mean": world.mean,
+                    "lower": world.lower,
+                    "upper": world.upper,
+                }
+                for world in worlds
+            },
+        }
+
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        y = around.recent(self.unit)
+        latest, first, outputs = last_measured(y), max(0, len(y) - RECENT), self.about.outputs
+        return {
+            "unit": self.unit,
+            "horizon": len(self.mean),
+            "first_row": self.first,
+            "level": self.level,
+            "drawn": [
+                line(outputs[k], k, self, recent={"row": list(range(first, len(y))), "value": series(y[first:, k])})
+                for k in map(self.about.output, drawn)
+            ],
+            "ranked": [
+                {
+                    "channel": outputs[k].name,
+                    "measured_in": outputs[k].unit,
+                    "last_measured": finite(latest[k]),
+                    "next": finite(self.mean[0, k]),
+                    "end": finite(self.mean[-1, k]),
+                    "lower": finite(self.ends(-1, k)[0]),
+                    "upper": finite(self.ends(-1, k)[1]),
+                }
+                for k in self.order()
+            ],
+        }
+
+
+def last_measured(y: FloatArray) -> FloatArray:
+    """The newest measurement (D_m,) of each channel; NaN if there is none."""
+    out = np.full(y.shape[1], np.nan)
+    for k in range(y.shape[1]):
+        there = np.flatnonzero(~np.isnan(y[:, k]))
+        if len(there):
+            out[k] = y[there[-1], k]
+    return out

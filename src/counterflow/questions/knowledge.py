@@ -1,0 +1,292 @@
+"""What the server knows after a fit, as far as questions need it, and what several kinds of answers are made of.
+
+Everything is linear, so the difference of two worlds with the same noise obeys the noise-free recursion,
+
+    Δh[t] = A Δh[t-1] + B Δu[t-1]
+
+An answer holds the rows of the asking unit only. How it depends on uncertain couplings is in ``sensitivity``. Levels,
+alignments and doubts of the couplings are the server's affair: a unit asks in engineering units and row numbers, so
+that it need not know where another unit's inputs rest, or on which row they act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from counterflow.arrays import FloatArray, slices
+from counterflow.caveats import EVERYBODY, Caveat, to_text
+from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
+from counterflow.estimation.information import positions
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.filtering import rts_smoother
+from counterflow.plant import OperatingPoint
+from counterflow.plant.units import PublicUnit, unit_named
+from counterflow.protocol import Answer, Ask, Change, Message
+from counterflow.protocol.messages import CAVEATS_LIMIT, NO_LIMIT
+from counterflow.questions.sensitivity import Memory, Spread, driven_by
+
+if TYPE_CHECKING:
+    from counterflow.methods.outcome import Couplings
+
+Watch = Callable[[Message, bool], None]
+FAR = 2.0  # times the range seen in the data, beyond which a change is called far
+OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
+EXTRAPOLATION = "extrapolation"
+
+
+def far_change(names: Sequence[str]) -> Caveat:
+    """Of changes beyond anything that the data have shown."""
+    text = f"inputs of {', '.join(names)} would move more than {FAR:g} times the range seen in the data: extrapolation"
+    return Caveat(EXTRAPOLATION, EVERYBODY, text)
+
+
+def part_of(ask: Ask, mean: FloatArray, covariance: FloatArray | None = None, share: str = "") -> Answer:
+    """One part of an answer, of states ``mean`` (n, P_m)."""
+    none = np.zeros((0, mean.shape[1]))
+    rows = np.ascontiguousarray(mean)
+    return Answer(ask.unit, ask.kind, share, "", rows, none if covariance is None else covariance)
+
+
+def with_caveats(parts: Sequence[Answer], caveats: Sequence[Caveat]) -> tuple[Answer, ...]:
+    """The same answer, to be read with these caveats, too; its first part carries them."""
+    first, *others = parts
+    whole = [*first.noted, *caveats]
+    while len(text := to_text(whole)) > CAVEATS_LIMIT:
+        whole.pop()
+    return (replace(first, caveats=text), *others) if caveats else tuple(parts)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """The server's part of a fit: the couplings, and the rows that questions about the past refer to."""
+
+    method: str
+    units: tuple[PublicUnit, ...]
+    A: FloatArray
+    B: FloatArray
+    Q: FloatArray
+    couplings: Couplings | None
+    shared: SharedRecord | None  # the rows that questions about the past refer to
+    caveats: tuple[Caveat, ...] = ()  # of the fit; they travel with every answer
+    points: Mapping[str, OperatingPoint] = field(default_factory=dict)  # of the inputs of units fitted from logs
+
+    link: str | None = None  # of a stored server: what its units' files refer to
+
+    # ---- units and their blocks
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(unit.name for unit in self.units)
+
+    def unit(self, name: str) -> PublicUnit:
+        """The unit of that name."""
+        return unit_named(self.units, name)
+
+    def point(self, name: str) -> OperatingPoint:
+        """Where the unit's inputs rest, and which row they act on."""
+        return self.points.get(name) or OperatingPoint.none(self.unit(name).n_inputs)
+
+    @cached_property
+    def state_slices(self) -> dict[str, slice]:
+        return dict(zip(self.names, slices(unit.states for unit in self.units), strict=True))
+
+    @cached_property
+    def input_slices(self) -> dict[str, slice]:
+        return dict(zip(self.names, slices(unit.n_inputs for unit in self.units), strict=True))
+
+    def own(self, name: str) -> slice:
+        """The unit's states."""
+        return self.state_slices[self.unit(name).name]
+
+    # ---- what the rows say
+
+    @property
+    def rows(self) -> int:
+        """How many rows questions about the past can refer to."""
+        if self.shared is None:
+            raise OptionError(
+                f"method {self.method!r} keeps no record of inputs: give the recording that is asked about"
+            )
+        return int(self.shared.u.shape[0])
+
+    @property
+    def u(self) -> FloatArray:
+        """Inputs (T+1, U) of the recorded rows, as the model takes them; one row of zeros if nothing is recorded."""
+        return np.zeros((1, self.B.shape[1])) if self.shared is None else self.shared.u
+
+    @cached_property
+    def states(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Smoothed states (T+1, P) of the recorded rows; mean (P,) and covariance (P, P) of the last, filtered."""
+        P = self.A.shape[0]
+        if self.shared is None:
+            return np.zeros((1, P)), np.zeros(P), np.zeros((P, P))
+        filtered = self.shared.filter(self.A, self.B, self.Q)
+        return rts_smoother(filtered, self.A).smoothed, filtered.final_mean, filtered.final_covariance
+
+    @cached_property
+    def seen(self) -> FloatArray:
+        """Range (U,) of each input in the recorded rows; zero if nothing is recorded."""
+        return np.asarray(np.ptp(self.u, axis=0))
+
+    @cached_property
+    def radius(self) -> float:
+        """Spectral radius of A."""
+        return float(np.abs(np.linalg.eigvals(self.A)).max())
+
+    @cached_property
+    def spread(self) -> Spread | None:
+        """How far the couplings may be off."""
+        if self.couplings is None or self.couplings.spread is None:
+            return None
+        rows, columns = positions(self.couplings.spread.parameters)
+        root = self.couplings.spread.root
+        return Spread(rows, columns, root[:, root.any(axis=0)])
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Of schedules that were asked about before."""
+        return Memory()
+
+    # ---- changes
+
+    def departures(self, changes: Sequence[Change]) -> list[Change]:
+        """Changes as the model takes them: what replaces inputs is measured from where they rest."""
+        return [
+            replace(change, values=change.values - self.point(change.cause).input_level) if change.absolute else change
+            for change in changes
+        ]
+
+    def schedule(self, changes: Sequence[Change], base: FloatArray, first: int = 0) -> FloatArray:
+        """Inputs of all units after the changes, for the rows of ``base``, the first of which is row ``first``."""
+        out = base.copy()
+        for change in changes:
+            own = self.input_slices[change.cause]
+            start = change.first - first
+            if start < 0 or start + len(change.values) > len(out):
+                raise DataError(
+                    f"the change at unit {change.cause!r} covers {change.first} to "
+                    f"{change.first + len(change.values) - 1}, the question {first} to {first + len(out) - 1}"
+                )
+            rows = slice(start, start + len(change.values))
+            columns = [own.start + k for k in change.columns]
+            values = change.values[:, change.columns]
+            out[rows, columns] = values if change.absolute else out[rows, columns] + values
+        return out
+
+    def additions(self, changes: Sequence[Change], steps: int) -> FloatArray:
+        """What changes add to all inputs over the next steps, (steps, U)."""
+        if any(change.absolute for change in changes):
+            raise DataError("an effect is of a change: give what is added to the inputs, not what replaces them")
+        return self.schedule(changes, np.zeros((steps, self.B.shape[1])))
+
+    def from_now_on(
+        self, changes: Sequence[Change], ask: Ask, respond: Callable[[FloatArray, Ask], tuple[Answer, ...]]
+    ) -> tuple[Answer, ...]:
+        """What ``respond`` says of changes from now on, over the next ``steps`` rows.
+
+        Inputs that act on their own row are one step ahead of the others in the model: it is asked for one step more,
+        the others' changes begin in its second step, and its first, which is the row of the change itself, is left out.
+        """
+        ahead = {change.cause for change in changes if self.point(change.cause).same_row}
+        steps = ask.steps
+        if ahead:
+            shifted = [
+                c if c.cause in ahead else replace(c, first=c.first + 1, values=c.values[:steps]) for c in changes
+            ]
+            longer = replace(ask, steps=steps + 1)
+            found = tuple(later_rows(part, 1) for part in respond(self.additions(shifted, steps + 1), longer))
+        else:
+            trimmed = [replace(change, values=change.values[:steps]) for change in changes]
+            found = respond(self.additions(trimmed, steps), ask)
+        return with_caveats(found, self.leaving_limits(changes))
+
+    def difference(self, schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
+        """What inputs ``schedule`` (n, U) do from rest, with the covariance from the couplings' uncertainty."""
+        own = self.own(ask.unit)
+        response, _ = driven_by(self.A, self.B, schedule)
+        covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
+        refuse_overflow(response, covariance)
+        return with_caveats([part_of(ask, response[:, own], covariance)], self.far(schedule))
+
+    def window(self, ask: Ask) -> slice:
+        """The recorded rows that a question is about."""
+        rows = len(self.u)
+        if ask.first + ask.steps > rows:
+            raise DataError(
+                f"rows {ask.first} to {ask.first + ask.steps - 1} are asked for; 0 to {rows - 1} are recorded"
+            )
+        return slice(ask.first, ask.first + ask.steps)
+
+    def headroom(self, name: str, channel: int) -> tuple[float, float, float]:
+        """How far an input may move down and up from its last value, and the size its change is measured in."""
+        column = self.input_slices[name].start + channel
+        last = float(self.point(name).input_level[channel]) + float(self.u[-1, column])
+        size = float(self.seen[column])
+        low, high = self.unit(name).inputs[channel].limits or (-np.inf, np.inf)
+        width = high - low if np.isfinite(high - low) else 1.0
+        return max(low - last, -NO_LIMIT), min(high - last, NO_LIMIT), size or width
+
+    # ---- what an answer must be read with
+
+    def far(self, change: FloatArray) -> list[Caveat]:
+        """Of inputs that would move much further than they ever did in the data."""
+        if len(self.u) < 2:
+            return []
+        far = np.abs(change).max(axis=0, initial=0.0) > FAR * self.seen
+        names = [name for name, own in self.input_slices.items() if far[own].any()]
+        return [far_change(names)] if names else []
+
+    def leaving_limits(self, changes: Sequence[Change]) -> list[Caveat]:
+        """Of inputs that would leave their limits if they were changed from where they last were."""
+        names = []
+        for change in changes if self.shared is not None else ():
+            source = self.unit(change.cause)
+            for k in change.moved:
+                down, up, _ = self.headroom(change.cause, k)
+                if change.values[:, k].min() < down or change.values[:, k].max() > up:
+                    low, high = source.inputs[k].limits or (-np.inf, np.inf)
+                    names.append(f"{change.cause} {source.inputs[k].name} ({low:g} to {high:g})")
+        text = f"from where they last were, these inputs would leave their limits: {', '.join(names)}"
+        return [Caveat("leaving-limits", EVERYBODY, text)] if names else []
+
+    # ---- what is refused
+
+    def refuse_doubtful(self, change: Change, moved: Sequence[int]) -> None:
+        """A change whose effect passes through couplings that the data do not determine has no answer.
+
+        Its inputs must be determined; and where states' couplings are not (a unit that was hardly measured), nothing
+        that passes through that unit is, which in a coupled plant is everything.
+        """
+        count = self.unit(change.cause).n_inputs
+        if change.values.shape[1] != count:
+            raise DataError(f"unit {change.cause!r} has {count} inputs, the change has {change.values.shape[1]}")
+        for doubt in self.couplings.doubts if self.couplings is not None else ():
+            own_input = doubt.letter == "B" and doubt.cause == change.cause
+            if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
+                raise UnidentifiedError(f"not to be told from these data. {doubt}")
+
+    def refuse_runaway(self, steps: int) -> None:
+        if self.radius > 1 and self.radius**steps > OVERFLOWING:
+            raise UnstableError(
+                f"the estimated system is unstable (spectral radius {self.radius:.4g}), and over {steps} steps its "
+                f"errors grow beyond use; ask for at most {int(np.log(OVERFLOWING) / np.log(self.radius))} steps"
+            )
+
+
+def refuse_overflow(*arrays: FloatArray) -> None:
+    """What does not fit into double precision is no answer."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise DataError("the change is too large for double precision: give it in other units, or a smaller one")
+
+
+def later_rows(answer: Answer, rows: int) -> Answer:
+    """An answer without its first rows."""
+    if not rows:
+        return answer
+    size = answer.mean.shape[1]
+    return replace(answer, mean=answer.mean[rows:], covariance=answer.covariance[rows * size :])

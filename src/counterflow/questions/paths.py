@@ -1,0 +1,251 @@
+"""Which ways does an effect take: directly, and through each third unit?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.arrays import FloatArray, frozen
+from counterflow.caveats import Caveat
+from counterflow.errors import OptionError
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.effect import CHANGES, EFFECT, addition, by_channel, clause
+from counterflow.questions.knowledge import Knowledge, part_of
+from counterflow.questions.question import (
+    SHOWN,
+    About,
+    Described,
+    Entry,
+    Form,
+    Peak,
+    Reply,
+    Request,
+    Responder,
+    Surroundings,
+    Table,
+    View,
+    channels_json,
+    horizon,
+    left_out,
+    long_frame,
+    peaks,
+    series,
+)
+from counterflow.recurrence import linear_recurrence
+
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
+    from counterflow.methods.part import UnitPart
+
+DIRECT = "direct"
+
+
+@dataclass(frozen=True)
+class WayView:
+    unit: str
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class PathsView(View):
+    cause: str
+    effect: str
+    channel: str
+    measured_in: str
+    total: list[float | None]
+    direct: list[float | None]
+    through: list[WayView]
+
+
+@dataclass(frozen=True)
+class AskPaths(Request):
+    """Which ways does the effect of a change at ``cause`` on ``effect`` take? As ``Fit.paths``."""
+
+    kind = "paths"
+    tab = "paths"
+    command = "paths"
+    title = "Which ways does an effect take, directly and through other units?"
+    example = "counterflow paths fit --cause boiler --effect grid --change valve=+0.1 --horizon 20"
+    form = (EFFECT, CHANGES, horizon(), Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False))
+    of_states = True
+    speaks_of_drawn = True
+    schema = PathsView
+
+    cause: str
+    effect: str
+    change: Any
+    horizon: int = 50
+    duration: int | None = None
+    headline: str | None = None
+    question: str = ""
+    clause: str = field(default="", kw_only=True)
+
+    @property
+    def asker(self) -> str:
+        return self.effect
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], unit: str) -> AskPaths:
+        changes = given["changes"]
+        if len(changes.values) != 1:
+            raise OptionError(
+                f"paths: one unit's inputs are changed at a time, got those of {', '.join(changes.values)}"
+            )
+        ((cause, change),) = changes.values.items()
+        return cls(cause, unit, change, given["horizon"], given.get("duration"), clause=changes.words)
+
+    def held(self, plant: Described) -> dict[str, Any]:
+        """{unit: {input: number or series}}."""
+        return {self.cause: by_channel(plant.unit(self.cause), self.change)}
+
+    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+        source, name = server.unit(self.cause), part.unit.name
+        if self.cause == name:
+            raise OptionError(f"paths: cause and effect are both {name!r}; ask for the effect of another unit")
+        return [addition(self, name, source, self.change)], Ask(name, self.kind, 0, self.horizon)
+
+    @classmethod
+    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        """The whole effect, what reaches the unit with every third unit held still, and what each third unit adds.
+
+        A unit held still is one whose states do not move; what passes through it is the whole less what is left then.
+        """
+        causes, own = {change.cause for change in changes}, server.own(ask.unit)
+        third = [name for name in server.names if name != ask.unit and name not in causes]
+
+        def ways(schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
+            def response(still: Sequence[str]) -> FloatArray:
+                alive = np.ones((server.A.shape[0], 1))
+                for name in still:
+                    alive[server.state_slices[name]] = 0.0
+                return linear_recurrence(alive * server.A, schedule @ (alive * server.B).T, np.zeros(len(alive)))[
+                    :, own
+                ]
+
+            whole = response([])
+            parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
+            return tuple(part_of(ask, values, share=share) for share, values in parts.items())
+
+        return server.from_now_on(changes, ask, ways)
+
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Paths:
+        mapped = {piece.share: frozen(piece.mean @ part.model.C.T) for piece in parts}
+        total, direct = mapped.pop(""), mapped.pop(DIRECT)
+        through = MappingProxyType(mapped)
+        return Paths(self.cause, self.effect, part.unit.output_names, total, direct, through, about.caveats, about)
+
+    def words(self, plant: Described) -> str:
+        return self.question or f"If {clause(self, plant)}: which ways does its effect on {self.effect} take?"
+
+
+@dataclass(frozen=True, eq=False)
+class Paths(Reply):
+    """An effect split by the way it takes; all arrays are (horizon, D_m).
+
+    ``direct``: with every third unit held still. ``through``: for each third unit, what is lost if it is held still.
+    A way through two units counts at both, so the parts need not add up to ``total``.
+    """
+
+    kind = "paths"
+
+    cause: str
+    effect: str
+    channels: tuple[str, ...]
+    total: FloatArray
+    direct: FloatArray
+    through: Mapping[str, FloatArray]
+    caveats: tuple[Caveat, ...] = ()
+    about: About = field(default=None, repr=False)  # type: ignore[assignment]
+
+    @property
+    def ways(self) -> dict[str, FloatArray]:
+        """Every way by its name in words."""
+        return {"directly": self.direct, **{f"through {name}": values for name, values in self.through.items()}}
+
+    @property
+    def peaks(self) -> list[Peak]:
+        """The largest whole effect on every channel, largest (against its noise) first."""
+        return peaks(self.about, self.total, None, None)
+
+    def ranked_channels(self) -> list[str]:
+        return [peak.channel.name for peak in self.peaks]
+
+    def sentence(self, channel: str | None = None) -> str:
+        k = self.about.output(self.ranked_channels()[0] if channel is None else channel)
+        output, row = self.about.outputs[k], int(np.abs(self.total[:, k]).argmax())
+
+        def sized(values: FloatArray) -> str:
+            return wording.quantity(wording.number(float(values[row, k]), sign=True), output.unit)
+
+        ways = sorted(self.ways.items(), key=lambda way: -abs(float(way[1][row, k])))
+        return (
+            f"After {wording.span(row + 1, self.about.dt)}, {self.cause} moves {self.effect} {output.name} by "
+            f"{sized(self.total)}: {wording.listed([f'{name} {sized(values)}' for name, values in ways])}."
+        )
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        rows = []
+        for peak in self.peaks[:SHOWN]:
+            k = self.about.output(peak.channel.name)
+            sizes = [wording.number(float(values[peak.row, k]), sign=True) for values in self.ways.values()]
+            whole = wording.quantity(wording.number(peak.value, sign=True), peak.channel.unit)
+            rows.append([peak.channel.name, whole, str(peak.row + 1), *sizes])
+        columns = ["channel", "whole effect", "after", *self.ways]
+        title = f"{self.effect}: the channels that move most, and the ways that it takes"
+        return [Table(title, columns, rows, 1, left_out(len(self.channels)))]
+
+    def to_json(self) -> dict[str, Any]:
+        request = self.about.request
+        return {
+            "cause": self.cause,
+            "effect": self.effect,
+            "change": request.held(self.about.plant),
+            "horizon": request.horizon,
+            "duration": request.duration,
+            "channels": channels_json(self.about.outputs),
+            "total": self.total,
+            "direct": self.direct,
+            "through": dict(self.through),
+        }
+
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        k = self.about.output(drawn[0])
+        return {
+            "cause": self.cause,
+            "effect": self.effect,
+            "channel": self.about.outputs[k].name,
+            "measured_in": self.about.outputs[k].unit,
+            "total": series(self.total[:, k]),
+            "direct": series(self.direct[:, k]),
+            "through": [{"unit": name, "values": series(values[:, k])} for name, values in self.through.items()],
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a step and channel: step, channel, total, direct, and ``through pump`` and so on."""
+        through = {f"through {name}": values for name, values in self.through.items()}
+        return long_frame("step", 1, self.channels, {"total": self.total, "direct": self.direct, **through})
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure: the whole effect on the channel that moves most, and its ways."""
+        from counterflow.questions.plots import COLOURS, canvas
+
+        name = self.ranked_channels()[0]
+        k = self.about.output(name)
+        figure, axes = canvas(1, 1, (7.0, 4.0))
+        axis, steps = axes[0, 0], np.arange(1, len(self.total) + 1)
+        axis.plot(steps, self.total[:, k], color="black", linestyle=":", label="whole effect")
+        for colour, (way, values) in zip(COLOURS * len(self.ways), self.ways.items(), strict=False):
+            axis.plot(steps, values[:, k], color=colour, label=way)
+        axis.axhline(0.0, color="0.6", linewidth=0.8)
+        axis.set_xlabel("steps after the change")
+        axis.set_ylabel(f"change of {self.effect} {name}")
+        axis.set_title(f"ways from {self.cause} to {self.effect}")
+        axis.legend(frameon=False)
+        return figure

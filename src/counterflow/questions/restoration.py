@@ -1,0 +1,329 @@
+"""Which smallest held change of chosen inputs moves a unit's outputs by so much at the horizon?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.arrays import FloatArray, frozen
+from counterflow.caveats import Caveat, distinct
+from counterflow.errors import DataError, OptionError
+from counterflow.plant import Channel
+from counterflow.plant.units import PublicUnit
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.protocol.messages import NO_LIMIT
+from counterflow.questions.arguments import channel_index, check_count, unit_names
+from counterflow.questions.effect import Effect, EffectLineView, held_effect
+from counterflow.questions.knowledge import FAR, Knowledge, far_change, part_of
+from counterflow.questions.question import (
+    About,
+    Described,
+    Entry,
+    Form,
+    Reply,
+    Request,
+    Responder,
+    Surroundings,
+    Table,
+    View,
+    ask_server,
+    horizon,
+    signed,
+)
+from counterflow.recurrence import linear_recurrence
+
+if TYPE_CHECKING:
+    import polars
+
+    from counterflow.methods.part import UnitPart
+
+
+@dataclass(frozen=True)
+class LeverView:
+    unit: str
+    input: str
+    measured_in: str
+    change: float
+
+
+@dataclass(frozen=True)
+class ReachedView:
+    channel: str
+    measured_in: str
+    target: float
+    reached: float
+
+
+@dataclass(frozen=True)
+class RestorationView(View):
+    unit: str
+    feasible: bool
+    horizon: int
+    change: list[LeverView]
+    channels: list[ReachedView]
+    drawn: list[EffectLineView]
+
+
+@dataclass(frozen=True)
+class AskRestoration(Request):
+    """What would move ``unit``'s outputs by ``target``? As ``Fit.restore``.
+
+    Small is measured in each input's seen range (or its limits' width). What cannot be reached within the limits is
+    said so, with the nearest that can.
+    """
+
+    kind = "restoration"
+    tab = "restore"
+    command = "restore"
+    title = "Which change of inputs would move outputs so far?"
+    example = "counterflow restore fit --unit turbine --target speed=+5 --using boiler --using pump.valve"
+    form = (
+        Entry("unit", Form.UNIT, ..., "Unit whose outputs should move."),
+        Entry("target", Form.TARGET, ..., "By how much; may repeat."),
+        Entry("using", Form.LEVERS, ..., "Inputs that may change; may repeat."),
+        horizon("Steps until it should be reached."),
+    )
+    drawn = ""
+    pictured = False
+    schema = RestorationView
+
+    unit: str
+    target: Mapping[str, float]
+    using: Sequence[str] | Mapping[str, Sequence[str]]
+    horizon: int = 50
+    question: str = ""
+    tolerance: float = field(default=1e-3, kw_only=True)
+    headline: str | None = field(default=None, kw_only=True)
+
+    @property
+    def asker(self) -> str:
+        return self.unit
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], unit: str) -> AskRestoration:
+        return cls(unit, given["target"], given["using"], given["horizon"])
+
+    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+        check_count("restore", "horizon", self.horizon)
+        if not isinstance(self.target, Mapping) or not self.target:
+            raise OptionError("restore: target must be {output channel: change}, and not empty")
+        for name in self.target:
+            channel_index(part.unit, name, part.unit.output_names, "output")
+        if not np.isfinite([float(value) for value in self.target.values()]).all():
+            raise DataError(f"restore: target must be finite numbers, got {dict(self.target)}")
+        named: dict[str, list[int]] = {}
+        for source, channel in self.levers(server):
+            named.setdefault(source.name, []).append(channel)
+        if not named:
+            raise OptionError("restore: using must name at least one unit with inputs")
+        changes = []
+        for name, own in named.items():
+            marked = np.zeros((1, server.unit(name).n_inputs))
+            marked[0, own] = 1.0
+            changes.append(Change(self.unit, name, False, 0, ",".join(map(str, own)), marked))
+        return changes, Ask(self.unit, self.kind, 0, self.horizon)
+
+    def levers(self, server: Responder) -> list[tuple[PublicUnit, int]]:
+        """The inputs that may change, each once."""
+        out: list[tuple[PublicUnit, int]] = []
+        for name in unit_names("restore", "using", self.using):
+            unit = server.unit(name)
+            chosen = self.using[name] if isinstance(self.using, Mapping) else unit.input_names
+            out += [(unit, channel_index(unit, channel, unit.input_names, "input")) for channel in chosen]
+        return [lever for k, lever in enumerate(out) if lever not in out[:k]]
+
+    @classmethod
+    def columns(cls, change: Change) -> list[int]:
+        return change.columns
+
+    @classmethod
+    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+        """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom."""
+        ahead = any(server.point(change.cause).same_row for change in changes)
+        P, own, steps = server.A.shape[0], server.own(ask.unit), ask.steps + ahead
+        out = []
+        for change in changes:
+            column = server.input_slices[change.cause].start
+            first = int(ahead and server.point(change.cause).same_row)
+            held = [
+                linear_recurrence(server.A, np.tile(server.B[:, column + k], (steps, 1)), np.zeros(P))[:, own]
+                for k in change.columns
+            ]
+            mean = np.vstack(
+                [rows[first : first + ask.steps] for rows in held] or [np.zeros((0, own.stop - own.start))]
+            )
+            headroom = np.array([server.headroom(change.cause, k) for k in change.columns]).reshape(-1, 3)
+            out.append(replace(part_of(ask, mean, share=change.cause), headroom=headroom))
+        return tuple(out)
+
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Restoration:
+        from scipy.optimize import lsq_linear
+
+        levers = self.levers(about.server)
+        outputs = [about.output(name) for name in self.target]
+        wanted = np.array([float(value) for value in self.target.values()])
+        moved = [p.mean.reshape(len(p.headroom), self.horizon, -1)[:, -1] for p in parts]  # states at the horizon
+        headroom = np.vstack([piece.headroom for piece in parts])
+        low, high = (np.where(np.abs(bound) < NO_LIMIT, bound, np.inf * np.sign(bound)) for bound in headroom[:, :2].T)
+        scale = headroom[:, 2]
+        G = part.model.C[outputs] @ np.vstack(moved).T * scale  # in units of each lever's size
+        weight = 1e6 / np.maximum(np.abs(wanted), 1e-12)  # the target comes first, the size of the change second
+        needed = float(np.linalg.norm(np.linalg.pinv(G) @ wanted))  # a large target is not cut short by its price
+        system = np.vstack([weight[:, None] * G, np.eye(len(levers)) / max(needed, 1.0)])
+        right = np.concatenate([weight * wanted, np.zeros(len(levers))])
+        found = lsq_linear(system, right, bounds=(low / scale, high / scale), tol=1e-14)
+        change, reached = found.x * scale, G @ found.x
+        feasible = bool((np.abs(reached - wanted) <= self.tolerance * np.maximum(np.abs(wanted), 1e-12)).all())
+        grouped: dict[str, dict[str, float]] = {}
+        for (source, channel), value in zip(levers, change, strict=True):
+            grouped.setdefault(source.name, {})[source.input_names[channel]] = float(value)
+        beyond = np.abs(change) > FAR * scale
+        far = list(dict.fromkeys(source.name for (source, _), there in zip(levers, beyond, strict=True) if there))
+        return Restoration(
+            self.unit, tuple(self.target), self.horizon, feasible, MappingProxyType(grouped), frozen(wanted),
+            frozen(reached), distinct([*about.caveats, *([far_change(far)] if far else [])]), about, part,
+        )  # fmt: skip
+
+    def goals(self, plant: Described, outputs: Sequence[Channel]) -> str:
+        """ "speed by +5 rpm and power by -1 MW" """
+        units = {channel.name: channel.unit for channel in outputs}
+        return wording.listed(
+            [f"{name} by {signed(float(value), units.get(name, ''))}" for name, value in self.target.items()]
+        )
+
+    def words(self, plant: Described) -> str:
+        outputs = getattr(plant.unit(self.unit), "outputs", ())
+        after = wording.span(self.horizon, plant.dt)
+        return self.question or f"What would move {self.unit} {self.goals(plant, outputs)} after {after}?"
+
+
+@dataclass(frozen=True, eq=False)
+class Restoration(Reply):
+    """The smallest held change of some units' inputs that brings outputs to a target.
+
+    ``change`` maps cause -> {input channel: change}; ``reached`` (channels) is where the asked channels end, ``target``
+    where they should. Not ``feasible``: the nearest that the limits allow.
+    """
+
+    kind = "restoration"
+
+    unit: str
+    channels: tuple[str, ...]
+    horizon: int
+    feasible: bool
+    change: Mapping[str, Mapping[str, float]]
+    target: FloatArray
+    reached: FloatArray
+    caveats: tuple[Caveat, ...] = ()
+    about: About = field(default=None, repr=False)  # type: ignore[assignment]
+    part: UnitPart | None = field(default=None, repr=False)
+
+    @property
+    def message(self) -> str:
+        """The answer in words."""
+        return self.sentence()
+
+    def ranked_channels(self) -> list[str]:
+        return list(self.channels)
+
+    def held(self) -> list[tuple[str, Channel, float]]:
+        """Unit, input and change of everything that is moved."""
+        return [
+            (cause, self.about.input(cause, name), value)
+            for cause, channels in self.change.items()
+            for name, value in channels.items()
+        ]
+
+    def way(self, level: float = 0.95) -> Effect:
+        """The way there: what holding the change does, with its band."""
+        assert self.part is not None
+        change = {cause: dict(channels) for cause, channels in self.change.items()}
+        request = held_effect(self.about.request, change, level)
+        return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
+
+    def _outputs(self, values: FloatArray) -> list[tuple[Channel, float]]:
+        names = [self.about.outputs[self.about.output(name)] for name in self.channels]
+        return list(zip(names, map(float, values), strict=True))
+
+    def sentence(self, channel: str | None = None) -> str:
+        about = self.about
+        aims, after = about.request.goals(about.plant, about.outputs), wording.span(self.horizon, about.dt)
+        held = wording.listed(
+            [
+                f"{cause} {c.name} {wording.quantity(wording.number(v, sign=True), c.unit)}"
+                for cause, c, v in self.held()
+            ]
+        )
+        if self.feasible:
+            return f"To move {self.unit} {aims} after {after}, hold {held}."
+        nearest = wording.listed(
+            [
+                f"{output.name} {wording.quantity(wording.number(value, sign=True), output.unit)}"
+                for output, value in self._outputs(self.reached)
+            ]
+        )
+        return (
+            f"{self.unit} {aims} after {after} cannot be reached within the limits of these inputs; the nearest is "
+            f"{nearest}, with {held}."
+        )
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        def text(value: float, channel: Channel) -> str:
+            return wording.quantity(wording.number(value, sign=True), channel.unit)
+
+        held = [[cause, channel.name, text(value, channel)] for cause, channel, value in self.held()]
+        ends = [
+            [output.name, text(aim, output), text(end, output)]
+            for (output, aim), (_, end) in zip(self._outputs(self.target), self._outputs(self.reached), strict=True)
+        ]
+        after = wording.span(self.horizon, self.about.dt)
+        return [
+            Table("hold these changes", ["unit", "input", "change"], held, 2),
+            Table(f"{self.unit} after {after}", ["channel", "target", "reached"], ends),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "unit": self.unit,
+            "horizon": self.horizon,
+            "feasible": self.feasible,
+            "change": {cause: dict(channels) for cause, channels in self.change.items()},
+            "channels": list(self.channels),
+            "target": self.target,
+            "reached": self.reached,
+        }
+
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        return {
+            "unit": self.unit,
+            "feasible": self.feasible,
+            "horizon": self.horizon,
+            "change": [
+                {"unit": cause, "input": channel.name, "measured_in": channel.unit, "change": value}
+                for cause, channel, value in self.held()
+            ],
+            "channels": [
+                {"channel": output.name, "measured_in": output.unit, "target": aim, "reached": end}
+                for (output, aim), (_, end) in zip(self._outputs(self.target), self._outputs(self.reached), strict=True)
+            ],
+            "drawn": self.way().lines(self.channels, around),
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row for each input that is moved: unit, input, measured_in, change."""
+        import polars
+
+        held = self.held()
+        return polars.DataFrame(
+            {
+                "unit": [cause for cause, _, _ in held],
+                "input": [channel.name for _, channel, _ in held],
+                "measured_in": [channel.unit for _, channel, _ in held],
+                "change": [value for _, _, value in held],
+            }
+        )

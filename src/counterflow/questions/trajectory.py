@@ -1,0 +1,168 @@
+"""A unit's outputs over rows, measured beside answered: what counterfactuals and forecasts give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from counterflow.arrays import FloatArray, frozen
+from counterflow.caveats import Caveat, distinct
+from counterflow.protocol import Answer
+from counterflow.questions.question import About, Reply, Table, band, channels_json, deviation, long_frame
+
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
+    from counterflow.methods.part import UnitPart
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory(Reply):
+    """What a unit's outputs did, or are expected to do, and what they would have done.
+
+    Rows are ``first``, ``first`` + 1, ...; all arrays are (rows, D_m). ``factual`` is NaN where nothing was measured,
+    or where it lies in the future; ``lower`` and ``upper`` bound ``mean``, or are None.
+    """
+
+    unit: str
+    channels: tuple[str, ...]
+    first: int
+    factual: FloatArray
+    mean: FloatArray
+    lower: FloatArray | None
+    upper: FloatArray | None
+    level: float | None
+    caveats: tuple[Caveat, ...] = ()
+    about: About = field(default=None, repr=False)  # type: ignore[assignment]
+
+    @classmethod
+    def of(
+        cls,
+        about: About,
+        part: UnitPart,
+        found: Answer,
+        first: int,
+        factual: FloatArray,
+        mean: FloatArray,
+        noise: FloatArray | None = None,
+    ) -> Any:
+        """From what the server says of the states, with the band of the request's level."""
+        level = about.request.level
+        lower, upper = band(mean, deviation(found, part.model.C, noise, part.C_doubt), level)
+        return cls(
+            part.unit.name, part.unit.output_names, first, frozen(factual), frozen(mean), lower, upper,
+            level if lower is not None else None, about.caveats, about,
+        )  # fmt: skip
+
+    def ends(self, row: int, k: int) -> tuple[float | None, float | None]:
+        """Lower and upper bound of channel k in a row, if there are any."""
+        if self.lower is None or self.upper is None:
+            return None, None
+        return float(self.lower[row, k]), float(self.upper[row, k])
+
+    def unit_json(self) -> dict[str, Any]:
+        """The arrays of one unit."""
+        return {
+            "channels": channels_json(self.about.outputs),
+            "factual": self.factual,
+            "mean": self.mean,
+            "lower": self.lower,
+            "upper": self.upper,
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a time and channel."""
+        columns = {"factual": self.factual, "mean": self.mean, "lower": self.lower, "upper": self.upper}
+        return long_frame("row", self.first, self.channels, columns)
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure of the channels that differ most: factual and answered values, one panel each."""
+        from counterflow.questions.plots import COLOURS, canvas
+
+        gap = np.nan_to_num(np.abs(self.mean - self.factual))
+        size = gap.max(axis=0) if gap.any() else np.ptp(self.mean, axis=0)
+        order = np.argsort(-size)[:3]
+        figure, axes = canvas(len(order), 1, (7.0, 1.0 + 1.9 * len(order)), sharex=True)
+        rows = np.arange(self.first, self.first + len(self.mean))
+        for axis, channel in zip(axes[:, 0], order, strict=True):
+            axis.plot(rows, self.factual[:, channel], color=COLOURS[6], label="measured", linewidth=1.0)
+            axis.plot(rows, self.mean[:, channel], color=COLOURS[1], label="answer")
+            if self.lower is not None and self.upper is not None:
+                lower, upper = self.lower[:, channel], self.upper[:, channel]
+                axis.fill_between(rows, lower, upper, color=COLOURS[1], alpha=0.25)
+            axis.set_ylabel(self.channels[channel])
+        axes[0, 0].legend(frameon=False, ncols=2)
+        axes[0, 0].set_title(self.unit)
+        axes[-1, 0].set_xlabel("row")
+        return figure
+
+
+World = TypeVar("World", bound=Trajectory)
+
+
+class Trajectories(dict[str, World], Reply):
+    """One trajectory for each unit, by its name; what it says is about the unit that it says most about.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> recording = plant.simulate(300, rng=2)
+    >>> worlds = cf.fit(recording, plant.locals()).counterfactual(recording, {"boiler": {"u1": 0.0}}, 200, 210)
+    >>> list(worlds), worlds["turbine"].mean.shape
+    (['boiler', 'turbine'], (10, 8))
+    """
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return next(iter(self.values())).kind
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:  # type: ignore[override]
+        return distinct(caveat for world in self.values() for caveat in world.caveats)
+
+    @property
+    def strongest(self) -> World:
+        """Of the unit that the answer says most about."""
+        return max(self.values(), key=lambda world: world.weight())  # type: ignore[attr-defined]
+
+    @property
+    def about(self) -> About:
+        return self.strongest.about
+
+    @property
+    def level(self) -> float | None:
+        return self.strongest.level
+
+    def sentence(self, channel: str | None = None) -> str:
+        return self.strongest.sentence(channel)
+
+    def ranked_channels(self) -> list[str]:
+        return self.strongest.ranked_channels()
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        return type(self.strongest).tables_of(list(self.values()))  # type: ignore[attr-defined, no-any-return]
+
+    def to_json(self) -> dict[str, Any]:
+        return type(self.strongest).json_of(list(self.values()))  # type: ignore[attr-defined, no-any-return]
+
+    def view(self, drawn: Sequence[str], around: Any) -> dict[str, Any]:
+        return self.strongest.view(drawn, around)
+
+    def to_frame(self) -> polars.DataFrame:
+        """All units' trajectories below each other."""
+        import polars
+
+        return polars.concat(
+            [world.to_frame().select(polars.lit(name).alias("unit"), polars.all()) for name, world in self.items()]
+        )
+
+    def plot(self) -> Figure:
+        """Of the unit that the answer says most about."""
+        return self.strongest.plot()
+
+    __str__ = Reply.__str__

@@ -1,0 +1,204 @@
+"""From a fit, a recording and questions to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import wording
+from counterflow.errors import OptionError, UnidentifiedError, UnstableError
+from counterflow.fits.checks import check
+from counterflow.questions.question import Request
+from counterflow.questions.registry import QUESTIONS
+from counterflow.report.content import (
+    Answer,
+    Clock,
+    Refusal,
+    Report,
+    Section,
+    Training,
+    WhatIf,
+    World,
+    assumptions,
+    plain,
+    section,
+)
+from counterflow.report.page import write
+
+if TYPE_CHECKING:
+    from counterflow.estimation.influence import InfluenceGraph
+    from counterflow.fits.fit import Fit
+    from counterflow.plant import Recording
+
+
+def write_report(
+    path: str | Path,
+    fit: Fit,
+    recording: Recording,
+    questions: Sequence[Request] = (),
+    *,
+    title: str = "",
+    lead: str = "",
+    others: Mapping[str, Fit] | None = None,
+    notes: Sequence[str] = (),
+    level: float = 0.95,
+) -> Report:
+    """Ask a fit, and write answers, influence graph, checks, traffic and provenance to one HTML file.
+
+    Parameters
+    ----------
+    path : where to; what is there is replaced when the whole page is written.
+    recording : what counterfactuals and attributions are about; usually the fitted one.
+    questions : `AskEffect`, `AskPaths`, `AskCounterfactual`, `AskAttribution`, `AskRestoration`, `AskForecast`,
+        `AskAggregate`, in any number. One that the data cannot answer is shown as refused, with reason and remedy; a
+        wrong name or number raises.
+    others : further fits by label (a published method, say), whose effects and training stand beside.
+    notes : what the reader should know before acting on it.
+
+    Returns
+    -------
+    The content of the page, for other uses.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import counterflow as cf
+    >>> from counterflow.report import AskAttribution, AskEffect, write_report
+    >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    >>> recording = plant.simulate(500, rng=2)
+    >>> asked = [AskEffect("boiler", "turbine", {"u1": 1.0}, horizon=9), AskAttribution("turbine", 400, 450)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     content = write_report(f"{folder}/report.html", cf.fit(recording, plant.locals()), recording, asked)
+    >>> content.whatifs[0].question
+    'If boiler u1 were +1 from now on: what would turbine do?'
+    """
+    content = compose(fit, recording, questions, title=title, lead=lead, others=others, notes=notes, level=level)
+    write(content, path)
+    return content
+
+
+def compose(
+    fit: Fit,
+    recording: Recording,
+    questions: Sequence[Request] = (),
+    *,
+    title: str = "",
+    lead: str = "",
+    others: Mapping[str, Fit] | None = None,
+    notes: Sequence[str] = (),
+    level: float = 0.95,
+) -> Report:
+    """The content of a report, as `write_report` writes it."""
+    told = [tell(fit, recording, question, others=others, level=level) for question in questions]
+    graph = graph_of(fit)
+    units = tuple(fit.plant.unit(name) for name in fit.names)
+    trainings = [Training.of(f"method {fit.method!r}", fit)]
+    trainings += [Training.of(label, other) for label, other in (others or {}).items()]
+    return Report(
+        title=title or f"How {_units(fit.names)} act on each other",
+        lead=lead
+        or (
+            f"{len(units)} units, {recording.rows} rows. Each unit kept its measurements; a server learned how they "
+            "act on each other from low-dimensional messages."
+        ),
+        whatifs=(),
+        units=units,
+        trainings=tuple(trainings),
+        notes=tuple(dict.fromkeys([*notes, *assumptions(fit.couplings is not None), *map(str, fit.caveats)])),
+        provenance=provenance(fit, recording),
+        graph=graph,
+        checks=check(fit, recording if fit.privacy is None else None).checks,
+        facts=facts(fit, recording, graph),
+        privacy=fit.privacy,
+    ).with_sections(told)
+
+
+def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[str, str]:
+    """The few numbers that head the page."""
+    out = {
+        "units": str(len(fit.names)),
+        "recorded": Clock.of(recording.dt).span(recording.rows),
+        "crossed the wire": str(fit.traffic),
+    }
+    if graph is not None:
+        out["direct influences"] = f"{len(graph.direct())} of {len(graph.edges)} pairs"
+    told = fit.privacy
+    spent = "nothing was made private" if told is None else f"ε {told.epsilon:.3g}, δ {told.delta:.2g} spent"
+    return {**out, "privacy": spent}
+
+
+def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
+    own = recording.digest if fit.privacy is None else recording.public_digest
+    same = fit.provenance.data_digest == own
+    out = {
+        "Counterflow": fit.provenance.version,
+        "method": fit.provenance.method,
+        "seed": str(fit.provenance.seed),
+        "rows": str(recording.rows),
+        "data" if fit.privacy is None else "inputs": f"SHA-256 {own}",
+    }
+    return out if same else {**out, "fitted to other data": f"SHA-256 {fit.provenance.data_digest}"}
+
+
+def graph_of(fit: Fit) -> InfluenceGraph | None:
+    """The influence graph, where the fit has one."""
+    if fit.couplings is None or fit.couplings.spread is None or len(fit.names) < 2 or fit.couplings.form == "free":
+        return None
+    return fit.graph()
+
+
+def label_of(fit: Fit) -> str:
+    """What answers of a fit are called: the default method speaks for Counterflow, others for themselves."""
+    return "Counterflow" if fit.method == "sufficient" else f"method {fit.method!r}"
+
+
+def _units(names: Sequence[str]) -> str:
+    return wording.listed([plain(name) for name in names]) if len(names) <= 3 else f"{len(names)} units"
+
+
+def tell(
+    fit: Fit,
+    recording: Recording,
+    question: Request,
+    *,
+    others: Mapping[str, Fit] | None = None,
+    level: float = 0.95,
+) -> Section:
+    """Ask one question: its answer as a report shows it, or the refusal."""
+    if not isinstance(question, Request):
+        known = ", ".join(kind.__name__ for kind in QUESTIONS.values())
+        raise OptionError(f"report: {question!r:.80} is no question; use one of {known}")
+    request: Any = question
+    request = replace(request, level=level) if hasattr(request, "level") else request
+    words = request.words(fit.plant)
+    try:
+        reply = fit.ask(request, recording if request.of_past or request.after_record else None)
+        told = section(words, reply, Clock.of(recording.dt), request.headline)
+        if isinstance(told, WhatIf):
+            answers = [replace(told.answers[0], label=label_of(fit), short=label_of(fit))]
+            answers += [Answer.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
+            return replace(told, answers=tuple(answers))
+        if isinstance(told, World):
+            return replace(told, changed=_changed(recording, told))
+    except (UnidentifiedError, UnstableError) as error:
+        return Refusal(words, str(error))
+    return told
+
+
+def _changed(recording: Recording, world: World) -> tuple[int, int] | None:
+    """Rows [first, last) in which inputs differ from the recorded ones."""
+    asked, start, stop = world.trajectory.about.request, world.trajectory.first, world.trajectory.stop
+    moved = np.zeros(stop - start, bool)
+    for name, given in (asked.do or {}).items():
+        factual, names = recording[name].u[start:stop], recording[name].unit.input_names
+        if isinstance(given, Mapping):
+            for channel, value in given.items():
+                moved |= factual[:, names.index(channel)] != np.asarray(value, np.float64)
+        else:
+            moved |= (factual != np.asarray(given, np.float64)).any(axis=1)
+    rows = np.flatnonzero(moved if not asked.add else np.ones_like(moved))
+    return (start + int(rows[0]), start + int(rows[-1]) + 1) if len(rows) else None

@@ -1,0 +1,137 @@
+"""A coordinator and a plant that asks, for tests of questions between machines."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import EXACT
+
+import counterflow as cf
+from counterflow.federation.audit import Audit
+from counterflow.federation.description import Description
+from counterflow.federation.guard import Guard
+from counterflow.federation.job import Job
+from counterflow.federation.loopback import Federation
+from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
+from counterflow.federation.policy import Policy
+from counterflow.federation.question_box import PlantQuestions, QuestionBox, RemoteServer
+from counterflow.federation.question_service import QuestionService
+from counterflow.methods.task import UnitData
+
+UNITS = ("boiler", "turbine", "pump")
+PLANT = cf.random_plant(units=UNITS, rng=3)
+RECORDING = PLANT.simulate(600, rng=4)
+OPEN = '[ask]\nboiler = ["*"]\nturbine = ["*"]\npump = ["*"]\n'
+TURBINE = UnitData(RECORDING["turbine"].unit, RECORDING["turbine"].y, RECORDING["turbine"].u, PLANT.locals()["turbine"])
+
+
+class Asking:
+    """A coordinator and one plant that asks, with bytes carried between them in a thread."""
+
+    def __init__(self, home: Path, job: Job, asker: UnitData) -> None:
+        self.home, self.job, self.asker = home, job, asker
+        self.unit = asker.unit.name
+        self.box = QuestionBox(home / self.unit / "questions")
+        self.policy_file = home / self.unit / "policy.toml"
+        self.allow()
+        self.standing = questions_about(job)
+        self.audits = [Audit(home / "audit.jsonl"), Audit(home / self.unit / "audit.jsonl")]
+        for unit in job.units:
+            if unit != self.unit:
+                self.say(unit, OPEN)
+
+    def allow(self, text: str = OPEN) -> None:
+        self.policy_file.parent.mkdir(parents=True, exist_ok=True)
+        self.policy_file.write_text(f'unit = "{self.unit}"\n{text}', encoding="utf-8")
+
+    def say(self, unit: str, text: str) -> None:
+        """Another plant says who may ask about it."""
+        policy = Policy.from_text(f'unit = "{unit}"\n{text}')
+        folder = self.home / "terms"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{unit}.json").write_text(json.dumps(policy.asking()), encoding="utf-8")
+
+    def service(self) -> QuestionService:
+        return QuestionService(self.home, self.standing, saved_server(self.home, self.job.id)[1], self.audits[0])
+
+    def plant(self) -> PlantQuestions:
+        def renewed() -> Guard:
+            return Guard(self.standing, Description.of(self.asker), Policy.read(self.policy_file), self.audits[1])
+
+        return PlantQuestions(self.box, self.standing, renewed, self.policy_file)
+
+    def remote(self, patience: float = 20.0) -> RemoteServer:
+        saved = saved_unit(self.home / self.unit, self.unit)
+        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit.states, saved.latest, patience)
+
+    @contextmanager
+    def running(self) -> Iterator[RemoteServer]:
+        over, service, plant = threading.Event(), self.service(), self.plant()
+        troubles: list[BaseException] = []
+
+        def carry() -> None:
+            try:
+                answers: list[tuple[int, bytes]] = []
+                while not over.is_set():
+                    answers = service.receive(self.unit, plant.exchange(answers, 0.05, over.is_set))
+            except BaseException as error:
+                troubles.append(error)
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        try:
+            yield self.remote()
+        finally:
+            over.set()
+            thread.join()
+            assert not troubles, troubles
+
+
+def fitted(home: Path, job: Job, models: Any, data: cf.Recording = RECORDING) -> Asking:
+    """A finished job, with the parts of the server and of the asking unit, the turbine, kept."""
+    policies = {name: Policy(name, methods=(job.method,), demanded=False) for name in job.units}
+    units = {
+        name: UnitData(data[name].unit, data[name].y, data[name].u, None if models is None else models[name])
+        for name in job.units
+    }
+    with Federation(home / "sessions", job, units, policies) as federation:
+        found = federation.run()
+        save_server(home, found.result)
+        session = federation.plant("turbine")
+        save_unit(home / "turbine", job, units["turbine"], session.state, session.losses)
+    return Asking(home, job, units["turbine"])
+
+
+def job_of(method: str = "sufficient", **given: Any) -> Job:
+    return Job("fit-1", method, {unit.name: unit.inputs for unit in RECORDING.units}, **given)
+
+
+def same(found: Any, wanted: Any) -> None:
+    """All numbers of two answers."""
+    compared = 0
+    for name, value in vars(wanted).items():
+        got = getattr(found, name)
+        if name in ("about", "part", "latest"):
+            continue
+        if isinstance(value, np.ndarray):
+            np.testing.assert_allclose(got, value, rtol=EXACT, atol=EXACT, err_msg=name)
+            compared += 1
+        elif name == "shares" or name == "through":
+            assert set(got) == set(value)
+            for key in value:
+                np.testing.assert_allclose(got[key], value[key], rtol=EXACT, atol=EXACT, err_msg=f"{name} {key}")
+            compared += 1
+        elif name == "change":
+            assert {k: dict(v) for k, v in got.items()} == {
+                k: pytest.approx(dict(v), rel=EXACT, abs=EXACT) for k, v in value.items()
+            }
+        else:
+            assert got == value, name
+    assert compared
