@@ -33,10 +33,9 @@ import numpy as np
 from flare_loopback import Cable, Loopback
 
 import counterflow as cf
-from counterflow.federation.audit import Audit, verify
+from counterflow.federation.audit import FILE, Audit, verify
 from counterflow.federation.flare import processes
-from counterflow.federation.flare.kit import read_json
-from counterflow.federation.flare.site import PlantSite
+from counterflow.federation.flare.kit import plant_site, read_json
 from counterflow.federation.job import Job
 from counterflow.privacy import Ledger, ledger_path
 
@@ -62,7 +61,7 @@ class Sites(Loopback):
 
     def budgets(self) -> Sites:
         for unit in self.units:
-            home = PlantSite.of_kit(self.kits[unit]).home
+            home = plant_site(self.kits[unit]).home
             Ledger.create(ledger_path(home / "budget", unit), unit, 5000.0, 1e-1).close()
         return self
 
@@ -92,9 +91,9 @@ class Sites(Loopback):
             assert (told.rounds, told.bytes_up, told.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down), told
         charged = 0
         for unit in self.units:
-            home = PlantSite.of_kit(self.kits[unit]).home
-            assert verify(home / "audit.jsonl").broken is None, f"{unit}: {verify(home / 'audit.jsonl')}"
-            with Audit(home / "audit.jsonl") as audit:
+            home = plant_site(self.kits[unit]).home
+            assert verify(home / FILE).broken is None, f"{unit}: {verify(home / 'audit.jsonl')}"
+            with Audit(home / FILE) as audit:
                 left = [one for one in audit.records() if one["event"] == "approved" and one["job"] == job.id]
             kinds = [one["kind"] for one in left]
             if job.privacy is None:

@@ -46,7 +46,7 @@ def main() -> None:
         "",
         f"`python benchmarks/bench_flare.py {' '.join(map(str, sizes))}` on {machine.description('nvflare')}.",
         f"T = {ROWS:,}, 2 states, 2 inputs and 8 outputs a unit; every plant, the server and the operator have keys of "
-        "their own, hardened kits, guard, journal and audit log; all processes share this machine's cores. Two runs "
+        "their own, hardened kits, guard, store and audit log; all processes share this machine's cores. Two runs "
         "each, with all sites started anew: first / second.",
         "",
         "| plants | " + " | ".join(map(str, sizes)) + " |",
@@ -61,7 +61,7 @@ NOTES = [
     "",
     "- *CPU a round*: what the processes use between two rounds. On a machine for every site, a round takes at least "
     "what one plant and the server's job use, one after the other: the row *with a core for every process*.",
-    "- *Journal*: the largest file of a session while the job ran, and when it was over. A journal begins anew with a "
+    "- *Store*: the files of a session while the job ran, at most, and when it was over. Its log begins anew with a "
     "snapshot when it is longer than 8 MB and three snapshots, so it does not grow with the rounds.",
     "- *Load*: of everything on this machine in the minute before the sites were started; that of a second run is in "
     "part the first one's own, all above that is of others who were at work here, too.",
@@ -183,8 +183,8 @@ def _iterative(sites: Loopback, models: Any, number: str) -> dict[str, str]:
         "seconds a round with a core for every process, at least": f"{path:.3f}",
         "bytes of messages a round": f"{content / (last - first):,.0f}",
         "bytes at the server's port over bytes of messages": f"{wire / content:.3f}",
-        "journal of the server, of a plant: largest, MB": ", ".join(f"{size / 1e6:.1f}" for size in journals.values()),
-        "journal of the server, of a plant: at the end, MB": ", ".join(f"{size / 1e6:.1f}" for size in ends.values()),
+        "store of the server, of a plant: largest, MB": ", ".join(f"{size / 1e6:.1f}" for size in journals.values()),
+        "store of the server, of a plant: at the end, MB": ", ".join(f"{size / 1e6:.1f}" for size in ends.values()),
         "the finished job opened again, s": f"{opened:.3f}",
         f"{ROUNDS} rounds: largest difference from in process": f"{worst:.1g}",
     }
@@ -202,10 +202,10 @@ def _used(sites: Loopback) -> dict[str, float]:
 
 
 def _journal(sites: Loopback, name: str, job: str) -> int:
-    """Bytes that a site has on the disk for a job, a draft beside it included."""
+    """Bytes that a site has on the disk for a job, all files of its store."""
     sizes = []
-    for place in (sites.root / name / "home" / "sessions" / job).glob("*.journal*"):
-        with contextlib.suppress(FileNotFoundError):  # put in its place meanwhile
+    for place in (sites.root / name / "home" / "sessions" / job).glob("session.db*"):
+        with contextlib.suppress(FileNotFoundError):  # a log began anew meanwhile
             sizes.append(place.stat().st_size)
     return sum(sizes)
 

@@ -14,8 +14,9 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.federation.audit import Audit
+from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.description import Description
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import Federation
@@ -38,11 +39,11 @@ class Asking:
     def __init__(self, home: Path, job: Job, asker: UnitData) -> None:
         self.home, self.job, self.asker = home, job, asker
         self.unit = asker.unit.name
-        self.box = QuestionBox(home / self.unit / "questions")
+        self.box = QuestionBox(home / self.unit / FILE)
         self.policy_file = home / self.unit / "policy.toml"
         self.allow()
         self.standing = questions_about(job)
-        self.audits = [Audit(home / "audit.jsonl"), Audit(home / self.unit / "audit.jsonl")]
+        self.audits = [Audit(home / FILE), Audit(home / self.unit / FILE)]
         for unit in job.units:
             if unit != self.unit:
                 self.say(unit, OPEN)
@@ -50,6 +51,11 @@ class Asking:
     def allow(self, text: str = OPEN) -> None:
         self.policy_file.parent.mkdir(parents=True, exist_ok=True)
         self.policy_file.write_text(f'unit = "{self.unit}"\n{text}', encoding="utf-8")
+
+    def empty(self) -> bool:
+        """Whether the box holds nothing at all."""
+        with FileStore(self.home / self.unit / FILE) as store:
+            return not list(store.rows("questions"))
 
     def say(self, unit: str, text: str) -> None:
         """Another plant says who may ask about it."""

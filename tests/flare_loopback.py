@@ -17,12 +17,13 @@ from typing import Any
 
 import counterflow as cf
 from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.flare import certificates, jobs, kit, processes
-from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.flare import jobs, kit, processes
 from counterflow.federation.flare.following import follow
 from counterflow.federation.flare.operator import Operator
-from counterflow.federation.flare.site import CoordinatorSite, PlantSite
 from counterflow.federation.job import Job
+from counterflow.federation.sites import certificates
+from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites.site import CoordinatorSite
 
 OPERATOR = "operator@coordinator.org"
 CREATED = "2026-01-01T00:00:00+00:00"  # so that a job made again is the same job
@@ -69,7 +70,7 @@ class Loopback:
         kit.harden(self.kits["localhost"], self.root / "localhost" / "home")
         for unit in self.units:
             kit.harden(self.kits[unit], self.root / unit / "home", unit)
-            PlantSite.of_kit(self.kits[unit]).bind(self.recording, self.models[unit], policy.format(unit=unit))
+            kit.plant_site(self.kits[unit]).bind(self.recording, self.models[unit], policy.format(unit=unit))
         return self
 
     def copied(self) -> Loopback:
@@ -125,7 +126,7 @@ class Loopback:
 
     @property
     def server(self) -> CoordinatorSite:
-        return CoordinatorSite.of_kit(self.kits["localhost"])
+        return kit.coordinator_site(self.kits["localhost"])
 
     def job(self, name: str, method: str = "sufficient", **options: Any) -> Job:
         inputs = {unit.name: unit.inputs for unit in self.recording.units}

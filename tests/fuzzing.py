@@ -24,6 +24,7 @@ import test_guard as messages
 
 from counterflow.errors import CounterflowError
 from counterflow.federation import Audit, Job, Policy
+from counterflow.federation.audit import FILE
 from counterflow.federation.flare import envelope, jobs
 from counterflow.protocol import decode
 
@@ -119,7 +120,7 @@ def targets(stack: ExitStack) -> dict[str, Case]:
     """All readers, ready to be called; what they need is put away when the stack is closed."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz")))
     stack.enter_context(mock.patch("os.fsync", return_value=None))
-    audit = stack.enter_context(Audit(folder / "audit.jsonl"))
+    audit = stack.enter_context(Audit(folder / FILE))
     guards = [messages.guard(audit, Job(f"fuzz-{m}", m, messages.INPUTS)) for m in ("sufficient", "penalty")]
     made = jobs.write(folder, "fit-1", messages.PRIVATE.to_text(), ("boiler", "turbine"))
     plant = (made / "plant" / "config" / jobs.PLANT_FILE).read_text()

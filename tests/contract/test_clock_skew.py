@@ -16,6 +16,7 @@ from test_sessions import agree, job_of, lose_all, run
 
 import counterflow.federation
 from counterflow.federation import verify
+from counterflow.federation.audit import FILE
 
 # The only modules of federation that read a clock of the day, and why that is harmless:
 # - audit, job: to write the time down, for people; nobody compares it with another
@@ -38,13 +39,13 @@ class Jumping(datetime):
 
 @pytest.mark.parametrize("case", ["sufficient private", "penalty gradient"])
 def test_clocks_that_jump_by_days_change_nothing(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+    monkeypatch.setattr("counterflow.database.SYNCHRONOUS", "OFF")
     monkeypatch.setattr("counterflow.federation.audit.datetime", Jumping)
     before = Jumping.calls
     agree(run(tmp_path, job_of(case), lose_all), case)
     assert Jumping.calls > before + 1, "the clock was read"
     for unit in ("boiler", "turbine"):
-        assert verify(tmp_path / unit / "audit.jsonl").broken is None
+        assert verify(tmp_path / unit / FILE).broken is None
 
 
 def test_no_other_module_reads_the_time_of_day() -> None:

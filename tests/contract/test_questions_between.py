@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server, saved_unit
 from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer, digest_of
 from counterflow.federation.question_service import QuestionService
+from counterflow.federation.store import MemoryStore
 from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
 from counterflow.questions.asking import UnitView
 
@@ -64,7 +66,7 @@ def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, al
     assert set(told) <= set(alone.caveats)
     events = [record["event"] for record in asking.audits[1].records()]
     assert events.count("asked") == events.count("answered") == 8
-    assert not list(asking.box.folder.iterdir()), "the box is left empty"
+    assert asking.empty(), "the box is left empty"
 
 
 def test_from_logs_too(tmp_path: Path) -> None:
@@ -170,6 +172,7 @@ def test_a_question_waits_for_a_plant_that_starts_late(asking: Asking) -> None:
 
 
 def test_hostile_questions_are_refused_one_by_one(asking: Asking) -> None:
+    asking.say("turbine", "")
     service = asking.service()
     effect, change = Ask("turbine", "effect", 0, 2), Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
     cases = {
@@ -223,7 +226,7 @@ def test_nobody_there_is_said_and_nothing_is_left_behind(asking: Asking) -> None
     part = saved_unit(asking.home / "turbine", "turbine").part
     with pytest.raises(StorageError, match=r"no answer in 0 s.*federation status"):
         UnitView(part, asking.remote(patience=0.1)).effect("boiler", "turbine", {"u1": 1.0})
-    assert not list(asking.box.folder.iterdir())
+    assert asking.empty()
 
 
 def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> None:
@@ -266,13 +269,16 @@ def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -
 
 
 def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    box = QuestionBox(tmp_path)
+    store = MemoryStore()
+    box, now = QuestionBox(store), time.time()
     old = box.put([b"x"])
-    stamp = os.stat(tmp_path / f"{old}.question").st_mtime - 2 * LIFETIME
-    os.utime(tmp_path / f"{old}.question", (stamp, stamp))
-    assert box.waiting() == []
-    box.settle(old, [b"too late"])
-    assert not list(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr("counterflow.federation.question_box.time.time", lambda: now + 2 * LIFETIME)
+        assert box.waiting() == []
+        box.settle(old, [b"too late"])
+        box.put([b"y"])
+        assert [row.pieces for row in store.rows("questions")] == [(b"y",)]
+    box = QuestionBox(MemoryStore())
     monkeypatch.setattr("counterflow.federation.question_box.MOST", 2)
     box.put([b"1"])
     box.put([b"2"])

@@ -24,15 +24,23 @@ import counterflow as cf
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
 from counterflow.cli import app
-from counterflow.federation.flare import members, party, processes
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.flare import processes
+from counterflow.federation.sites import members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.plant.model_file import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
 
 UNITS = ("boiler", "turbine", "condenser")
 SCRIPT = Path(__file__).parents[2] / "examples" / "three-plants" / "run.sh"
+
+
+def records(plant: Path) -> list[dict[str, Any]]:
+    """What a plant has written down."""
+    with Audit(plant / FILE) as audit:
+        return list(audit.records())
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +139,14 @@ def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path
 
     assert _refused("join", str(plant), "--new-key", text="stop it first")
     assert "is stopped" in _run("stop", str(plant))
-    audited = (plant / "audit.jsonl").read_bytes()
+    audited = records(plant)
     before = PlantFolder.open(plant).key
     asked = _json("join", str(plant), "--new-key")
     assert PlantFolder.open(plant).key != before
     assert _refused("start", str(plant), text="was not welcomed yet")
     welcome = _json("approve", str(coordinator), asked["request"], "--yes")["welcome"]
     assert _json("join", str(plant), "--welcome", welcome)["state"] == "joined"
-    assert (plant / "audit.jsonl").read_bytes() == audited, "what has left is remembered"
+    assert records(plant) == audited, "what has left is remembered"
 
     # from now on this plant demands privacy: without it says no, and the reason stays with it; with it, it pays
     policy = folder / "private.toml"
@@ -153,7 +161,7 @@ def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path
     assert {one["unit"]: one["connected"] for one in told["plants"]}["boiler"]
     alone = ("fit", str(coordinator), "--units", "boiler", "--patience", "60")
     assert _refused(*alone, "--id", "second", text="refused")
-    assert "privacy.demanded" in (plant / "audit.jsonl").read_text()
+    assert "privacy.demanded" in str(records(plant))
     assert _json("status", str(plant))["budget"]["left"] == 3.0
     done = _json(*alone, "--id", "third", "--epsilon", "1", "--delta", "1e-6")
     assert done["units"] == ["boiler"], done

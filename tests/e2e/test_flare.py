@@ -23,13 +23,13 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 from flare_loopback import CREATED, OPERATOR, Cable, Loopback, rerouted
 
 from counterflow.federation import PlantView
-from counterflow.federation.audit import Audit, verify
-from counterflow.federation.flare import certificates, envelope, jobs, kit, processes
-from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.audit import FILE, Audit, verify
+from counterflow.federation.flare import envelope, jobs, kit, processes
 from counterflow.federation.flare.operator import Operator
-from counterflow.federation.flare.site import PlantSite
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
+from counterflow.federation.sites import certificates
+from counterflow.federation.sites.certificates import Participant
 from counterflow.privacy import Ledger, ledger_path
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
@@ -82,7 +82,7 @@ def _job(made: Loopback, case: str) -> Job:
 
 
 def _records(made: Loopback, unit: str, job: str) -> list[dict[str, Any]]:
-    with Audit(made.root / unit / "home" / "audit.jsonl") as audit:
+    with Audit(made.root / unit / "home" / FILE) as audit:
         return [record for record in audit.records() if record.get("job") == job]
 
 
@@ -149,7 +149,7 @@ class TestTogether:
         job = _job(running, "sufficient")
         alone = cf.fit(running.recording, running.models, seed=7)
         run = running.submit(questions_about(job))
-        boiler, turbine = (PlantSite.of_kit(running.kits[unit]).view(job.id) for unit in UNITS)
+        boiler, turbine = (kit.plant_site(running.kits[unit]).view(job.id) for unit in UNITS)
         change, do, rows = {"u1": 0.5}, {"turbine": {"u2": 0.0}}, {"start": 300, "stop": 320}
         target = {running.recording["boiler"].unit.output_names[0]: 0.2}
         pairs: list[tuple[Any, Any, tuple[str, ...]]] = [
@@ -191,7 +191,7 @@ class TestTogether:
         turbine.effect("boiler", "turbine", change)
         with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
             turbine.effect("boiler", "turbine", {"u2": 1.0})
-        with Audit(running.server.home / "audit.jsonl") as audit:
+        with Audit(running.server.home / FILE) as audit:
             refused = [record for record in audit.records() if record["event"] == "refused"]
         assert [(record["unit"], record["kind"]) for record in refused] == [("turbine", "effect")]
         asked = _records(running, "turbine", f"{job.id}.questions")
@@ -243,7 +243,7 @@ class TestTogether:
         traffic, due = result.traffic, wanted.traffic
         assert (traffic.rounds, traffic.bytes_up, traffic.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down)
         for unit in UNITS:
-            assert verify(made.root / unit / "home" / "audit.jsonl").broken is None
+            assert verify(made.root / unit / "home" / FILE).broken is None
             left = [record["kind"] for record in _records(made, unit, job.id) if record["event"] == "approved"]
             assert left == ["Introduction"] + ["AugmentedStates"] * ROUNDS
 
@@ -437,7 +437,7 @@ class TestIntruders:
         assert [record["kind"] for record in left] == ["Introduction"] + ["AugmentedStates"] * 3
         assert len({record["sha256"] for record in left}) == len(left)
         assert sum(record["event"] == "refused" for record in records) >= 7
-        assert verify(lying.root / "boiler" / "home" / "audit.jsonl").broken is None
+        assert verify(lying.root / "boiler" / "home" / FILE).broken is None
 
     def test_no_estimate_is_spoilt_by_it(self, lying: Loopback, forged: dict[str, list[Any]]) -> None:
         job = lying.job("fit-forged", "penalty", solver="gradient", rounds=3)

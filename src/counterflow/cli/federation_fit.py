@@ -16,10 +16,11 @@ from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.flare import members, party, require_flare
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
+from counterflow.federation.engine import engine
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server
+from counterflow.federation.sites import members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.privacy import Privacy
 
 _Tell = Callable[[dict[str, Any]], None]
@@ -51,7 +52,7 @@ def fit(
 
     Example: counterflow federation fit coordinator --epsilon 1
     """
-    require_flare()
+    engine().require()
     coordinator = CoordinatorFolder.open(folder)
     described: dict[str, Any] = {
         "method": method,
@@ -66,8 +67,6 @@ def fit(
     job = _job(coordinator, job_id, given)
     if party.supervisor(coordinator.folder) is None:
         raise StorageError(f"{coordinator.label} is not running: counterflow federation start {folder} --detach")
-    from counterflow.federation.flare.following import follow
-
     coordinator.keep(job)
     began = time.monotonic()
     try:
@@ -77,9 +76,7 @@ def fit(
                 _refuse_removed(coordinator, job)
                 tell(state)
 
-            state = follow(
-                coordinator.operator_kit, coordinator.site, job, deadline=deadline, patience=patience, progress=news
-            )
+            state = coordinator.engine_jobs.follow(job, deadline=deadline, patience=patience, progress=news)
     except KeyboardInterrupt:
         typer.echo(
             f"counterflow: what runs of the job goes on without this command; follow it again: counterflow federation "
@@ -128,7 +125,7 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
         "exchanges": state.get("exchanges"),
         "privacy": None if job.privacy is None else {"epsilon": job.privacy.epsilon, "delta": job.privacy.delta},
         "saved": coordinator.folder / "fits" / job.id,
-        "caveats": list(part.caveats),
+        "caveats": [str(caveat) for caveat in part.caveats],
     }
 
 

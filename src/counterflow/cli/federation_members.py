@@ -14,11 +14,12 @@ from counterflow.cli.federation_file import read_federation
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.flare import letters, members, party, require_flare
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.letters import JoinRequest
-from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
+from counterflow.federation.sites import letters, members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.letters import JoinRequest
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.plant import Channel, LocalModel, Recording
 from counterflow.plant.model_file import load_model
 
@@ -45,7 +46,7 @@ def init(
 
     Example: counterflow federation init coordinator --name waterworks --host coordinator.example.org
     """
-    require_flare()
+    engine().require()
     made = CoordinatorFolder.create(folder, name, host, port, organisation, operator)
     line = (
         f"counterflow federation join FOLDER --unit UNIT --federation {made.federation} "
@@ -122,7 +123,7 @@ def join(
         assert federation is not None
         assert fingerprint is not None
         assert log is not None
-        require_flare()
+        engine().require()
         recording, found, begins = read_log(log)
         made = PlantFolder.create(
             folder, unit, federation, fingerprint, recording, _model(model) or found.get(unit), _policy(policy),
@@ -143,11 +144,11 @@ def join(
     if new_key:
         if welcome is not None or log is not None or model is not None or policy is not None:
             raise OptionError("--new-key: give it alone; with the coordinator's answer give --welcome.")
-        require_flare()
+        engine().require()
         _tell_asked(plant.renew(), folder, answer_format)
         return
     if welcome is not None:
-        require_flare()
+        engine().require()
         plant = plant.welcome(welcome)
         _tell_joined(plant, folder, answer_format)
         return
@@ -188,7 +189,7 @@ def approve(
             )
         if not typer.confirm("Admit this plant?", default=False):
             raise OptionError("the plant was not admitted.")
-    require_flare()
+    engine().require()
     welcome = coordinator.approve(asks)
     content = {
         "unit": asks.card.unit, "organisation": asks.card.organisation, "key": asks.key,

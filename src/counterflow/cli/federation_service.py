@@ -13,11 +13,12 @@ import typer
 
 from counterflow.cli import options, output
 from counterflow.errors import StorageError
-from counterflow.federation.flare import members, party, processes, require_flare
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.keeper import FlareRuns, Keeper, StandingJob
-from counterflow.federation.flare.plant_folder import PlantFolder
-from counterflow.federation.flare.supervisor import Folder, Supervisor, opened, reachable
+from counterflow.federation.engine import engine
+from counterflow.federation.sites import members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.keeper import Keeper, StandingJob
+from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.supervisor import Folder, Supervisor, opened, reachable
 
 STOPPING = 30.0  # seconds for a supervisor to end its site
 
@@ -40,13 +41,13 @@ def start(
     keeper = None
     if isinstance(site, CoordinatorFolder):
         coordinator = site
-        keeper = Keeper(StandingJob(site.site), FlareRuns(site), lambda: len(coordinator.removed()))
+        keeper = Keeper(StandingJob(site.site), site.engine_jobs, lambda: len(coordinator.removed()))
     Supervisor(site, lambda line: _say(site, line), keeper).run()
 
 
 def _detach(folder: Path, patience: float) -> None:
     """Supervise in the background; returns when the site is up, or says why it is not."""
-    require_flare()
+    engine().require()
     site = opened(folder)
     site.prepare()
     process = party.supervisor(site.folder)
@@ -79,7 +80,7 @@ def stop(folder: options.Folder) -> None:
     """
     site = opened(folder)
     was = party.end_supervisor(site.folder, STOPPING)
-    left = processes.stop(site.kit) if site.kit is not None else 0
+    left = engine().stop(site.kit) if site.kit is not None else 0
     output.show_text(f"{site.label} {'is stopped' if was or left else 'was not running'}")
 
 
@@ -94,7 +95,7 @@ def _why(site: Folder) -> str:
     if isinstance(site, CoordinatorFolder):
         return f"nothing answers on port {site.port} yet; see {site.folder / party.SITE_LOG}"
     assert site.kit is not None
-    host, port = server_address(site.kit)
+    host, port = engine().address(site.kit)
     refused = reachable(host, port)
     if refused:
         return f"the coordinator's server cannot be reached at {refused}"
@@ -102,18 +103,6 @@ def _why(site: Folder) -> str:
         f"the server at {host}:{port} answers, but has not admitted this plant: has it been removed, or does another "
         f"machine run with its key? See {site.folder / party.SITE_LOG}"
     )
-
-
-def server_address(kit: Path) -> tuple[str, int]:
-    """Where a plant's kit says that the server is."""
-    from counterflow.federation.flare.kit import read_json
-
-    try:
-        target = read_json(kit / "startup" / "fed_client.json")["servers"][0]["service"]["target"]
-        host, _, port = str(target).rpartition(":")
-        return host, int(port)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise StorageError(f"{kit}: it does not say where the server is ({error}); join anew.") from error
 
 
 def _say(site: Folder, line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ from counterflow.cli.federation_members import policy_line
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.federation import verify
-from counterflow.federation.flare import members, party
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.plant_folder import PlantFolder
-from counterflow.federation.flare.supervisor import opened
+from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.sites import members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.supervisor import opened
 from counterflow.privacy import Ledger, ledger_path
 
 
@@ -103,9 +103,9 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
         "rows": len(own.y),
         "model": own.model is not None,
         "policy": policy_line(policy),
-        "jobs": _jobs(site.folder / "audit.jsonl"),
+        "jobs": _jobs(site.folder / FILE),
         "budget": _budget(site),
-        "audit": _audit(site.folder / "audit.jsonl"),
+        "audit": _audit(site.folder / FILE),
     }
 
 
@@ -122,30 +122,23 @@ def _audit(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {"records": 0, "in_order": True, "told": "nothing has left"}
     checked = verify(path)
-    good = (
-        checked.broken is None or checked.torn
-    )  # a last line in the making, or torn by a crash: the next writer mends
-    return {"records": checked.records, "in_order": good, "told": str(checked)}
+    return {"records": checked.records, "in_order": checked.broken is None, "told": str(checked)}
 
 
 def _jobs(path: Path) -> list[dict[str, Any]]:
     """Jobs that this plant has taken part in or refused, as its audit log has them."""
     found: dict[str, dict[str, Any]] = {}
-    if not path.exists():
+    if not path.exists() or verify(path).broken is not None:
         return []
-    with open(path, "rb") as lines:
-        for line in lines:
-            try:
-                record = json.loads(line)
-                job, event, size = str(record["job"]), record["event"], int(record.get("bytes", 0))
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
+    with Audit(path) as audit:
+        for record in audit.records():
+            job = str(record.get("job", ""))
             told = found.setdefault(job, {"id": job, "messages": 0, "bytes": 0, "refused": 0, "last": ""})
-            told["last"] = str(record.get("time", ""))
-            if event == "approved":
+            told["last"] = str(record["time"])
+            if record["event"] == "approved":
                 told["messages"] += 1
-                told["bytes"] += size
-            elif event == "refused":
+                told["bytes"] += int(record.get("bytes", 0))
+            elif record["event"] == "refused":
                 told["refused"] += 1
     return list(found.values())
 

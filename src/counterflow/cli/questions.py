@@ -146,8 +146,9 @@ def _dashed(option: str) -> str:
 
 
 def _federation_ask(folder: Path, question: str | None, fit: str | None, patience: float, **given: Any) -> None:
-    from counterflow.federation.flare import party, processes
-    from counterflow.federation.flare.plant_folder import PlantFolder
+    from counterflow.federation.engine import engine
+    from counterflow.federation.sites import party
+    from counterflow.federation.sites.plant_folder import PlantFolder
 
     kind = question or ("counterfactual" if given["set"] else "effect")
     if kind not in QUESTIONS:
@@ -159,7 +160,7 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
     output.check_kind(given["out"], _kinds(chosen), given["force"])
     plant = PlantFolder.open(folder)
     view = plant.site.view(fit, patience)
-    if party.supervisor(plant.folder) is None and (plant.kit is None or not processes.running(plant.kit)):
+    if party.supervisor(plant.folder) is None and (plant.kit is None or not engine().running(plant.kit)):
         raise StorageError(f"{plant.label} is not running, so it can ask nobody: counterflow federation start {folder}")
     own = {entry.option or entry.name: [plant.unit] for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)}
     Reader.check(chosen, given | own)

@@ -177,7 +177,7 @@ def _gate(policies: Sequence[Path], server: Server) -> QuestionGate | None:
 
 
 def _federated(folder: Path) -> Opened:
-    from counterflow.federation.flare import party
+    from counterflow.federation.sites import party
 
     if not (folder / party.FILE).is_file():
         inside = [place.parent for place in sorted(folder.glob(f"*/{SERVER_FILE}"))[:1]]
@@ -205,8 +205,8 @@ def plant_seat(view: PlantView) -> Seat:
 
 
 def _coordinator(folder: Path) -> Opened:
-    from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
     from counterflow.federation.parts import FOLDER, finished_fits
+    from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 
     home = CoordinatorFolder.open(folder).site.home
     fits = finished_fits(home)

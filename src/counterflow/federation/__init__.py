@@ -8,16 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from counterflow.federation.audit import Audit, verify
+from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.journal import Journal
 from counterflow.federation.loopback import fit_over_sessions
 from counterflow.federation.parts import CoordinatorResult
+from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
-from counterflow.federation.sessions import CoordinatorSession, Outgoing, PlantSession
+from counterflow.federation.store import MemoryStore, Store
+from counterflow.federation.turns import Outgoing
 from counterflow.methods.task import UnitData
 
 __all__ = [
@@ -25,14 +28,16 @@ __all__ = [
     "CoordinatorResult",
     "CoordinatorSession",
     "Description",
+    "FileStore",
     "Guard",
     "Job",
-    "Journal",
+    "MemoryStore",
     "Outgoing",
     "PlantSession",
     "PlantView",
     "Policy",
     "QuestionGate",
+    "Store",
     "UnitData",
     "fit_over_sessions",
     "plant",
@@ -49,6 +54,6 @@ def plant(folder: str | Path, fit: str | None = None, patience: float = 60.0) ->
     fit : the job; default: the latest.
     patience : seconds to wait for an answer.
     """
-    from counterflow.federation.flare.plant_folder import PlantFolder
+    from counterflow.federation.sites.plant_folder import PlantFolder
 
     return PlantFolder.open(Path(folder)).site.view(fit, patience)

@@ -1,4 +1,4 @@
-"""What a session keeps of a state machine, so that its journal can begin anew: the state, and what it is made of.
+"""What a session keeps of a state machine, so that its log can begin anew: the state, and what it is made of.
 
 What a machine is given at its beginning (log, model, options, source of noise) is not written: it is given again. Of a
 unit's own data a digest is kept, so that a job does not go on with another log or model.
@@ -18,14 +18,14 @@ from counterflow.federation.snapshot import freeze, thaw
 from counterflow.methods.method import ServerState, UnitState
 
 KEPT = 4  # of a unit's last turns that may be repeated: a crash repeats the last two at most
-LEAST = 8 << 20  # bytes that a journal may always have
+LEAST = 8 << 20  # bytes that a log may always have
 SPARSE = 2  # times the size of its last snapshot that it may have besides: so much less is written than without bound
 _SAME = 1e-6  # relative, as in ``turns``: estimates of another machine may differ by rounding
 State = TypeVar("State", UnitState, ServerState)
 
 
 def is_due(size: int, snapshot: int) -> bool:
-    """Whether a journal of ``size`` bytes that began with a snapshot of ``snapshot`` bytes is to begin anew.
+    """Whether a log of ``size`` bytes that began with a snapshot of ``snapshot`` bytes is to begin anew.
 
     >>> is_due(LEAST, 0), is_due(LEAST + 1, 0), is_due(10 * LEAST, 10 * LEAST)
     (False, True, False)

@@ -1,9 +1,9 @@
 """One job at the coordinator, on the disk: it can be killed at any moment and goes on where it was.
 
-What a unit sends stands in the journal, together with all that the server has to say to it, before it is acknowledged.
+What a unit sends stands in the store, together with all that the server has to say to it, before it is acknowledged.
 A round is computed when every unit has spoken, never from a part of them: ``server.step`` sees to that.
 
-A journal that has grown long begins anew with a snapshot of the state (``checkpoint``) and of what is on its way; so
+A log that has grown long begins anew with a snapshot of the state (``checkpoint``) and of what is on its way; so
 does that of a job that is over, and nothing is estimated again when it is opened.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,20 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.job import Job
-from counterflow.federation.journal import Journal
 from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.policy import SENT_BY_UNITS
+from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import (
-    FAILED,
-    OPENING,
-    SNAPSHOT,
-    TAKEN,
-    TURN,
+    FILE,
+    FORMER,
+    LOG,
     Outgoing,
+    begin_anew,
     blaming,
     checked_sequence,
-    pack,
-    replaced,
-    unpack,
+    strange,
 )
 from counterflow.fits.engine import Traffic
 from counterflow.methods.method import Round, ServerState, server_step
@@ -43,8 +42,6 @@ from counterflow.protocol import Message, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 from counterflow.threads import one_blas_thread
 
-JOURNAL = "coordinator.journal"
-
 
 class CoordinatorSession:
     """One job at the coordinator; made by ``open``, for the first time as after a crash.
@@ -53,9 +50,9 @@ class CoordinatorSession:
     which messages the plant has taken in. Everything may be repeated at any time.
     """
 
-    def __init__(self, journal: Journal, job: Job, largest_bytes: int) -> None:
+    def __init__(self, store: Store, job: Job, largest_bytes: int) -> None:
         """Not for users: see ``open``."""
-        self._journal, self.job, self._largest = journal, job, largest_bytes
+        self._store, self.job, self._largest = store, job, largest_bytes
         self._state: ServerState = method_of(job).server(job)
         self._received = dict.fromkeys(job.units, 0)
         self._digests: dict[str, dict[int, str]] = {unit: {} for unit in job.units}  # SHA-256 of the last messages
@@ -76,13 +73,13 @@ class CoordinatorSession:
         StorageError
             The folder is in use, damaged, or that of another job.
         """
-        journal = Journal(Path(folder) / JOURNAL)
+        store = FileStore(Path(folder) / FILE, alone=True, former=FORMER)
         try:
-            session = cls(journal, job, largest_bytes)
+            session = cls(store, job, largest_bytes)
             with one_blas_thread(), np.errstate(all="ignore"):
                 session._replay()
         except BaseException:
-            journal.close()
+            store.close()
             raise
         return session
 
@@ -111,9 +108,9 @@ class CoordinatorSession:
             due, place = self._received[unit], f"server: {self.job.label}, unit {unit!r}"
             if not isinstance(data, bytes):
                 raise ProtocolError(f"{place}: a message is bytes, got {type(data).__name__}")
-            digest = hashlib.sha256(data).hexdigest()
+            digest = hashlib.sha256(data).digest()
             if checked_sequence(sequence, place) < due:
-                if self._digests[unit].get(sequence) != digest:
+                if self._digests[unit].get(sequence) != digest.hex():
                     raise ProtocolError(
                         f"{place}: message {sequence} came before, long ago or with other content; it is not taken"
                     )
@@ -128,10 +125,11 @@ class CoordinatorSession:
             table: dict[str, Any] = {
                 "unit": unit, "sequence": sequence, "to": [reply.unit for reply in sent], "taken": self._taken,
             }  # fmt: skip
-            self._journal.append(TURN, pack(table, [data, *(reply.data for reply in sent)]))
+            digests = [digest, *(hashlib.sha256(reply.data).digest() for reply in sent)]
+            self._store.append(LOG, Entry("turn", table, [data, *(reply.data for reply in sent)], digests))
             self._taken = {}
-            self._take(state, unit, data, sent)
-            if state.finished or checkpoint.is_due(self._journal.size, self._snapshot):
+            self._take(state, unit, data, sent, digest.hex())
+            if state.finished or checkpoint.is_due(self._store.size(LOG), self._snapshot):
                 self._begin_anew()
 
     def acknowledge(self, unit: str, sequence: int) -> None:
@@ -149,7 +147,7 @@ class CoordinatorSession:
                 self._drop(unit, sequence)
                 self._taken[unit] = sequence
                 if self._state.finished:
-                    self._journal.append(TAKEN, pack({"taken": self._taken}))
+                    self._store.append(LOG, Entry("taken", {"taken": self._taken}))
                     self._taken = {}
 
     # ---- where it stands
@@ -184,7 +182,7 @@ class CoordinatorSession:
 
     def close(self) -> None:
         """Let go of the folder. Nothing is lost without it."""
-        self._journal.close()
+        self._store.close()
 
     def __enter__(self) -> CoordinatorSession:
         return self
@@ -225,7 +223,7 @@ class CoordinatorSession:
             raise DataError(f"{self.job.label}: {text}") from error
 
     def _fail(self, text: str) -> None:
-        self._journal.append(FAILED, pack({"reason": text[:2000]}))
+        self._store.append(LOG, Entry("failed", {"reason": text[:2000]}))
         self._failure = text[:2000]
 
     def _numbered(self, replies: tuple[Message, ...]) -> list[Outgoing]:
@@ -235,11 +233,11 @@ class CoordinatorSession:
             following[reply.unit] += 1
         return out
 
-    def _take(self, state: ServerState, unit: str | None, data: bytes, sent: list[Outgoing]) -> None:
+    def _take(self, state: ServerState, unit: str | None, data: bytes, sent: list[Outgoing], digest: str = "") -> None:
         self._state = state
         if unit is not None:
             number = self._received[unit]
-            self._digests[unit][number] = hashlib.sha256(data).hexdigest()
+            self._digests[unit][number] = digest
             self._digests[unit].pop(number - 2 * checkpoint.KEPT, None)
             self._received[unit] += 1
         self._bytes_up += len(data)
@@ -259,7 +257,7 @@ class CoordinatorSession:
             self._drop(unit, sequence)
 
     def _begin_anew(self) -> None:
-        """Put a snapshot in the place of all that stands in the journal."""
+        """Put a snapshot in the place of all that stands in the store."""
         records = self._records
         numbers = [[r.server_loss, r.residual_loss, r.disentanglement, r.gradient, *r.delta_d] for r in records]
         state, pieces = checkpoint.kept(
@@ -276,14 +274,14 @@ class CoordinatorSession:
             "bytes": [self._bytes_up, self._bytes_down],
             "state": state,
         }
-        snapshot = pack(table, [*(message.data for message in pending), *pieces])
-        opening = pack({"job": self.job.to_text(), "to": []})
-        self._snapshot = replaced(self._journal, [(OPENING, opening), (SNAPSHOT, snapshot)])
+        opening = Entry("opening", {"job": self.job.to_text(), "to": []})
+        snapshot = Entry("snapshot", table, [*(message.data for message in pending), *pieces])
+        self._snapshot = begin_anew(self._store, [opening, snapshot])
         self._taken = {}
 
-    def _restore(self, table: dict[str, Any], pieces: list[bytes]) -> None:
+    def _restore(self, table: dict[str, Any], pieces: tuple[bytes, ...]) -> None:
         units = self.job.units
-        with blaming(self._named):
+        with blaming(self._store.name):
             count = len(table["pending"])
             self._pending = {unit: [] for unit in units}
             for (unit, sequence), data in zip(table["pending"], pieces[:count], strict=True):
@@ -293,7 +291,7 @@ class CoordinatorSession:
             self._digests = {unit: {int(n): str(d) for n, d in table["digests"][unit]} for unit in units}
             self._bytes_up, self._bytes_down = map(int, table["bytes"])
             beginning = method_of(self.job).server(self.job)
-            self._state, more = checkpoint.restored(beginning, table["state"], pieces[count:], self._named)
+            self._state, more = checkpoint.restored(beginning, table["state"], list(pieces[count:]), self._store.name)
             self._records = [
                 RoundRecord(
                     number,
@@ -307,40 +305,35 @@ class CoordinatorSession:
                 for (number, phase), row in zip(more["rounds"], more["losses"].tolist(), strict=True)
             ]
 
-    @property
-    def _named(self) -> str:
-        return f"the journal {str(self._journal.path)!r}"
-
     def _replay(self) -> None:
-        records = self._journal.records()
-        opening = next(records, None)
+        rows = self._store.rows(LOG)
+        opening = next(rows, None)
         state, begun = self._state.begin()
         sent = self._numbered(begun)
         if opening is None:
             table: dict[str, Any] = {"job": self.job.to_text(), "to": [message.unit for message in sent]}
-            self._journal.append(OPENING, pack(table, [message.data for message in sent]))
+            self._store.append(LOG, Entry("opening", table, [message.data for message in sent]))
             self._take(state, None, b"", sent)
             return
-        table, pieces = unpack(opening.payload, self._named)
-        if opening.kind != OPENING or table.get("job") != self.job.to_text():
-            raise StorageError(f"{self._named} is not that of {self.job.label} as it is now: give its folder.")
-        self._take(state, None, b"", self._kept(table["to"], pieces))
-        for record in records:
-            table, pieces = unpack(record.payload, self._named)
-            if record.kind == SNAPSHOT and not any(self._received.values()):
-                self._restore(table, pieces)
-                self._snapshot = len(record.payload)
-            elif record.kind == TURN:
-                self._drop_all(table["taken"])
-                self._replay_turn(table, pieces)
-            elif record.kind == TAKEN:
-                self._drop_all(table["taken"])
-            elif record.kind == FAILED:
-                self._failure = table["reason"]
-            else:
-                raise StorageError(f"{self._named} holds a record that no session has written: start the job again.")
+        if opening.kind != "opening" or opening.table.get("job") != self.job.to_text():
+            raise StorageError(f"{self._store.name} is not that of {self.job.label} as it is now: give its folder.")
+        self._take(state, None, b"", self._kept(opening.table["to"], opening.pieces))
+        for row in rows:
+            match row.kind:
+                case "snapshot" if not any(self._received.values()):
+                    self._restore(row.table, row.pieces)
+                    self._snapshot = self._store.size(LOG)
+                case "turn":
+                    self._drop_all(row.table["taken"])
+                    self._replay_turn(row.table, row.pieces)
+                case "taken":
+                    self._drop_all(row.table["taken"])
+                case "failed":
+                    self._failure = row.table["reason"]
+                case _:
+                    raise strange(self._store.name)
 
-    def _replay_turn(self, table: dict[str, Any], pieces: list[bytes]) -> None:
+    def _replay_turn(self, table: dict[str, Any], pieces: tuple[bytes, ...]) -> None:
         data, *replies = pieces
         try:
             state, again = server_step(self._state, self._decoded(table["unit"], data))
@@ -348,9 +341,10 @@ class CoordinatorSession:
             raise self._changed(str(error)) from error
         if [reply.unit for reply in again] != table["to"]:
             raise self._changed("other replies")
-        self._take(state, table["unit"], data, self._kept(table["to"], replies))
+        digest = hashlib.sha256(data).hexdigest()
+        self._take(state, table["unit"], data, self._kept(table["to"], replies), digest)
 
-    def _kept(self, to: list[str], replies: list[bytes]) -> list[Outgoing]:
+    def _kept(self, to: list[str], replies: Sequence[bytes]) -> list[Outgoing]:
         """Replies as they were handed out: noise in them is not drawn again."""
         out, following = [], dict(self._sent)
         for unit, data in zip(to, replies, strict=True):

@@ -25,8 +25,8 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.errors import DataError, OptionError, StorageError
-from counterflow.federation.durable import write_whole
 from counterflow.federation.job import QUESTIONS, Job
+from counterflow.files import write_whole
 from counterflow.fits import complete
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import Recorder
@@ -203,5 +203,5 @@ def _kept(home: Path, job: Job, name: str, content: bytes, more: Mapping[str, by
     folder = home / FOLDER / job.id
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for file, data in {JOB_FILE: job.to_text().encode(), **more, name: content}.items():
-        write_whole(folder / file, data)
+        write_whole(folder / file, data, private=True, durable=True)
     return folder

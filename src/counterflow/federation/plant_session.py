@@ -1,12 +1,12 @@
 """One job at one plant, on the disk: it can be killed at any moment and goes on where it was.
 
-A turn is one message of the coordinator and the replies to it. It stands in the journal, whole, before a reply is
+A turn is one message of the coordinator and the replies to it. It stands in the store, whole, before a reply is
 handed out; the guard has charged and audited the replies before that. So after a kill
 
-- the turn is in the journal: the very same bytes are handed out again, nothing is drawn or charged anew;
+- the turn is in the store: the very same bytes are handed out again, nothing is drawn or charged anew;
 - it is not: no byte of it has left. The message comes again, and what is private is made, charged and audited anew.
 
-A journal that has grown long begins anew with a snapshot of the state (``checkpoint``) and the last turns; a session
+A log that has grown long begins anew with a snapshot of the state (``checkpoint``) and the last turns; a session
 that is finished consists of these.
 """
 
@@ -23,28 +23,26 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.journal import Journal
+from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import (
-    OPENING,
-    SNAPSHOT,
-    TURN,
+    FILE,
+    FORMER,
+    LOG,
     Outgoing,
+    begin_anew,
     blaming,
     checked_sequence,
     first_difference,
-    pack,
-    replaced,
-    unpack,
+    strange,
 )
 from counterflow.methods.method import UnitState, unit_step
 from counterflow.methods.sufficient.private import PrivateRelease
 from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.protocol import Message, StateGradients, encode
 from counterflow.threads import one_blas_thread
-
-JOURNAL = "plant.journal"
 
 
 class _Turn(NamedTuple):
@@ -58,9 +56,9 @@ class _Turn(NamedTuple):
 class PlantSession:
     """One job at one plant; made by ``open``, for the first time as after a crash."""
 
-    def __init__(self, journal: Journal, unit: str, job: Job, state: UnitState, guard: Guard) -> None:
+    def __init__(self, store: Store, unit: str, job: Job, state: UnitState, guard: Guard) -> None:
         """Not for users: see ``open``."""
-        self._journal, self._guard = journal, guard
+        self._store, self._guard = store, guard
         self.unit, self.job = unit, job
         self._state = state
         self._own = checkpoint.fingerprint(state)
@@ -97,13 +95,13 @@ class PlantSession:
             state = client_state_factory()
         if state.unit != unit:
             raise OptionError(f"unit {unit!r}: the state machine is that of unit {state.unit!r}")
-        journal = Journal(Path(folder) / JOURNAL)
+        store = FileStore(Path(folder) / FILE, alone=True, former=FORMER)
         try:
-            session = cls(journal, unit, job, state, guard)
+            session = cls(store, unit, job, state, guard)
             with one_blas_thread(), np.errstate(all="ignore"):
                 session._replay()
         except BaseException:
-            journal.close()
+            store.close()
             raise
         return session
 
@@ -138,9 +136,10 @@ class PlantSession:
             release = _release(state)
             approved = [self._guard.outgoing(encode(reply), release) for reply in replies]
             table: dict[str, Any] = {"sequence": sequence, "first": self._sent, "release": _kept(state)}
-            self._journal.append(TURN, pack(table, [data, *approved]))
-            self._take(state, message, data, approved)
-            if state.finished or checkpoint.is_due(self._journal.size, self._snapshot):
+            digests = [hashlib.sha256(piece).digest() for piece in (data, *approved)]
+            self._store.append(LOG, Entry("turn", table, [data, *approved], digests))
+            self._take(state, message, digests[0].hex(), approved)
+            if state.finished or checkpoint.is_due(self._store.size(LOG), self._snapshot):
                 self._begin_anew()
             return self._numbered(table["first"], approved)
 
@@ -197,7 +196,7 @@ class PlantSession:
 
     def close(self) -> None:
         """Let go of the folder. Nothing is lost without it."""
-        self._journal.close()
+        self._store.close()
 
     def __enter__(self) -> PlantSession:
         return self
@@ -207,9 +206,9 @@ class PlantSession:
 
     # ---- inside
 
-    def _take(self, state: UnitState, message: Message, data: bytes, approved: list[bytes]) -> None:
+    def _take(self, state: UnitState, message: Message, digest: str, approved: list[bytes]) -> None:
         self._state = state
-        self._turns[self._due] = _Turn(hashlib.sha256(data).hexdigest(), self._sent, approved)
+        self._turns[self._due] = _Turn(digest, self._sent, approved)
         self._turns.pop(self._due - checkpoint.KEPT, None)
         self._due += 1
         self._sent += len(approved)
@@ -217,42 +216,39 @@ class PlantSession:
             self._losses[message.round] = state.loss
 
     def _begin_anew(self) -> None:
-        """Put a snapshot in the place of all turns that stand in the journal."""
+        """Put a snapshot in the place of all turns that stand in the store."""
         losses = np.array([[number, loss] for number, loss in self._losses.items()], np.float64).reshape(-1, 2)
         state, pieces = checkpoint.kept(self._state, losses=losses)
         turns = [[number, turn.digest, turn.first, len(turn.replies)] for number, turn in self._turns.items()]
         replies = [reply for turn in self._turns.values() for reply in turn.replies]
         table = {"due": self._due, "sent": self._sent, "own": self._own, "turns": turns, "state": state}
-        snapshot = pack(table, [*replies, *pieces])
-        self._snapshot = replaced(self._journal, [(OPENING, pack(self._opening())), (SNAPSHOT, snapshot)])
+        snapshot = Entry("snapshot", table, [*replies, *pieces])
+        self._snapshot = begin_anew(self._store, [Entry("opening", self._opening()), snapshot])
 
     def _numbered(self, first: int, approved: list[bytes]) -> list[Outgoing]:
         return [Outgoing(self.unit, first + k, data) for k, data in enumerate(approved)]
-
-    @property
-    def _named(self) -> str:
-        return f"the journal {str(self._journal.path)!r}"
 
     def _opening(self) -> dict[str, Any]:
         return {"unit": self.unit, "job": self.job.to_text()}
 
     def _replay(self) -> None:
-        records = self._journal.records()
-        opening = next(records, None)
+        rows = self._store.rows(LOG)
+        opening = next(rows, None)
         if opening is None:
-            self._journal.append(OPENING, pack(self._opening()))
+            self._store.append(LOG, Entry("opening", self._opening()))
             return
-        if opening.kind != OPENING or unpack(opening.payload, self._named)[0] != self._opening():
-            raise StorageError(f"{self._named} is not of unit {self.unit!r} and {self.job.label}: give its own folder.")
-        for record in records:
-            table, pieces = unpack(record.payload, self._named)
-            if record.kind == SNAPSHOT and self._due == 0:
-                self._restore(table, pieces)
-                self._snapshot = len(record.payload)
+        if opening.kind != "opening" or opening.table != self._opening():
+            raise StorageError(
+                f"{self._store.name} is not of unit {self.unit!r} and {self.job.label}: give its own folder."
+            )
+        for row in rows:
+            if row.kind == "snapshot" and self._due == 0:
+                self._restore(row.table, list(row.pieces))
+                self._snapshot = self._store.size(LOG)
                 continue
-            if record.kind != TURN or table.get("sequence") != self._due or not pieces:
-                raise StorageError(f"{self._named} holds a record that no session has written: start the job again.")
-            data, *approved = pieces
+            if row.kind != "turn" or row.table.get("sequence") != self._due or not row.pieces:
+                raise strange(self._store.name)
+            data, *approved = row.pieces
             try:
                 message = self._guard.incoming(data)
                 state, replies = unit_step(self._state, message)
@@ -263,25 +259,26 @@ class PlantSession:
                 if difference:
                     raise self._changed(difference)
             self._check_audited(approved)
-            self._take(_restored(state, table["release"]), message, data, approved)
+            digest = hashlib.sha256(data).hexdigest()
+            self._take(_restored(state, row.table["release"]), message, digest, approved)
 
     def _restore(self, table: dict[str, Any], pieces: list[bytes]) -> None:
         changed = checkpoint.difference(table.get("own"), self._own)
         if changed:
             raise self._changed(changed)
-        with blaming(self._named):
+        with blaming(self._store.name):
             for number, digest, first, count in table["turns"]:
                 replies, pieces = pieces[:count], pieces[count:]
                 self._check_audited(replies)
                 self._turns[int(number)] = _Turn(str(digest), int(first), replies)
             self._due, self._sent = int(table["due"]), int(table["sent"])
-            self._state, more = checkpoint.restored(self._state, table["state"], pieces, self._named)
+            self._state, more = checkpoint.restored(self._state, table["state"], pieces, self._store.name)
             self._losses = {int(number): float(loss) for number, loss in more["losses"]}
 
     def _check_audited(self, replies: list[bytes]) -> None:
         if not all(self._guard.approved(reply) for reply in replies):
             raise StorageError(
-                f"{self._named} holds a message that has left the plant, and the audit log does not know of it: "
+                f"{self._store.name} holds a message that has left the plant, and the audit log does not know of it: "
                 "restore the audit log from a backup that has every record."
             )
 

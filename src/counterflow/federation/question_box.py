@@ -1,12 +1,8 @@
 """Questions at a plant: whoever asks puts them into a box, the plant's part of a standing job takes them out.
 
-::
-
-    home/questions/<id>.question     put by ``RemoteServer``; goes when it is answered, or after LIFETIME
-    home/questions/<id>.answer       put by ``PlantQuestions``; taken by whoever asked
-
-The box is a folder, because the two are different processes and either may be killed: a question that was not answered
-is asked again, and asking twice does nothing twice.
+The box is a log of the site's store, because the two are different processes and either may be killed: a question that
+was not answered is asked again, and asking twice does nothing twice. A question and its answer go when whoever asked
+has taken the answer, or after LIFETIME.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,17 +19,17 @@ from typing import Any
 
 from counterflow import errors
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
-from counterflow.federation.durable import make_folder, write_whole
+from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import link_of, questions_about
 from counterflow.federation.policy import Policy
-from counterflow.federation.turns import pack, unpack
+from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import PublicUnit
 from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
 from counterflow.questions.knowledge import Watch
 
-FOLDER = "questions"
+LOG = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer
 MOST = 1000  # questions that wait
 LIFETIME = 600.0  # seconds after which nobody waits for an answer any more
@@ -42,12 +38,16 @@ Numbered = list[tuple[int, bytes]]  # messages with the number of the question t
 
 
 class QuestionBox:
-    """The folder.
+    """Questions that wait, and answers that were not taken yet.
+
+    Parameters
+    ----------
+    store : of the site, or the path of its file.
 
     Examples
     --------
-    >>> import tempfile
-    >>> box = QuestionBox(Path(tempfile.mkdtemp()))
+    >>> from counterflow.federation.store import MemoryStore
+    >>> box = QuestionBox(MemoryStore())
     >>> question = box.put([b"what if"])
     >>> box.waiting() == [question], box.read(question)[1]
     (True, [b'what if'])
@@ -56,8 +56,8 @@ class QuestionBox:
     ([b'this'], [])
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, store: Store | Path) -> None:
+        self._store = FileStore(store) if isinstance(store, Path) else store
 
     def put(self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True) -> str:
         """Put a question in; its name.
@@ -65,25 +65,35 @@ class QuestionBox:
         ``about``: digest of the standing job that may answer it; ``fit``: the job that it is about, and whether that
         is the ``latest``, for which it waits.
         """
-        make_folder(self.folder)
+        rows = list(self._store.rows(LOG))
+        if not all(map(_is_fresh, rows)):
+            self._store.begin_anew(LOG, [], _is_fresh)
         if len(self.waiting()) >= MOST:
-            raise StorageError(f"federation: {MOST} questions wait in {self.folder}: see that the plant's site runs")
+            raise StorageError(
+                f"federation: {MOST} questions wait in {self._store.name}: see that the plant's site runs"
+            )
+        _check_size(messages, self._store.name)
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        write_whole(self._path(name, "question"), pack({"about": about, "fit": fit[:100], "latest": latest}, messages))
+        table = {"name": name, "time": time.time(), "about": about, "fit": fit[:100], "latest": latest}
+        self._store.append(LOG, Entry("question", table, messages))
         return name
 
     def waiting(self) -> list[str]:
         """Questions without an answer, the oldest first."""
-        return sorted(place.stem for place in self._fresh("question") if not self._path(place.stem, "answer").exists())
+        rows = [row for row in self._store.rows(LOG) if _is_fresh(row)]
+        answered = {row.table["name"] for row in rows if row.kind == "answer"}
+        return sorted(row.table["name"] for row in rows if row.kind == "question" and row.table["name"] not in answered)
 
     def read(self, name: str) -> tuple[dict[str, Any], list[bytes]]:
         """What a question is about, and its messages; none if it has gone."""
-        return self._read(name, "question") or ({}, [])
+        row = self._row(name, "question")
+        return ({}, []) if row is None else (row.table, list(row.pieces))
 
     def settle(self, name: str, messages: Sequence[bytes]) -> None:
         """Put its answer beside a question that is still there."""
-        if self._path(name, "question").exists():
-            write_whole(self._path(name, "answer"), pack({"question": name}, messages))
+        if self._row(name, "question") is not None:
+            _check_size(messages, self._store.name)
+            self._store.append(LOG, Entry("answer", {"name": name, "time": time.time()}, messages))
 
     def answer(self, name: str, patience: float) -> list[bytes]:
         """Wait for the answer and take it, and the question, out.
@@ -95,45 +105,31 @@ class QuestionBox:
         """
         deadline = time.monotonic() + patience
         try:
-            while (found := self._read(name, "answer")) is None:
+            while (found := self._row(name, "answer")) is None:
                 if time.monotonic() >= deadline:
                     raise StorageError(
                         f"federation: no answer in {patience:.0f} s: see with counterflow federation status that this "
-                        "plant and the coordinator run and that the coordinator has a finished fit; then ask again"
+                        "plant and the coordinator run and that the coordinator has a finished fit; then ask again",
+                        code="no-answer",
                     )
                 time.sleep(LOOK)
-            return found[1]
+            return list(found.pieces)
         finally:
-            for kind in ("question", "answer"):
-                self._path(name, kind).unlink(missing_ok=True)
+            self._store.begin_anew(LOG, [], lambda row: row.table.get("name") != name and _is_fresh(row))
 
-    def _path(self, name: str, kind: str) -> Path:
-        return self.folder / f"{name}.{kind}"
+    def _row(self, name: str, kind: str) -> Row | None:
+        found = (row for row in self._store.rows(LOG) if row.kind == kind and row.table.get("name") == name)
+        return next((row for row in found if _is_fresh(row)), None)
 
-    def _fresh(self, kind: str) -> Iterator[Path]:
-        """Files of that kind; those for which nobody waits any more are removed."""
-        for place in list(self.folder.glob(f"*.{kind}")):
-            try:
-                age = time.time() - place.stat().st_mtime
-            except OSError:
-                continue
-            if abs(age) > LIFETIME:
-                for each in ("question", "answer"):
-                    self._path(place.stem, each).unlink(missing_ok=True)
-            else:
-                yield place
 
-    def _read(self, name: str, kind: str) -> tuple[dict[str, Any], list[bytes]] | None:
-        path = self._path(name, kind)
-        try:
-            if path.stat().st_size > LARGEST:
-                raise StorageError(f"federation: {path} is larger than {LARGEST} bytes: ask for fewer steps")
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"federation: {path} cannot be read: {error.strerror or error}") from error
-        return unpack(data, str(path))
+def _is_fresh(row: Row) -> bool:
+    """Whether somebody may still wait for it."""
+    return abs(time.time() - float(row.table["time"])) <= LIFETIME
+
+
+def _check_size(messages: Sequence[bytes], where: str) -> None:
+    if sum(map(len, messages)) > LARGEST:
+        raise StorageError(f"federation: more than {LARGEST} bytes for {where}: ask for fewer steps")
 
 
 @dataclass(frozen=True)

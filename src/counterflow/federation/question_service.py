@@ -12,11 +12,11 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
-from counterflow.federation.durable import make_folder, write_whole
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import LARGEST_FILE, SENT_BY_UNITS, Policy
 from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import QuestionGate
+from counterflow.files import make_folder, write_whole
 from counterflow.protocol import Ask, Change, Message, Terms, decode, encode
 from counterflow.questions.answering import Server
 from counterflow.questions.registry import question
@@ -100,7 +100,7 @@ class QuestionService:
     def _agree(self, unit: str, terms: Terms) -> None:
         policy = _read(unit, terms.text)
         make_folder(self._folder)
-        write_whole(self._folder / f"{unit}.json", terms.text.encode())
+        write_whole(self._folder / f"{unit}.json", terms.text.encode(), private=True, durable=True)
         if self._audit is not None:
             self._audit.write("terms", unit=unit, ask={k: list(v) for k, v in policy.ask.items()}, asks=policy.answers)
         self._policies[unit] = policy

@@ -1,21 +1,20 @@
-"""What the journals of sessions hold: a small table and some messages in one record, so that a turn is kept whole."""
+"""What both sessions share: messages on their way, their numbers, and replies that are computed again."""
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from counterflow.errors import ProtocolError, StorageError
-from counterflow.federation.journal import Journal
+from counterflow.federation.store import Entry, Store
 from counterflow.protocol import Message, decode
 
-OPENING, TURN, TAKEN, FAILED, SNAPSHOT = 1, 2, 3, 4, 5  # kinds of records
-_LENGTH = struct.Struct("<I")
+LOG = "turns"
+FILE = "session.db"
+FORMER = ("coordinator.journal", "plant.journal")  # where 0.1 kept a session
 _SAME = 1e-6  # relative: rounding may differ from machine to machine, logs and models differ by more
 
 
@@ -27,54 +26,31 @@ class Outgoing(NamedTuple):
     data: bytes
 
 
-def pack(table: Mapping[str, Any], pieces: Sequence[bytes] = ()) -> bytes:
-    """One record's payload.
-
-    >>> unpack(pack({"a": 1}, [b"x", b""]), "here")
-    ({'a': 1}, [b'x', b''])
-    """
-    head = json.dumps({"table": table, "sizes": [len(piece) for piece in pieces]}, allow_nan=False).encode()
-    return b"".join((_LENGTH.pack(len(head)), head, *pieces))
-
-
-def unpack(payload: bytes, where: str) -> tuple[dict[str, Any], list[bytes]]:
-    """The table and the pieces of a record."""
-    try:
-        (length,) = _LENGTH.unpack_from(payload)
-        at = _LENGTH.size + length
-        head = json.loads(payload[_LENGTH.size : at])
-        pieces = []
-        for size in head["sizes"]:
-            pieces.append(payload[at : at + size])
-            at += size
-        table = head["table"]
-    except (ValueError, KeyError, TypeError, struct.error, RecursionError):
-        at, table, pieces = -1, None, []
-    if at != len(payload) or not isinstance(table, dict):
-        raise StorageError(f"{where} holds a record that no session has written: start the job again.")
-    return table, pieces
+def strange(where: str) -> StorageError:
+    """The error of a row that is sealed, and yet not what a session writes."""
+    return StorageError(f"{where} holds a record that no session has written: start the job again.", code="damaged")
 
 
 @contextmanager
 def blaming(where: str) -> Iterator[None]:
-    """A table that has not the form it should have is the journal's fault."""
+    """A table that has not the form it should have is the store's fault."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise StorageError(f"{where} holds a record that no session has written: start the job again.") from error
+        raise strange(where) from error
 
 
-def replaced(journal: Journal, records: Sequence[tuple[int, bytes]]) -> int:
-    """Let a journal begin anew with ``records``; bytes that it may be measured by from now on.
+def begin_anew(store: Store, entries: Sequence[Entry]) -> int:
+    """Let a session's log begin anew; bytes that it may be measured by from now on.
 
-    If there is no room for a new one beside the old, the old one serves until it has grown again.
+    If there is no room for it, the old log serves until it has grown again.
     """
     try:
-        journal.begin_anew(records)
-    except StorageError:
-        if journal.broken:
+        store.begin_anew(LOG, entries)
+    except StorageError as error:
+        if error.code != "full":
             raise
-    return journal.size
+    return store.size(LOG)
 
 
 def first_difference(messages: Sequence[Message], kept: Sequence[bytes]) -> str:

@@ -286,7 +286,7 @@ def load_server(directory: str | Path) -> Server:
     ...     found.save(f"{folder}/fit")
     ...     server = cf.load_server(f"{folder}/fit")
     ...     turbine = cf.load_unit(f"{folder}/fit/units/turbine.safetensors")
-    >>> turbine.effect(server, cause="boiler", change={"u1": 1.0}, horizon=3).mean.shape
+    >>> cf.UnitView(turbine, server).effect("boiler", "turbine", {"u1": 1.0}, horizon=3).mean.shape
     (3, 8)
     """
     return _server_content(Path(directory)).server

@@ -18,6 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from counterflow import database
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy import ledger_file
 from counterflow.privacy.accounting import (
@@ -306,7 +307,7 @@ class Ledger:
 
     def close(self) -> None:
         """Let go of the file. Nothing is lost without it."""
-        with self._lock, ledger_file.blaming(ledger_file.named(self.path)):
+        with self._lock, ledger_file.FORM.blaming(self.path):
             connection, self._connection = self._connection, None
             if connection is not None and self._process == os.getpid():
                 connection.close()
@@ -333,15 +334,13 @@ class Ledger:
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
-        import sqlite3
-
-        with self._lock, ledger_file.blaming(ledger_file.named(self.path)):
+        with self._lock, ledger_file.FORM.blaming(self.path):
             connection = self._connection
             if connection is None:
-                raise StorageError(f"{ledger_file.named(self.path)} has been closed: open it again.")
+                raise StorageError(f"{ledger_file.FORM.named(self.path)} has been closed: open it again.")
             if self._process != os.getpid():
                 raise StorageError(
-                    f"{ledger_file.named(self.path)} was opened by another process: open it in this one, too."
+                    f"{ledger_file.FORM.named(self.path)} was opened by another process: open it in this one, too."
                 )
             if connection.in_transaction:  # _reading within _reading
                 yield connection
@@ -352,9 +351,7 @@ class Ledger:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
+                database.rollback(connection)
                 raise
 
     def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
@@ -452,10 +449,7 @@ class Ledger:
         )
 
     def _changed(self, how: str) -> StorageError:
-        return StorageError(
-            f"{ledger_file.named(self.path)} has been changed or damaged: {how}. Restore it from a backup that has "
-            "every release, or take the budget as spent."
-        )
+        return ledger_file.FORM.damaged(self.path, how)
 
 
 def ledger_path(directory: str | Path, unit: str) -> Path:

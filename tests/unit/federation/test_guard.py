@@ -20,6 +20,7 @@ import counterflow as cf
 from counterflow import protocol
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData
+from counterflow.federation.audit import FILE
 from counterflow.federation.guard import MOST_REFUSALS
 from counterflow.methods.method import unit_step
 from counterflow.methods.registry import method_of
@@ -43,7 +44,7 @@ MESSAGE = sufficient_message("boiler", OWN.model, OWN.y, OWN.u)
 
 @pytest.fixture
 def audit(tmp_path: Path) -> Any:
-    with Audit(tmp_path / "audit.jsonl") as opened:
+    with Audit(tmp_path / FILE) as opened:
         yield opened
 
 
@@ -65,7 +66,7 @@ def last(audit: Audit) -> dict[str, Any]:
 # ---- what leaves
 
 
-def test_what_leaves_is_written_down_first(audit: Audit) -> None:
+def test_what_leaves_is_written_down_first(audit: Audit, tmp_path: Path) -> None:
     watchman, data = guard(audit), encode(MESSAGE)
     assert not watchman.approved(data)
     assert watchman.outgoing(data) == data
@@ -77,7 +78,7 @@ def test_what_leaves_is_written_down_first(audit: Audit) -> None:
     watchman.outgoing(data)
     assert len(list(audit.records())) == 1, "the very same bytes are approved once"
     assert not guard(audit, Job("other", "sufficient", INPUTS)).approved(data), "and for one job"
-    assert guard(Audit(audit.path)).approved(data), "and another process knows"
+    assert guard(Audit(tmp_path / FILE)).approved(data), "and another process knows"
 
 
 def narrowed(message: protocol.Sufficient, rows: int) -> protocol.Sufficient:
@@ -391,7 +392,7 @@ def test_fuzz_decode(data: bytes) -> None:
 def test_fuzz_guard(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
     job = Job("fuzz", method, INPUTS, {"of": "fit"} if method == "questions" else {})
-    with Audit(tmp_path / "audit.jsonl") as audit:
+    with Audit(tmp_path / FILE) as audit:
         watchman = guard(audit, job)
         state = None if method == "questions" else method_of(job).unit(job, OWN)
 
@@ -467,7 +468,7 @@ def scrambled(draw: random.Random) -> bytes:
 def test_fuzz_much(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
     draw, lengths = random.Random(1), []
-    with Audit(tmp_path / "audit.jsonl") as audit:
+    with Audit(tmp_path / FILE) as audit:
         watchman = guard(audit, Job("fuzz", method, INPUTS, {"of": "fit"} if method == "questions" else {}))
         for _ in range(10 * FUZZ_CASES):
             data = scrambled(draw)

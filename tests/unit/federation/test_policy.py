@@ -11,6 +11,7 @@ import pytest
 import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.federation import Audit, Policy, QuestionGate
+from counterflow.federation.audit import FILE
 from counterflow.protocol import Ask, Change
 
 WHOLE = """
@@ -205,7 +206,7 @@ def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:
         A=0.5 * np.eye(3), B=np.ones((3, 3)), C=np.eye(3), Q=np.eye(3), R=np.eye(3),
     )  # fmt: skip
     server = cf.fit(plant.simulate(30, rng=1), plant, method="oracle").server
-    with Audit(tmp_path / "audit.jsonl") as audit:
+    with Audit(tmp_path / FILE) as audit:
         opened = gate(audit, boiler='[ask]\nturbine = ["valve"]')
         (found,) = opened.answer(server, "turbine", [change("boiler", 0, 1)], EFFECT)
         assert found.mean.shape == (1, 1)

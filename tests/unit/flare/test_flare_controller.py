@@ -23,8 +23,8 @@ from nvflare.apis.signal import Signal
 from counterflow.federation import Job, Policy
 from counterflow.federation.flare import controller, envelope, jobs
 from counterflow.federation.flare.controller import CoordinatorController
-from counterflow.federation.flare.site import CoordinatorSite
 from counterflow.federation.loopback import Federation
+from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.methods.task import UnitData
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
@@ -76,7 +76,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "_PAUSE", 0.001)
     monkeypatch.setattr(controller, "_START", 0.1)
     monkeypatch.setattr(controller, "_LOOK", 0.01)
-    monkeypatch.setattr(CoordinatorSite, "of_kit", classmethod(lambda cls, kit: cls(kit)))
+    monkeypatch.setattr("counterflow.federation.flare.kit.coordinator_site", CoordinatorSite)
     monkeypatch.setattr(
         CoordinatorController, "system_panic", lambda self, reason, fl_ctx: fl_ctx.panics.append(reason)
     )

@@ -19,10 +19,10 @@ import counterflow as cf
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
-from counterflow.federation.flare import certificates, letters, members, party
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.letters import Card
-from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.federation.sites import certificates, letters, members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.letters import Card
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.plant import Channel, Recording
 from counterflow.privacy import Ledger, ledger_path
 

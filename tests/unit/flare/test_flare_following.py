@@ -11,8 +11,8 @@ import pytest
 import counterflow as cf
 from counterflow.federation.flare import following
 from counterflow.federation.flare.operator import Unreachable
-from counterflow.federation.flare.site import CoordinatorSite
 from counterflow.federation.job import Job
+from counterflow.federation.sites.site import CoordinatorSite
 
 JOB = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": []})
 LATE = "ProtocolError: job 'fit-1': no answer in 3 s from turbine; nothing is computed from a part of the units"
@@ -40,8 +40,8 @@ class Played:
     def later(self, seconds: float, event: Callable[[], None]) -> None:
         self.events.append((self.now + seconds, event))
 
-    def say(self, run: str, state: str, exchanges: int = 0, reason: str = "") -> None:
-        self.site.write_state(JOB.id, state=state, run=run, exchanges=exchanges, reason=reason)
+    def say(self, run: str, state: str, exchanges: int = 0, reason: str = "", code: str = "") -> None:
+        self.site.write_state(JOB.id, state=state, run=run, exchanges=exchanges, reason=reason, code=code)
 
     # ---- what an Operator has
 
@@ -127,14 +127,14 @@ def test_it_is_submitted_once_if_all_goes_well(play: Callable[..., Played]) -> N
 
 def test_a_lost_run_is_submitted_again(play: Callable[..., Played]) -> None:
     def late(played: Played, run: str) -> None:
-        played.later(2.0, lambda: played.say(run, "failed", 3, LATE))
+        played.later(2.0, lambda: played.say(run, "failed", 3, LATE, "no-answer"))
 
     def vanishes(played: Played, run: str) -> None:
         played.words[run] = "FINISHED:ABNORMAL"
         played.processes.discard(run)
 
     def halted(played: Played, run: str) -> None:  # FLARE has ended the plant's process: the plant did not refuse
-        played.say(run, "failed", 1, "ProtocolError: unit 'turbine' refused (TASK_ABORTED); the reason stands in")
+        played.say(run, "failed", 1, "ProtocolError: unit 'turbine' refused (TASK_ABORTED)", "lost")
 
     def unscheduled(played: Played, run: str) -> None:
         played.words[run] = "FINISHED:CAN_NOT_SCHEDULE"
@@ -196,16 +196,16 @@ def test_a_dispatched_run_of_a_dead_server_is_not_waited_for_long(play: Callable
 
 
 @pytest.mark.parametrize(
-    ("reason", "text"),
+    ("reason", "code", "text"),
     [
-        ("ProtocolError: unit 'boiler' refused (EXECUTION_EXCEPTION); the reason stands in", "boiler"),
-        ("ProtocolError: unit 'boiler' refused (TASK_RESULT_FILTER_ERROR); the reason stands in", "boiler"),
-        ("DataError: job 'fit-1': the numbers are beyond double precision", "double precision"),
-        ("StorageError: the journal could not be written: No space left on device", "No space left"),
+        ("ProtocolError: unit 'boiler' refused (EXECUTION_EXCEPTION); the reason stands in", "refused", "boiler"),
+        ("ProtocolError: unit 'boiler' refused (TASK_RESULT_FILTER_ERROR); the reason stands in", "refused", "boiler"),
+        ("DataError: job 'fit-1': the numbers are beyond double precision", "data", "double precision"),
+        ("StorageError: the store could not be written: No space left on device", "full", "No space left"),
     ],
 )
-def test_refusals_and_failures_are_final(play: Callable[..., Played], reason: str, text: str) -> None:
-    played = play(lambda played, run: played.say(run, "failed", 1, reason))
+def test_refusals_and_failures_are_final(play: Callable[..., Played], reason: str, code: str, text: str) -> None:
+    played = play(lambda played, run: played.say(run, "failed", 1, reason, code))
     with pytest.raises(cf.ProtocolError, match=text):
         follow(played)
     assert len(played.submitted) == 1
@@ -270,7 +270,9 @@ def test_patience_ends_and_names_who_is_missing(play: Callable[..., Played]) -> 
 
 def test_runs_that_come_to_nothing_again_and_again_are_given_up(play: Callable[..., Played]) -> None:
     def in_use(played: Played, run: str) -> None:
-        played.later(1.0, lambda: played.say(run, "failed", 0, "StorageError: x is in use by another process"))
+        played.later(
+            1.0, lambda: played.say(run, "failed", 0, "StorageError: x is in use by another process", "in-use")
+        )
 
     played = play(in_use)
     with pytest.raises(cf.StorageError, match="in use by another process"):

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import counterflow as cf
-from counterflow.federation.flare import VERSION, certificates, envelope, jobs, kit, require_flare, site
-from counterflow.federation.flare.certificates import Participant
+from counterflow.federation.flare import VERSION, envelope, jobs, kit, require_flare
 from counterflow.federation.job import Job
+from counterflow.federation.sites import certificates, site
+from counterflow.federation.sites.certificates import Participant
 
 JOB = json.dumps({"id": "fit-1", "braces": "{workspace}", "path": "os.system"})
 
@@ -216,7 +217,7 @@ def test_a_session_is_handed_over_by_an_earlier_run(tmp_path: Path, monkeypatch:
         if len(waits) == 3:
             earlier.close()
 
-    monkeypatch.setattr("counterflow.federation.flare.site.time.sleep", sleep)
+    monkeypatch.setattr("counterflow.federation.sites.site.time.sleep", sleep)
     with server.session(job) as session:
         assert len(waits) == 3
         assert len(session.outgoing()) == 2

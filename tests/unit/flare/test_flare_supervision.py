@@ -17,11 +17,12 @@ import pytest
 from typer.testing import CliRunner
 
 import counterflow as cf
-from counterflow.federation.flare import members, party, processes, supervisor
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.keeper import PAUSE, STARTING, Keeper
-from counterflow.federation.flare.supervisor import Supervisor, check_port
+from counterflow.federation.flare.engine import FlareEngine
 from counterflow.federation.job import Job
+from counterflow.federation.sites import members, party, supervisor
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.keeper import PAUSE, STARTING, Keeper
+from counterflow.federation.sites.supervisor import Supervisor, check_port
 
 # ---- one supervisor
 
@@ -47,7 +48,7 @@ def test_a_supervisor_is_ended_kindly_or_by_force(tmp_path: Path) -> None:
     script = """
 import signal, sys, time
 from pathlib import Path
-from counterflow.federation.flare import party
+from counterflow.federation.sites import party
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with party.supervising(Path(sys.argv[1])):
@@ -113,11 +114,11 @@ def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path, monkey
             child.terminate()
         return 0
 
-    monkeypatch.setattr(supervisor, "require_flare", lambda: None)
+    monkeypatch.setattr(FlareEngine, "require", staticmethod(lambda: None))
     monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(supervisor, "LOOK", 0.01)
-    monkeypatch.setattr(processes, "start", start)
-    monkeypatch.setattr(processes, "stop", stop)
+    monkeypatch.setattr(FlareEngine, "start", staticmethod(start))
+    monkeypatch.setattr(FlareEngine, "stop", staticmethod(stop))
     found = Supervisor(site, said.append)
     thread = threading.Thread(target=found.run)
     thread.start()
@@ -247,7 +248,7 @@ def test_only_members_are_admitted(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FLARE's own, on import
         from counterflow.federation.flare.admission import Admission
-    from counterflow.federation.flare.certificates import fingerprint_of
+    from counterflow.federation.sites.certificates import fingerprint_of
 
     def pem(content: str) -> str:
         return f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"

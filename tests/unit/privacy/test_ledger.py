@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from tolerances import EXACT
 
 import counterflow as cf
+from counterflow import database
 from counterflow.errors import OptionError, PrivacyError, StorageError
-from counterflow.privacy import ledger_file
 from counterflow.privacy.accounting import Cost, gaussian_mu, total_epsilon
 from counterflow.privacy.ledger import Entry, Ledger, ledger_path
 from counterflow.privacy.noise import Source
@@ -810,7 +810,7 @@ def test_a_ledger_in_use_is_waited_for_and_then_refused(
 ) -> None:
     holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     holder.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
     with Ledger.open(path) as waiting:
         assert waiting.left == 1.0  # looking needs no turn
         with pytest.raises(StorageError, match="in use by another process"):

@@ -20,8 +20,8 @@ from nvflare.private.defs import CellMessageHeaderKeys
 from nvflare.private.fed.server.client_manager import ClientManager
 
 from counterflow.errors import StorageError
-from counterflow.federation.flare import members
-from counterflow.federation.flare.certificates import fingerprint_of
+from counterflow.federation.sites import members
+from counterflow.federation.sites.certificates import fingerprint_of
 
 LOOK = 0.5  # seconds between two looks at the list of members and at the connections
 _SAY_AGAIN = 5.0

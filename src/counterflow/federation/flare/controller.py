@@ -23,15 +23,16 @@ from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.flare import envelope, jobs
+from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.flare.push import push
 from counterflow.federation.flare.serving import serve
-from counterflow.federation.flare.site import CoordinatorSite
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_server
+from counterflow.federation.sites.site import CoordinatorSite
 
+_REFUSALS = frozenset({ReturnCode.EXECUTION_EXCEPTION, ReturnCode.TASK_RESULT_FILTER_ERROR})  # others are FLARE's own
 _LOOK = 0.2  # seconds between two looks at whether the job was aborted
 _PAUSE = 0.5  # seconds before a plant that was not reached is tried again
 _START = 30.0  # seconds that a plant may take for its first answer of a run, at least
@@ -81,7 +82,7 @@ class CoordinatorController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE calls this; the job is over when it returns."""
-        self._site = CoordinatorSite.of_kit(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
+        self._site = kit.coordinator_site(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
         self._say(fl_ctx, "running")
         end_with_parent()
         try:
@@ -90,7 +91,7 @@ class CoordinatorController(Controller):
             else:
                 self._run(abort_signal, fl_ctx)
         except CounterflowError as error:
-            self._say(fl_ctx, "failed", f"{type(error).__name__}: {error}")
+            self._say(fl_ctx, "failed", f"{type(error).__name__}: {error}", code=error.code)
             self.system_panic(f"{self._job.label}: {error}", fl_ctx)
         else:
             self._say(fl_ctx, "aborted" if abort_signal.triggered else "finished")
@@ -196,16 +197,19 @@ class CoordinatorController(Controller):
             if arrival.code == CANNOT:
                 raise ProtocolError(
                     f"unit {arrival.unit!r} could not answer: its disk is full, or another process has its session; "
-                    "the reason stands in that plant's process log"
+                    "the reason stands in that plant's process log",
+                    code="unavailable",
                 )
             if arrival.code:
                 raise ProtocolError(
                     f"unit {arrival.unit!r} refused ({arrival.code}); the reason stands in that plant's audit log and "
-                    "process log"
+                    "process log",
+                    code="refused" if arrival.code in _REFUSALS else "lost",
                 )
             raise ProtocolError(
                 f"{self._job.label}: no answer in {self._deadline} s from {arrival.unit}; nothing is computed from a "
-                "part of the units. See that it runs and submit the job again: it goes on"
+                "part of the units. See that it runs and submit the job again: it goes on",
+                code="no-answer",
             )
         return None
 

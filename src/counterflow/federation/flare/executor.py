@@ -13,14 +13,14 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError, StorageError
-from counterflow.federation.flare import envelope, jobs
+from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT, guarding
 from counterflow.federation.flare.processes import end_with_parent
-from counterflow.federation.flare.site import PlantSite
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_unit
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.question_box import PlantQuestions
+from counterflow.federation.sites.site import PlantSite
 from counterflow.methods.task import UnitData
 
 PATIENCE = 10.0  # seconds that a plant keeps the coordinator waiting for a question
@@ -91,7 +91,7 @@ class PlantExecutor(Executor):
             if not self._watched:
                 end_with_parent()
                 self._watched = True
-            site = PlantSite.of_kit(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
+            site = kit.plant_site(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
             if fl_ctx.get_identity_name() != site.unit:
                 raise ProtocolError(
                     f"unit {site.unit!r}: the certificate is that of {fl_ctx.get_identity_name()!r}; "

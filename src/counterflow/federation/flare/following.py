@@ -1,4 +1,4 @@
-"""A job followed to its end: when a run of it is lost, it is submitted again and goes on from its sessions' journals.
+"""A job followed to its end: when a run of it is lost, it is submitted again and goes on from its sessions' stores.
 
 FLARE has no resume: a run whose plant, server or process was killed ends, vanishes, or is called RUNNING for ever. What
 counts here is the state that the coordinator's part writes, and whether the run has a process; a plant counts as there
@@ -7,7 +7,6 @@ when it answers, not when it is on the server's list.
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import time
@@ -18,8 +17,8 @@ from typing import Any, TypeVar
 from counterflow.errors import ProtocolError, StorageError
 from counterflow.federation.flare import jobs
 from counterflow.federation.flare.operator import Operator, Unreachable
-from counterflow.federation.flare.site import CoordinatorSite
 from counterflow.federation.job import Job
+from counterflow.federation.sites.site import CoordinatorSite
 
 LOOK = 0.05  # seconds between two looks at the coordinator's state
 WORD = 2.0  # seconds between two questions to FLARE
@@ -29,9 +28,7 @@ ROOM = 1 << 16  # bytes on the server's disk without which nothing can go on
 FRUITLESS = 5  # runs one after the other that ended before a single exchange, with every plant there
 _WAITING = frozenset({"SUBMITTED", "APPROVED"})
 _BEGINNING = frozenset({"DISPATCHED"})
-_LOST = ("no answer in ", "in use by another process", "could not answer")  # what the same job may get past later
-_CODE = re.compile(r"refused \((\w+)\)")
-_REFUSALS = frozenset({"EXECUTION_EXCEPTION", "TASK_RESULT_FILTER_ERROR"})  # a plant's; other codes are FLARE's own
+_LOST = frozenset({"no-answer", "in-use", "unavailable", "lost"})  # codes of what the same job may get past later
 _T = TypeVar("_T")
 
 
@@ -208,7 +205,7 @@ class _Following:
         if state["state"] == "finished":
             return ""
         if state["state"] == "failed":
-            if not _is_lost(reason):
+            if state.get("code") not in _LOST:
                 raise ProtocolError(f"federation: {self._job.label} failed: {reason}")
             return reason
         word = self._last_word(run)
@@ -303,9 +300,3 @@ class _Following:
                 f"federation: {self._job.label}: nothing has happened for {self._patience:.0f} s: {reason}. See that "
                 "the server and all plants run, then run it again: it goes on"
             )
-
-
-def _is_lost(reason: str) -> bool:
-    """Whether a run that failed for this reason may do better when it is submitted again."""
-    code = _CODE.search(reason)
-    return code[1] not in _REFUSALS if code else any(word in reason for word in _LOST)

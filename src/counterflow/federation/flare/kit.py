@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
-from counterflow.federation.flare.members import PRESENCE
+from counterflow.federation.sites.members import PRESENCE
+from counterflow.federation.sites.site import CoordinatorSite, PlantSite
 
 _PACKAGE = "counterflow.federation.flare"
 CONTROLLER = f"{_PACKAGE}.controller.CoordinatorController"
@@ -63,6 +64,22 @@ class Local:
         ):
             raise StorageError(f"federation: {path} must name 'unit' and an absolute 'home'; run the join again")
         return cls(read["unit"], Path(read["home"]))
+
+
+def plant_site(kit: Path) -> PlantSite:
+    """The plant of a hardened kit."""
+    local = Local.read(kit)
+    if not local.unit:
+        raise StorageError(f"federation: {kit} is not the kit of a plant")
+    return PlantSite(local.unit, local.home)
+
+
+def coordinator_site(kit: Path) -> CoordinatorSite:
+    """The server of a hardened kit."""
+    local = Local.read(kit)
+    if local.unit:
+        raise StorageError(f"federation: {kit} is not the kit of the server")
+    return CoordinatorSite(local.home)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,7 @@ class Operator:
         deadline = time.monotonic() + DETAIL
         while not (said := self._meta(run).get("job_deploy_detail") or []) and time.monotonic() < deadline:
             time.sleep(0.05)
-        sites = [str(line) for line in said if ": " in str(line)]
-        return tuple(line for line in sites if not line.endswith(": OK") and "no reply" not in line)
+        return _refusals(said)
 
     def runs(self, name: str) -> dict[str, str]:
         """FLARE's word for every run of the job of that name, the latest last."""
@@ -131,6 +130,12 @@ class Operator:
     def _meta(self, run: str) -> dict[str, Any]:
         with _blaming(f"the server does not know run {run}"):
             return dict(self._session.get_job_meta(run))
+
+
+def _refusals(said: Sequence[object]) -> tuple[str, ...]:
+    """Lines of FLARE's own text on a deployment, "site: what it says", that are refusals; it gives no code."""
+    sites = [str(line) for line in said if ": " in str(line)]
+    return tuple(line for line in sites if not line.endswith(": OK") and "no reply" not in line)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Runs a party: its FLARE site as a child, started again when it dies, ended without leaving anything behind."""
+"""Runs a party: its site as a child, started again when it dies, ended without leaving anything behind."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from counterflow.errors import CounterflowError, StorageError
-from counterflow.federation.flare import members, party, processes, require_flare
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.keeper import Keeper
-from counterflow.federation.flare.plant_folder import PlantFolder
+from counterflow.federation.engine import engine
+from counterflow.federation.sites import members, party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.keeper import Keeper
+from counterflow.federation.sites.plant_folder import PlantFolder
 
 LOOK = 0.5  # seconds between two looks
 KEEP = 3.0  # seconds between two looks at the standing job
@@ -55,17 +56,17 @@ class Supervisor:
 
     def run(self) -> None:
         """Until ``stop``, SIGTERM or SIGINT; nothing of the site is left when this returns."""
-        require_flare()
+        engine().require()
         site = self.site
         site.prepare()
         assert site.kit is not None
         with party.supervising(site.folder), _on_signals(self.stop):
-            left = processes.stop(site.kit, patience=0)  # of a supervisor that was killed
+            left = engine().stop(site.kit, patience=0)  # of a supervisor that was killed
             self._check_port(RELEASE if left else 0.0)
             try:
                 self._keep_running()
             finally:
-                processes.stop(site.kit, patience=STOPPING)
+                engine().stop(site.kit, patience=STOPPING)
                 (site.folder / members.PRESENCE).unlink(missing_ok=True)
                 self._say("stopped")
 
@@ -86,7 +87,7 @@ class Supervisor:
                     f"the site ended by itself (code {child.returncode}); see {self.site.folder / party.SITE_LOG}"
                 )
                 assert self.site.kit is not None
-                processes.stop(self.site.kit, patience=0)  # jobs outlive a parent that was killed
+                engine().stop(self.site.kit, patience=0)  # jobs outlive a parent that was killed
             if time.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
             self._say(f"starting again in {pause:.0f} s")
@@ -96,7 +97,7 @@ class Supervisor:
     def _started(self) -> subprocess.Popen[bytes]:
         assert self.site.kit is not None
         (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
-        child = processes.start(self.site.kit, self.site.folder / party.SITE_LOG)
+        child = engine().start(self.site.kit, self.site.folder / party.SITE_LOG)
         self._say(f"started (process {child.pid})")
         return child
 
@@ -121,7 +122,7 @@ class Supervisor:
 
 
 def check_port(port: int, patience: float = 0.0) -> None:
-    """Refuse a port on which somebody still listens after so many seconds: FLARE's server would share it in silence."""
+    """Refuse a port on which somebody still listens after so many seconds: a server may share it in silence."""
     deadline = time.monotonic() + patience
     while True:
         with socket.socket() as test:

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterflow.errors import CounterflowError, OptionError, StorageError
-from counterflow.federation.flare.certificates import Participant
 from counterflow.federation.job import Job
+from counterflow.federation.sites.certificates import Participant
 from counterflow.plant import Channel
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Card:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.letters import Card
+    >>> from counterflow.federation.sites.letters import Card
     >>> from counterflow.plant import Channel
     >>> card = Card("boiler", "steam_works", "waterworks", (Channel("fuel", "kg/s", (0.0, 2.0)),), 60.0)
     >>> Card.from_json(card.to_json()) == card

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
-from counterflow.federation.durable import write_whole
+from counterflow.files import write_whole
 
 FILE = "members.json"
 PRESENCE = "presence.json"
@@ -27,7 +27,7 @@ def read(path: Path) -> dict[str, str]:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from counterflow.federation.flare import members
+    >>> from counterflow.federation.sites import members
     >>> place = pathlib.Path(tempfile.mkdtemp()) / members.FILE
     >>> members.write(place, {"boiler": "SHA256:AA"})
     >>> members.read(place)
@@ -49,7 +49,7 @@ def write(path: Path, members: Mapping[str, str]) -> None:
 
 def replace_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a small file that only its owner reads, whole or not at all."""
-    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode(), private=True, durable=True)
 
 
 def presence(path: Path) -> dict[str, Any]:

@@ -6,10 +6,9 @@
       log.safetensors           its log, one unit; log.json: when it begins
       model.safetensors         its local model, if it has one
       policy.toml               what may leave
-      audit.jsonl               what has left                  what was asked, and refused
-      sessions/<job>/           journal of each job            journal of each job
+      site.db                   what has left; what it asks    what was asked, and refused
+      sessions/<job>/           store of each job              store of each job
       fits/<job>/               its part of what was found     the server's part
-      questions/                what it asks
       terms/<unit>.json                                        who may ask about which unit's inputs
       states/<job>.json                                        how far each job is
 """
@@ -24,11 +23,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from counterflow.errors import StorageError
-from counterflow.federation import question_box
+from counterflow.federation import audit
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
-from counterflow.federation.flare.kit import Local
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import finished_fits, questions_about, saved_server, saved_unit
@@ -52,14 +50,6 @@ class PlantSite:
 
     unit: str
     home: Path
-
-    @classmethod
-    def of_kit(cls, kit: Path) -> PlantSite:
-        """The plant of a hardened kit."""
-        local = Local.read(kit)
-        if not local.unit:
-            raise StorageError(f"federation: {kit} is not the kit of a plant")
-        return cls(local.unit, local.home)
 
     def bind(self, recording: Recording, model: LocalModel | None, policy: str, begins: str | None = None) -> None:
         """Put the plant's own log, model and policy (its text) into its folder; other units' parts are not taken.
@@ -103,12 +93,12 @@ class PlantSite:
 
     def audit(self) -> Audit:
         """The log of what has left."""
-        return Audit(self.home / "audit.jsonl")
+        return Audit(self.home / audit.FILE)
 
     @property
     def box(self) -> QuestionBox:
         """Where this plant's questions wait."""
-        return QuestionBox(self.home / question_box.FOLDER)
+        return QuestionBox(self.home / audit.FILE)
 
     def questions(self, job: Job, audit: Audit, own: UnitData) -> PlantQuestions:
         """This plant's side of a standing job."""
@@ -121,9 +111,8 @@ class PlantSite:
     def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
         """The session of one job, where it stopped."""
         folder = self.home / "sessions" / job.id
-        return _handed_over(
-            lambda: PlantSession.open(folder, self.unit, job, lambda: method_of(job).unit(job, own), guard)
-        )
+        machine = method_of(job).unit
+        return _handed_over(lambda: PlantSession.open(folder, self.unit, job, lambda: machine(job, own), guard))
 
 
 @dataclass(frozen=True)
@@ -132,21 +121,13 @@ class CoordinatorSite:
 
     home: Path
 
-    @classmethod
-    def of_kit(cls, kit: Path) -> CoordinatorSite:
-        """The server of a hardened kit."""
-        local = Local.read(kit)
-        if local.unit:
-            raise StorageError(f"federation: {kit} is not the kit of the server")
-        return cls(local.home)
-
     def session(self, job: Job) -> CoordinatorSession:
         """The session of one job, where it stopped."""
         return _handed_over(lambda: CoordinatorSession.open(self.home / "sessions" / job.id, job))
 
     def audit(self) -> Audit:
         """The log of what was asked."""
-        return Audit(self.home / "audit.jsonl")
+        return Audit(self.home / audit.FILE)
 
     def current_fit(self) -> str | None:
         """The job that was finished last; questions are about it."""
@@ -175,7 +156,7 @@ class CoordinatorSite:
             draft.write_text(json.dumps(fields), encoding="utf-8")
             draft.replace(path)
         except OSError:
-            return  # a full disk: the journal says so, and is what counts
+            return  # a full disk: the store says so, and is what counts
 
     def state(self, job_id: str) -> dict[str, Any]:
         """How far a job is; empty if it has not begun."""
@@ -195,6 +176,6 @@ def _handed_over(opened: Callable[[], _Session]) -> _Session:
         try:
             return opened()
         except StorageError as error:
-            if "in use by another process" not in str(error) or time.monotonic() > deadline:
+            if error.code != "in-use" or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

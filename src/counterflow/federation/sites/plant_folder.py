@@ -8,8 +8,8 @@
     model.safetensors     its local model, if it has one
     policy.toml           what may leave, and who may ask; the plant's own
     budgets/              durable privacy budget
-    audit.jsonl           what has left
-    sessions/             journals of the jobs
+    site.db               what has left, and what it asks
+    sessions/             stores of the jobs
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.flare import certificates, kit, letters, party
-from counterflow.federation.flare.certificates import Participant
-from counterflow.federation.flare.letters import Card
-from counterflow.federation.flare.site import PlantSite
+from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
+from counterflow.federation.sites import certificates, letters, party
+from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites.letters import Card
+from counterflow.federation.sites.site import PlantSite
 from counterflow.plant import LocalModel, Recording, UnitRecording
 from counterflow.privacy import Ledger, ledger_path
 
@@ -176,7 +177,7 @@ class PlantFolder:
                 f"{self.label} was not welcomed yet: send {self.join_file} to the coordinator, and give its answer: "
                 f"counterflow federation join {self.folder} --welcome {self.unit}.welcome"
             )
-        kit.harden(self.kit, self.folder, self.unit)
+        engine().prepare(self.kit, self.folder, self.unit)
 
     def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "", begins: str = "") -> None:
         """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""
@@ -221,7 +222,7 @@ def default_policy(unit: str) -> str:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.plant_folder import default_policy
+    >>> from counterflow.federation.sites.plant_folder import default_policy
     >>> from counterflow.federation.policy import Policy
     >>> policy = Policy.from_text(default_policy("boiler"))
     >>> policy.demanded, policy.epsilon, policy.methods, dict(policy.ask)

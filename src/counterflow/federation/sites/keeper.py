@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
 
 from counterflow.errors import CounterflowError
-from counterflow.federation.flare import jobs, processes
-from counterflow.federation.flare.coordinator_folder import CoordinatorFolder
-from counterflow.federation.flare.site import CoordinatorSite
+from counterflow.federation.engine import Jobs
 from counterflow.federation.job import Job
+from counterflow.federation.sites.site import CoordinatorSite
 
 PAUSE = 10.0  # seconds between two submissions, at least
 LONGEST_PAUSE = 300.0  # after failures
 STARTING = 30.0  # seconds that a run may take until it has a process
-
-
-class Runs(Protocol):
-    """What the keeper needs of an engine."""
-
-    def submit(self, job: Job, units: Sequence[str]) -> str:
-        """Start a job at these units; the name of the run."""
-
-    def alive(self, run: str) -> bool:
-        """Whether it has a process."""
-
-    def abort(self, run: str) -> None:
-        """End it."""
-
-
-class FlareRuns:
-    """The same with FLARE; a connection is made for each submission and not kept."""
-
-    def __init__(self, folder: CoordinatorFolder) -> None:
-        self._folder = folder
-
-    def submit(self, job: Job, units: Sequence[str]) -> str:
-        """Start a job at these units; the name of the run."""
-        from counterflow.federation.flare.operator import Operator
-
-        with tempfile.TemporaryDirectory() as place, Operator(self._folder.operator_kit) as operator:
-            return operator.submit(jobs.write(Path(place), job.id, job.to_text(), tuple(units)))
-
-    def alive(self, run: str) -> bool:
-        """Whether it has a process."""
-        return any(process.run == run for process in processes.running(self._folder.kit))
-
-    def abort(self, run: str) -> None:
-        """End it."""
-        from counterflow.federation.flare.operator import Operator
-
-        with Operator(self._folder.operator_kit) as operator:
-            operator.abort(run)
 
 
 class Keeper:
@@ -70,7 +28,7 @@ class Keeper:
     def __init__(
         self,
         wanted: Callable[[], Job | None],
-        runs: Runs,
+        runs: Jobs,
         agreed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -47,7 +47,7 @@ class Participant:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.certificates import Participant
+    >>> from counterflow.federation.sites.certificates import Participant
     >>> Participant("boiler", "plant", "steam_works").kind
     'plant'
     """
@@ -176,7 +176,7 @@ def check_fingerprint(text: str) -> str:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.certificates import check_fingerprint
+    >>> from counterflow.federation.sites.certificates import check_fingerprint
     >>> check_fingerprint("sha256" + ":0a" * 32)[:12]
     'SHA256:0A:0A'
     """
@@ -195,7 +195,7 @@ def fingerprint(certificate: Path) -> str:
     Examples
     --------
     >>> import tempfile, pathlib
-    >>> from counterflow.federation.flare.certificates import fingerprint
+    >>> from counterflow.federation.sites.certificates import fingerprint
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "c.pem"
     >>> _ = path.write_text("-----BEGIN CERTIFICATE-----\\nAAEC\\n-----END CERTIFICATE-----\\n")
     >>> fingerprint(path)[:15]

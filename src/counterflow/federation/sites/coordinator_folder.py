@@ -9,7 +9,7 @@
     removed/              the same of those who were removed
     members.json          certificates that the server talks to
     jobs/fit-1.json       what was started here
-    sessions/  states/    journals of the jobs, and how far they are
+    sessions/  states/    stores of the jobs, and how far they are
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import CounterflowError, OptionError, StorageError
-from counterflow.federation.flare import certificates, kit, letters, members, party
-from counterflow.federation.flare.certificates import Participant
-from counterflow.federation.flare.letters import Card, JoinRequest
-from counterflow.federation.flare.site import CoordinatorSite
+from counterflow.federation.engine import Jobs, engine
 from counterflow.federation.job import Job
+from counterflow.federation.sites import certificates, letters, members, party
+from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites.letters import Card, JoinRequest
+from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.privacy import Privacy
 
 _RESERVED = ("server", "relay", "admin")  # what FLARE calls its own
@@ -128,7 +129,12 @@ class CoordinatorFolder:
 
     def prepare(self) -> None:
         """Write the hardened policy of the server's kit: at first, and again before every start."""
-        kit.harden(self.kit, self.folder, members=self.folder / members.FILE)
+        engine().prepare(self.kit, self.folder, members=self.folder / members.FILE)
+
+    @property
+    def engine_jobs(self) -> Jobs:
+        """Starts, follows and ends the jobs of this coordinator."""
+        return engine().jobs(self.kit, self.operator_kit, self.site)
 
     # ---- plants
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.flare.members import replace_json
+from counterflow.federation.sites.members import replace_json
 
 FILE = "party.json"
 COORDINATOR, PLANT = "coordinator", "plant"
@@ -203,7 +203,7 @@ def write_service(folder: Path, name: str, what: str) -> Path:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from counterflow.federation.flare.party import write_service
+    >>> from counterflow.federation.sites.party import write_service
     >>> made = write_service(pathlib.Path(tempfile.mkdtemp()), "boiler", "plant boiler")
     >>> made.name, "NoNewPrivileges=yes" in made.read_text()
     ('counterflow-boiler.service', True)
