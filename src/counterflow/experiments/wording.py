@@ -92,14 +92,12 @@ def caption(experiment: str, key: str, /, **values: object) -> str:
 def summary(experiment: str, claims: Sequence[Claim], **values: object) -> str:
     """What is seen: the sentences of ``experiments.toml`` that go with the verdicts.
 
-    A text there names the claims on which it depends, or a value (``if``) without which it is not told, or neither.
+    A text there may name claims, whose verdict chooses the sentence, and a value (``if``) without which there is none.
     """
     parts = []
     for each in _texts()[experiment].get("text", ()):
-        which = "yes"
-        if "claims" in each:
-            which = _outcome(verdict_of(claims, *each["claims"]))
-        if values.get(each.get("if", ""), True):
+        which = _outcome(verdict_of(claims, *each["claims"])) if "claims" in each else "yes"
+        if "if" not in each or values[each["if"]]:
             parts.append(filled(experiment, each.get(which, ""), **values))
     return " ".join(part for part in parts if part)
 
