@@ -71,7 +71,9 @@ def reproduce(
     output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
 
 
-def _show(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path) -> None:
+def _show(
+    chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path
+) -> None:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)

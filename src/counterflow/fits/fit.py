@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from counterflow.questions.question import Request
 
 
+
 @dataclass(frozen=True, eq=False)
 class Fit(Questions):
     """A fitted federation.
@@ -210,6 +211,7 @@ class Fit(Questions):
         from counterflow.fits.checks import check
 
         return check(self, recording, horizon, local)
+
 
     @cached_property
     def server(self) -> Server:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from counterflow.methods.method import Round, ServerState, UnitState
 
 
+
 @dataclass(frozen=True)
 class History:
     """Losses of every round, each at the point that the units sent in that round.

@@ -48,7 +48,9 @@ def oracle(task: Task, own: Mapping[str, UnitData], plant: Plant, provenance: Pr
     return replace(_fit(ordered, own, learned, Traffic(0, 0, 0), provenance), plant=plant)
 
 
-def _fit(task: Task, own: Mapping[str, UnitData], learned: Learned, traffic: Traffic, provenance: Provenance) -> Fit:
+def _fit(
+    task: Task, own: Mapping[str, UnitData], learned: Learned, traffic: Traffic, provenance: Provenance
+) -> Fit:
     server, status = complete.completed(task, learned)
     return complete.joined(
         server,

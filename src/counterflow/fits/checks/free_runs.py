@@ -231,7 +231,9 @@ def _unit_run(
     return UnitRun(name, channels, ahead, joint, local_run, held, _spread(truth))
 
 
-def free_run_checks(material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]) -> list[Check]:
+def free_run_checks(
+    material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]
+) -> list[Check]:
     """One for each unit: does the joint model predict better than what is simpler?"""
     counted = "error / persistence"
     horizon = min(horizon, max(1, (material.rows - 1) // 4))

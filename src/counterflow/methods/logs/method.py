@@ -135,7 +135,8 @@ def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat
     if closed or lost:
         add(
             "gaps-filled",
-            f"{closed} readings missing for up to {SHORT} rows were filled in, {lost} rows were left out",
+            f"{closed} readings missing for up to {SHORT} rows were filled in, "
+            f"{lost} rows were left out",
         )
     silent = [unit.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
     if silent:

@@ -297,7 +297,9 @@ def status_of(task: Task, state: TrainingServer) -> Status:
     return Status(state.converged, state.round, gradient, text)
 
 
-def published_gaps(done: TrainingServer, trained: Mapping[str, TrainingUnit], epsilon: float) -> tuple[str, ...]:
+def published_gaps(
+    done: TrainingServer, trained: Mapping[str, TrainingUnit], epsilon: float
+) -> tuple[str, ...]:
     """What the published analysis leaves open, with the numbers of this fit where it has some.
 
     ``epsilon``: of one message or gradient.

@@ -59,7 +59,9 @@ class SufficientMethod:
                     f"{task.label}: option {name!r} is for fits from logs; models are given here, which settle it"
                 )
         if task.privacy is not None and task.privacy.accounting != "rigorous":
-            raise OptionError(f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out")
+            raise OptionError(
+                f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out"
+            )
 
     def uses_inputs(self, task: Task) -> bool:
         return True

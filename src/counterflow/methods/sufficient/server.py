@@ -106,3 +106,4 @@ def share(messages: list[Sufficient]) -> SharedRecord:
         B_local=block_diagonal([m.B for m in messages]),
         Q_local=block_diagonal([m.Q for m in messages]),
     )
+
