@@ -14,25 +14,14 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from counterflow.console.admission import (
-    Refused,
-    Rules,
-    address_of,
-    admit,
-    check_content_type,
-    check_site,
-    names,
-    own_origin,
-    problem,
-    wrong_host,
-)
+    Refused, Rules, address_of, admit, check_content_type, check_site, own_origin, problem,
+)  # fmt: skip
 
 # plotly.js would add a style element of its own; the page gives it a sheet to fill instead
 CONTENT_SECURITY_POLICY = (
@@ -126,7 +115,7 @@ class Guard:
             return
         incoming, reply = _Incoming(receive, Headers(scope=scope)), _Reply(scope, receive, send)
         try:
-            await self._host_checked(scope, incoming, reply)
+            await self._serve(scope, incoming, reply)
         except Refused as refused:
             await incoming.drain()
             await reply.error(refused.status, refused.code, refused.message, refused.headers)
@@ -138,25 +127,13 @@ class Guard:
             if not reply.begun:
                 await reply.error(503, "stopping", "the console is being stopped: start it again, then ask again.")
 
-    async def _host_checked(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
-        """What needs no token: limits by address, then the host. Further limits for strangers belong here."""
-        address = address_of(scope)
+    async def _serve(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
+        # limits by address come first: they need neither a name nor a token
+        headers, address = incoming.headers, address_of(scope)
         wait = self._visits.take(address)
         if wait:
             raise _too_many("too many requests from this address", wait)
-
-        async def refuse(message: Message) -> None:  # the middleware itself says nothing else
-            raise wrong_host(incoming.headers, self._rules)
-
-        admitted = partial(self._admitted, address, incoming, reply)
-        checked = TrustedHostMiddleware(admitted, names(scope, self._rules), www_redirect=False)
-        await checked(scope, incoming.receive, refuse)
-
-    async def _admitted(
-        self, address: str, incoming: _Incoming, reply: _Reply, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        headers = incoming.headers
-        own = own_origin(headers, self._rules)
+        own = own_origin(scope, headers, self._rules)
         check_site(scope, headers, own)
         if self._rules.token is not None:
             try:
