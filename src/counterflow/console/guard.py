@@ -19,9 +19,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from counterflow.console.admission import (
-    Refused, Rules, address_of, admit, check_content_type, check_site, own_origin, problem,
-)  # fmt: skip
+from counterflow.console import admission
+from counterflow.console.admission import Refused, Rules, problem
 
 # plotly.js would add a style element of its own; the page gives it a sheet to fill instead
 CONTENT_SECURITY_POLICY = (
@@ -129,15 +128,15 @@ class Guard:
 
     async def _serve(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
         # limits by address come first: they need neither a name nor a token
-        headers, address = incoming.headers, address_of(scope)
+        headers, address = incoming.headers, admission.address_of(scope)
         wait = self._visits.take(address)
         if wait:
             raise _too_many("too many requests from this address", wait)
-        own = own_origin(scope, headers, self._rules)
-        check_site(scope, headers, own)
+        own = admission.own_origin(scope, headers, self._rules)
+        admission.check_site(scope, headers, own)
         if self._rules.token is not None:
             try:
-                cookie = admit(self._rules.token, scope, headers, own, self._clock())
+                cookie = admission.admit(self._rules.token, scope, headers, own, self._clock())
             except Refused as refused:
                 # whoever has the right token is never kept out by the attempts of others at the same address
                 wait = self._failures.take(address) if refused.code == "wrong-token" else 0.0
@@ -147,7 +146,7 @@ class Guard:
             if cookie is not None:
                 await reply.answer(RedirectResponse("/", 303, {"set-cookie": cookie}))
                 return
-        check_content_type(scope, headers)
+        admission.check_content_type(scope, headers)
         body = await incoming.read()
         if body is None:  # the client has gone
             return

@@ -102,6 +102,10 @@ class Seat(Questions):
         return SERVER if self.unit is None else f"unit:{self.unit}"
 
     @property
+    def kind(self) -> str:
+        return "server" if self.unit is None else "unit"
+
+    @property
     def status(self) -> Status | None:
         return None if self.record is None else self.record.status
 
