@@ -9,9 +9,7 @@ import typer
 
 from counterflow.cli.output import Format, note_format
 
-AnswerFormat = Annotated[
-    Format, typer.Option("--format", help="What to print.", callback=note_format, is_eager=True)
-]
+AnswerFormat = Annotated[Format, typer.Option("--format", help="What to print.", callback=note_format, is_eager=True)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 FitDirectory = Annotated[Path, typer.Argument(metavar="FIT", help="Directory of a saved fit.", show_default=False)]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer: .json or .csv.")]

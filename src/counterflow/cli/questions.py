@@ -335,17 +335,15 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
     channels = given.get("channel") or ()
     sentence = reply.sentence(channels[0] if channels else None)
     told = {**envelope(asked.command, view, sentence, reply.caveats), "kind": reply.kind, **reply.to_json()}
-    output.write_answer(given["out"], given["force"], told, reply.to_frame, reply.plot)
-    if given["answer_format"] is Format.json:
-        print(output.as_json(told))
-    else:
+
+    def show() -> None:
         output.show_text(sentence)
         for table in reply.tables(channels):
             output.show_table(table.title, table.columns, table.rows, table.left)
             if table.more:
                 output.show_text(table.more)
         output.show_notes(reply.caveats)
-        if given["out"] is not None:
-            output.show_lines("", f"written: {given['out']}")
+
+    output.conclude(given["answer_format"], given["out"], given["force"], told, show, reply.to_frame, reply.plot)
     if not getattr(reply, "feasible", True):
         raise typer.Exit(output.INFEASIBLE)

@@ -55,9 +55,8 @@ def reproduce(
         with _progress(answer_format) as watch:
             found = runner.run(every, store, jobs, force, watch)
     except KeyboardInterrupt:
-        typer.echo(
-            f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
-        )
+        kept = f"finished tasks are kept in {str(out)!r}; the same command goes on."
+        typer.echo(f"counterflow: stopped; {kept}", err=True)
         raise typer.Exit(output.INTERRUPTED) from None
     report = reproduction.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
@@ -71,17 +70,13 @@ def reproduce(
     output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
 
 
-def _show(
-    chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path
-) -> None:
+def _show(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path) -> None:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
-    output.show_text("")
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
-    output.show_text(f"verdicts: {told}")
+    output.show_lines("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
     others = [each.experiment.name for each in report if each not in chapters]
-    output.show_text(f"  report: {page} (and {text.name}, figures)")
     if others:
         output.show_text(f"  also in it, from results that are there: {', '.join(others)}")
 
@@ -109,14 +104,10 @@ def _existing(option: str, path: Path | None) -> Path | None:
 
 
 def _list(answer_format: Format) -> None:
-    found = [experiments.named(name) for name in experiments.names()]
-    listed = [{"name": e.name, "title": e.title, "paper": e.paper, "question": e.question} for e in found]
-    rows = [[each.name, each.title, each.paper] for each in found]
-    columns = ["name", "what", "in the paper"]
-    output.answer(
-        answer_format, "reproduce", {"experiments": listed},
-        lambda: output.show_table("Experiments", columns, rows, left=3),
-    )  # fmt: skip
+    listed = [output.picked(each, "name title paper question") for each in _chosen(["all"])]
+    rows = [[each["name"], each["title"], each["paper"]] for each in listed]
+    table = ("Experiments", ["name", "what", "in the paper"], rows, 3)
+    output.answer(answer_format, "reproduce", {"experiments": listed}, lambda: output.show_table(*table))
 
 
 @contextmanager
@@ -138,14 +129,8 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
 
 
 def _chapter_json(chapter: Chapter) -> dict[str, Any]:
-    claims = [
-        {
-            "subject": claim.subject, "paper": claim.paper, "ours": claim.ours, "verdict": claim.verdict,
-            "why": claim.why, "fact": claim.fact or None,
-        }
-        for claim in chapter.claims
-    ]  # fmt: skip
-    return {
-        "name": chapter.experiment.name, "title": chapter.experiment.title, "tasks": chapter.tasks,
-        "seconds": chapter.seconds, "figures": list(chapter.drawings), "text": chapter.text, "claims": claims,
-    }  # fmt: skip
+    told = [
+        output.picked(each, "subject paper ours verdict why") | {"fact": each.fact or None} for each in chapter.claims
+    ]
+    about = output.picked(chapter.experiment, "name title") | output.picked(chapter, "tasks seconds")
+    return about | {"figures": list(chapter.drawings), "text": chapter.text, "claims": told}
