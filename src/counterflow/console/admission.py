@@ -16,6 +16,7 @@ from starlette.requests import cookie_parser
 from starlette.types import Scope
 
 KEPT = 7 * 86400  # seconds that a browser keeps a token that has expired
+BEARER = {"www-authenticate": 'Bearer realm="counterflow console"'}
 MOST_TOKENS = 3  # that one request may try: an old cookie, a header, the address
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # methods that change and compute nothing on purpose
 
@@ -166,25 +167,18 @@ def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) ->
     given = (_credentials(headers, name) + ([in_address] if in_address is not None else []))[:MOST_TOKENS]
     if not any([token.matches(each) for each in given]):
         what = "this token is not the console's" if given else "this console asks for a token"
-        raise _no_token(
-            "wrong-token" if given else "no-token",
-            f"{what}: open the address that it printed when it started, which holds the token, or send it as "
-            "'Authorization: Bearer TOKEN'.",
-        )
+        remedy = "open the address that it printed when it started, which holds the token, or send it as"
+        code = "wrong-token" if given else "no-token"
+        raise Refused(401, code, f"{what}: {remedy} 'Authorization: Bearer TOKEN'.", BEARER)
     left = token.ends - now
     if left <= 0:
-        raise _no_token(
-            "expired-token", "this console's token has expired: start the console again; it prints a new address."
-        )
+        remedy = "start the console again; it prints a new address."
+        raise Refused(401, "expired-token", f"this console's token has expired: {remedy}", BEARER)
     if in_address is None:
         return None
     secure = "; Secure" if own.startswith("https:") else ""
     # the browser keeps it longer than it is good, so that who comes too late is told so
     return f"{name}={token.value}; Max-Age={math.ceil(left) + KEPT}; Path=/; HttpOnly; SameSite=Strict{secure}"
-
-
-def _no_token(code: str, message: str) -> Refused:
-    return Refused(401, code, message, {"www-authenticate": 'Bearer realm="counterflow console"'})
 
 
 def address_of(scope: Scope) -> str:
@@ -215,8 +209,7 @@ def _token_in_query(scope: Scope) -> bytes | None:
         found = parse_qs(bytes(scope.get("query_string", b"")), max_num_fields=20)
     except ValueError:
         return None
-    values = found.get(b"token", [])
-    return values[0] if values else None
+    return next(iter(found.get(b"token", ())), None)
 
 
 def cookie_name(own: str) -> str:

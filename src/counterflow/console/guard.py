@@ -93,12 +93,9 @@ class Guard:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        rules: Rules,
-        ticks: Callable[[], float] = time.monotonic,
+        self, app: ASGIApp, rules: Rules, ticks: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._app, self._rules, self._clock = app, rules, clock
         self._visits = Buckets(RATE, BURST, clock=ticks)
         self._failures = Buckets(FAILURE_RATE, FAILURE_BURST, clock=ticks)
@@ -213,8 +210,7 @@ class _Incoming:
     """A request's body, which may come in any number of pieces and need not say how large it is."""
 
     def __init__(self, receive: Receive, headers: Headers) -> None:
-        self.headers = headers
-        self.receive = receive
+        self.headers, self.receive = headers, receive
         sizes = headers.getlist("content-length")
         self._over = "transfer-encoding" not in headers and all(value.strip() == "0" for value in sizes)
         self._declared = max((int(value) for value in sizes if re.fullmatch("[0-9]{1,19}", value)), default=0)
