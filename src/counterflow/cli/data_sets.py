@@ -13,7 +13,7 @@ import typer
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.data_inspect import place_of, show_prepared
-from counterflow.cli.federation_file import quoted, shown_key
+from counterflow.cli.federation_file import shown_key
 from counterflow.cli.options import AnswerFormat, Files, Force, Seed
 from counterflow.cli.output import Format
 from counterflow.data.hai import prepare_hai
@@ -93,17 +93,12 @@ def _prepare(
     report = {
         "options": {name: value for name, value in options.items() if name != "labels"},
         "files": {name: str(path) for name, path in places.items()},
-        "units": output.units_json(found.recording.units),
-        "digest": found.recording.digest,
-        **found.to_json(),
-    }
+        "units": output.units_json(found.recording.units), "digest": found.recording.digest, **found.to_json(),
+    }  # fmt: skip
     lines = [
         f"# {_TITLES[dataset]}, prepared from {', '.join(found.preparation.files)}",
-        "# counterflow fit THIS-FILE --out fit",
-        "",
-        "[federation]",
-        f"recording = {quoted('recording.safetensors')}",
-    ]
+        "# counterflow fit THIS-FILE --out fit", "", "[federation]", 'recording = "recording.safetensors"',
+    ]  # fmt: skip
     for unit in found.recording.units:
         lines += ["", f"[{shown_key('units', unit.name)}]"]
         lines.append(f"# {unit.n_inputs} inputs, {unit.n_outputs} outputs; see report.md")

@@ -160,8 +160,8 @@ def read_logs_of_units(
         rules = {"drop_constant": False} | {key: options[key] for key in options if key not in TABLE_OPTIONS}
         chosen = {}
         for unit in units.values():
-            sides = (tuple((channel.name, channel) for channel in side) for side in (unit.inputs, unit.outputs))
-            chosen[unit.name] = Chosen(unit.name, *sides, unit.states)
+            taken, given = (tuple((each.name, each) for each in side) for side in (unit.inputs, unit.outputs))
+            chosen[unit.name] = Chosen(unit.name, taken, given, unit.states)
         with page.blaming(("units",)):
             recording, reports = align(tables, chosen, Rules(**rules))
         return recording, _merged(reports)

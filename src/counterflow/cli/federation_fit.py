@@ -55,14 +55,9 @@ def fit(
     engine().require()
     coordinator = CoordinatorFolder.open(folder)
     described: dict[str, Any] = {
-        "method": method,
-        "units": _names(units),
-        "options": _options(option or ()),
-        "seed": seed,
-        "privacy": _privacy(epsilon, delta, window),
-        "from_logs": from_logs,
-        "begins": begins,
-    }
+        "method": method, "units": _names(units), "options": _options(option or ()), "seed": seed,
+        "privacy": _privacy(epsilon, delta, window), "from_logs": from_logs, "begins": begins,
+    }  # fmt: skip
     given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
     job = _job(coordinator, job_id, given)
     if party.supervisor(coordinator.folder) is None:
@@ -117,16 +112,11 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
         result = session.result()
     part = saved_server(coordinator.folder, job.id)[1]
     return {
-        "id": job.id,
-        "method": job.method,
-        "units": list(job.units),
-        **output.fit_json(result.status, result.traffic),
-        "seconds": seconds,
-        "exchanges": state.get("exchanges"),
-        "privacy": None if job.privacy is None else {"epsilon": job.privacy.epsilon, "delta": job.privacy.delta},
-        "saved": coordinator.folder / "fits" / job.id,
-        "caveats": [str(caveat) for caveat in part.caveats],
-    }
+        "id": job.id, "method": job.method, "units": list(job.units),
+        **output.fit_json(result.status, result.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
+        "privacy": None if job.privacy is None else output.picked(job.privacy, "epsilon delta"),
+        "saved": coordinator.folder / "fits" / job.id, "caveats": [str(caveat) for caveat in part.caveats],
+    }  # fmt: skip
 
 
 def _show(told: dict[str, Any]) -> None:
@@ -136,12 +126,11 @@ def _show(told: dict[str, Any]) -> None:
         f"({status['message']})",
         style="bold" if status["converged"] else "red",
     )
-    rounds = f"{traffic['rounds']} round{'s' * (traffic['rounds'] != 1)}"
-    output.show_text(
-        f"{rounds} with {', '.join(told['units'])}; {traffic['bytes_up']:,} bytes came up, "
-        f"{traffic['bytes_down']:,} went down"
+    rounds = f"{traffic['rounds']} round{'s' * (traffic['rounds'] != 1)} with {', '.join(told['units'])}"
+    output.show_lines(
+        f"{rounds}; {traffic['bytes_up']:,} bytes came up, {traffic['bytes_down']:,} went down",
+        f"the coordinator's part: {told['saved']}; every plant has its own",
     )
-    output.show_text(f"the coordinator's part: {told['saved']}; every plant has its own")
     output.show_notes(told["caveats"])
 
 

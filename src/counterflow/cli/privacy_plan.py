@@ -87,7 +87,10 @@ def plan(
     if not 1 <= releases <= 1_000_000:
         raise OptionError(f"--releases {releases}: give a whole number from 1 to 1000000.")
     rows = [mechanism(each, delta, window, releases) for each in numbers("--epsilon", epsilon)]
-    task = _of_fit(fit) if fit is not None else _of_plant(plant, steps or STEPS) if plant is not None else None
+    task = None if fit is None else _of_fit(fit)
+    if plant is not None:
+        made = read_plant(plant)
+        task = Task(made, made.locals(), excitation.white(made, steps or STEPS, _SEED))
     answer: dict[str, Any] = {
         "delta": delta, "window": window, "releases": releases, "false_alarms": FALSE_ALARMS, "plans": rows,
     }  # fmt: skip
@@ -97,9 +100,8 @@ def plan(
         bare, *under = expected_errors(task, settings)
         answer |= {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": bare.error}
         for row, found in zip(rows, under, strict=True):
-            row["error"] = found.error
             needed = task.rows * (found.error / WANTED_ERROR) ** 2
-            row["rows_needed"] = math.ceil(needed) if math.isfinite(needed) else None
+            row |= {"error": found.error, "rows_needed": math.ceil(needed) if math.isfinite(needed) else None}
             row["clipped"] = found.clipped
         notes = _notes(under)
     answer["caveats"] = notes
@@ -133,11 +135,9 @@ def mechanism(epsilon: float, delta: float, window: int, releases: int) -> dict[
     return {
         "epsilon": epsilon,
         "epsilon_each": epsilon if releases == 1 else gaussian_epsilon(mu / math.sqrt(releases), delta),
-        "multiplier": multiplier,
-        "noise_per_clip": 2 * math.sqrt(window) * multiplier,
-        "caught": float(ndtr(ndtri(FALSE_ALARMS) + mu)),
-        "guessed": float(ndtr(mu / 2)),
-    }
+        "multiplier": multiplier, "noise_per_clip": 2 * math.sqrt(window) * multiplier,
+        "caught": float(ndtr(ndtri(FALSE_ALARMS) + mu)), "guessed": float(ndtr(mu / 2)),
+    }  # fmt: skip
 
 
 def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
@@ -193,18 +193,12 @@ def _of_fit(directory: Path) -> Task:
         raise OptionError(f"--fit {str(directory)!r} is of method {fit.method!r}; a plan needs one of 'sufficient'.")
     parameters = couplings.found.parameters
     if couplings.form == "free" or parameters is None or parameters.estimate == "system":
-        raise OptionError(
-            f"--fit {str(directory)!r} was made from logs without models; a plan needs units with models."
-        )
+        remedy = "a plan needs units with models"
+        raise OptionError(f"--fit {str(directory)!r} was made from logs without models; {remedy}.")
     shared = couplings.shared
     inputs = {name: shared.u[:, own] for name, own in zip(shared.names, shared.input_slices, strict=True)}
     models = {name: part.model for name, part in fit.parts.items()}
     return Task(fit.plant, models, inputs, parameters.estimate)
-
-
-def _of_plant(path: Path, steps: int) -> Task:
-    plant = read_plant(path)
-    return Task(plant, plant.locals(), excitation.white(plant, steps, _SEED))
 
 
 def _notes(under: Sequence[Expected]) -> list[str]:
