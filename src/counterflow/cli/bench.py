@@ -12,7 +12,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Annotated
 
-import typer
+from typer import Option
 
 import counterflow as cf
 from counterflow import wording
@@ -29,9 +29,9 @@ Timed = dict[str, float]  # seconds; "first", "again": an effect with its interv
 
 
 def bench(
-    units: Annotated[list[int] | None, typer.Option(help="Units of a plant; may repeat (2, 4 and 8).")] = None,
-    rows: Annotated[int, typer.Option(min=100, max=1_000_000, help="Steps to simulate.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the plants.")] = 0,
+    units: Annotated[list[int] | None, Option(help="Units of a plant; may repeat (2, 4 and 8).")] = None,
+    rows: Annotated[int, Option(min=100, max=1_000_000, help="Steps to simulate.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="Of the plants.")] = 0,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """How long fits and questions take on this machine.

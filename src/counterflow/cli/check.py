@@ -7,6 +7,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from typer import Option
 
 from counterflow import wording
 from counterflow.cli import inputs, output
@@ -23,10 +24,10 @@ _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"
 def check(
     directory: FitDirectory,
     recording: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
+        Path | None, Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
     ] = None,
-    horizon: Annotated[int, typer.Option(min=1, help="Rows of the free runs.")] = 30,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw: .png.")] = None,
+    horizon: Annotated[int, Option(min=1, help="Rows of the free runs.")] = 30,
+    plot: Annotated[Path | None, Option(metavar="FILE", help="Also draw: .png.")] = None,
     answer_format: AnswerFormat = Format.table,
     out: Out = None,
     force: Force = False,

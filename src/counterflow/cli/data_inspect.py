@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import quoted, read_federation, relative, shown_key
@@ -16,15 +16,15 @@ from counterflow.cli.output import Format
 from counterflow.data import ChannelFacts, Inspection, Preparation, inspect
 from counterflow.plant import Recording
 
-Time = Annotated[str | None, typer.Option(help="Name of the time column (time, timestamp, ...).")]
-TimeFormat = Annotated[str | None, typer.Option(help="Such as '%d/%m/%Y %H:%M:%S', or s, ms, us, ns, excel, seconds.")]
-DayFirst = Annotated[bool | None, typer.Option("--day-first/--month-first", help="How to read 3/4/2024.")]
-Timezone = Annotated[str | None, typer.Option(help="Zone of local times, such as Europe/Berlin.")]
-Separator = Annotated[str | None, typer.Option(help="Between cells, if it is not found.")]
-Decimal = Annotated[str | None, typer.Option(help="Decimal sign, if it is not found.")]
-SkipRows = Annotated[int, typer.Option(min=0, max=1000, help="Lines before the header.")]
-SkipAfterHeader = Annotated[int, typer.Option(min=0, max=1000, help="Lines after it, such as units of measure.")]
-Draft = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a draft of a federation file, .toml.")]
+Time = Annotated[str | None, Option(help="Name of the time column (time, timestamp, ...).")]
+TimeFormat = Annotated[str | None, Option(help="Such as '%d/%m/%Y %H:%M:%S', or s, ms, us, ns, excel, seconds.")]
+DayFirst = Annotated[bool | None, Option("--day-first/--month-first", help="How to read 3/4/2024.")]
+Timezone = Annotated[str | None, Option(help="Zone of local times, such as Europe/Berlin.")]
+Separator = Annotated[str | None, Option(help="Between cells, if it is not found.")]
+Decimal = Annotated[str | None, Option(help="Decimal sign, if it is not found.")]
+SkipRows = Annotated[int, Option(min=0, max=1000, help="Lines before the header.")]
+SkipAfterHeader = Annotated[int, Option(min=0, max=1000, help="Lines after it, such as units of measure.")]
+Draft = Annotated[Path | None, Option(metavar="FILE", help="Also write a draft of a federation file, .toml.")]
 _DRAFT_TABLE_KEYS = ("time", "time_format", "day_first", "timezone", "separator", "decimal", "skip_rows")
 
 
@@ -109,8 +109,8 @@ def draft(found: Inspection, files: Sequence[Path], options: dict[str, Any], pla
 
 
 def prepare(
-    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML, with logs.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The recording, .safetensors.")],
+    federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML, with logs.")],
+    out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
     force: Force = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.console import Console
+from typer import Option
 
 from counterflow import report
 from counterflow.arrays import FloatArray
@@ -65,10 +65,10 @@ QUESTIONS = (
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Directory for the recording, the saved fit and the report.")] = OUT,
-    steps: Annotated[int, typer.Option(min=200, max=1_000_000, help="Minutes of plant to simulate.")] = 4000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation and of the fit.")] = 0,
-    method: Annotated[str | None, typer.Option(help="How to fit; default: that of counterflow.fit.")] = None,
+    out: Annotated[Path, Option(help="Directory for the recording, the saved fit and the report.")] = OUT,
+    steps: Annotated[int, Option(min=200, max=1_000_000, help="Minutes of plant to simulate.")] = 4000,
+    seed: Annotated[int, Option(min=0, help="Of the simulation and of the fit.")] = 0,
+    method: Annotated[str | None, Option(help="How to fit; default: that of counterflow.fit.")] = None,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Simulate a boiler, a turbine and a water treatment, fit the federation, ask what-if, write a report."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import read_federation
@@ -27,16 +28,12 @@ CUT_OFF = 10.0  # seconds in which a running server cuts off whom it is told to
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The coordinator's folder; new.")],
-    name: Annotated[str, typer.Option(help="Of the federation.")],
-    host: Annotated[
-        str, typer.Option(help="Name under which plants reach this machine; it stands in its certificate.")
-    ],
-    port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The only port that must be open, at this machine.")
-    ] = 8102,
-    organisation: Annotated[str, typer.Option(help="Who runs the coordinator.")] = "coordinator",
-    operator: Annotated[str, typer.Option(metavar="E-MAIL", help="Who starts jobs; default: one made up.")] = "",
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The coordinator's folder; new.")],
+    name: Annotated[str, Option(help="Of the federation.")],
+    host: Annotated[str, Option(help="Name under which plants reach this machine; it stands in its certificate.")],
+    port: Annotated[int, Option(min=1, max=65535, help="The only port that must be open, at this machine.")] = 8102,
+    organisation: Annotated[str, Option(help="Who runs the coordinator.")] = "coordinator",
+    operator: Annotated[str, Option(metavar="E-MAIL", help="Who starts jobs; default: one made up.")] = "",
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Coordinator: found a federation.
@@ -72,29 +69,27 @@ def init(
 
 
 def join(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The plant's folder; new at first.")],
-    unit: Annotated[str | None, typer.Option(help="First: the unit that this plant is.")] = None,
-    federation: Annotated[str | None, typer.Option(help="First: name of the federation.")] = None,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The plant's folder; new at first.")],
+    unit: Annotated[str | None, Option(help="First: the unit that this plant is.")] = None,
+    federation: Annotated[str | None, Option(help="First: name of the federation.")] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(metavar="SHA256:..", help="First: of the authority, as the coordinator told it.")
+        str | None, Option(metavar="SHA256:..", help="First: of the authority, as the coordinator told it.")
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The unit's log: a recording (.safetensors), or a .toml as for 'fit'."),
+        Option(metavar="FILE", help="The unit's log: a recording (.safetensors), or a .toml as for 'fit'."),
     ] = None,
-    model: Annotated[Path | None, typer.Option(metavar="FILE", help="The unit's local model (.safetensors).")] = None,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What may leave (.toml); default: strict.")
-    ] = None,
-    organisation: Annotated[str | None, typer.Option(help="First: who owns the plant.")] = None,
+    model: Annotated[Path | None, Option(metavar="FILE", help="The unit's local model (.safetensors).")] = None,
+    policy: Annotated[Path | None, Option(metavar="FILE", help="What may leave (.toml); default: strict.")] = None,
+    organisation: Annotated[str | None, Option(help="First: who owns the plant.")] = None,
     budget: Annotated[
-        float, typer.Option(help="First: epsilon of the privacy budget, if the policy names one that is not there.")
+        float, Option(help="First: epsilon of the privacy budget, if the policy names one that is not there.")
     ] = 3.0,
     welcome: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Then: the coordinator's answer, UNIT.welcome.")
+        Path | None, Option(metavar="FILE", help="Then: the coordinator's answer, UNIT.welcome.")
     ] = None,
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="Later: another key in the same folder, and a new request.")
+        bool, Option("--new-key", help="Later: another key in the same folder, and a new request.")
     ] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
@@ -169,8 +164,8 @@ def join(
 
 def approve(
     folder: Folder,
-    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="UNIT.join, as the plant sent it.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    request: Annotated[Path, Argument(metavar="REQUEST", help="UNIT.join, as the plant sent it.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Coordinator: admit a plant, after a look at who asks. Compare the key with the plant's by telephone.
@@ -201,7 +196,7 @@ def approve(
 
 def remove(
     folder: Folder,
-    unit: Annotated[str, typer.Argument(metavar="UNIT", help="The plant.")],
+    unit: Annotated[str, Argument(metavar="UNIT", help="The plant.")],
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Coordinator: cut a plant off. Its certificate is refused from now on; with a new key it may join again.

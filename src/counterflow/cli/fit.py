@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
@@ -21,21 +22,21 @@ from counterflow.fits.storage import SERVER_FILE
 
 
 def fit(
-    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the fit.")],
-    method: Annotated[str | None, typer.Option(help="Instead of the file's; its options are then not used.")] = None,
-    estimate: Annotated[str | None, typer.Option(help="couplings, blocks or all.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Directory for the fit.")],
+    method: Annotated[str | None, Option(help="Instead of the file's; its options are then not used.")] = None,
+    estimate: Annotated[str | None, Option(help="couplings, blocks or all.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Instead of the file's.")] = None,
     xi: Annotated[
-        list[str] | None, typer.Option(help="Published methods: weight, one number, or unit=number for each.")
+        list[str] | None, Option(help="Published methods: weight, one number, or unit=number for each.")
     ] = None,
-    rho: Annotated[float | None, typer.Option(help="Augmented Lagrangian: its penalty.")] = None,
-    solver: Annotated[str | None, typer.Option(help="Published methods: conjugate or gradient.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Published methods: at most so many.")] = None,
-    evaluations: Annotated[int | None, typer.Option(help="Likelihood: at most so many passes.")] = None,
-    tol: Annotated[float | None, typer.Option(help="When to call it converged.")] = None,
+    rho: Annotated[float | None, Option(help="Augmented Lagrangian: its penalty.")] = None,
+    solver: Annotated[str | None, Option(help="Published methods: conjugate or gradient.")] = None,
+    rounds: Annotated[int | None, Option(help="Published methods: at most so many.")] = None,
+    evaluations: Annotated[int | None, Option(help="Likelihood: at most so many passes.")] = None,
+    tol: Annotated[float | None, Option(help="When to call it converged.")] = None,
     uncertainty: Annotated[
-        bool | None, typer.Option(help="Likelihood: compute intervals (default: where that takes seconds).")
+        bool | None, Option(help="Likelihood: compute intervals (default: where that takes seconds).")
     ] = None,
     force: Force = False,
     answer_format: AnswerFormat = Format.table,

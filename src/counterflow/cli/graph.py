@@ -6,7 +6,7 @@ from typing import Annotated
 
 import numpy as np
 import polars
-import typer
+from typer import Option
 
 from counterflow import wording
 from counterflow.cli import output
@@ -22,7 +22,7 @@ _FIELDS = "cause effect direct reaches p_value p_value_A p_value_B q_value direc
 
 def graph(
     directory: FitDirectory,
-    rate: Annotated[float, typer.Option(help="False-discovery rate, between 0 and 1.")] = 0.05,
+    rate: Annotated[float, Option(help="False-discovery rate, between 0 and 1.")] = 0.05,
     answer_format: AnswerFormat = Format.table,
     out: Out = None,
     force: Force = False,

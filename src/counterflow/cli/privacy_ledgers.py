@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from counterflow import wording
 from counterflow.cli import output
@@ -20,10 +20,10 @@ from counterflow.privacy.ledger import SUFFIX, Entry, Ledger, ledger_path
 
 def open_ledgers(
     place: Annotated[
-        Path, typer.Argument(metavar="PLACE", help="Directory of ledgers; or, for one unit, a file ending in .ledger.")
+        Path, Argument(metavar="PLACE", help="Directory of ledgers; or, for one unit, a file ending in .ledger.")
     ],
-    unit: Annotated[list[str], typer.Option(metavar="NAME", help="Whose budget; repeat it for several units.")],
-    epsilon: Annotated[float, typer.Option(help="What each unit may spend over the life of its ledger.")],
+    unit: Annotated[list[str], Option(metavar="NAME", help="Whose budget; repeat it for several units.")],
+    epsilon: Annotated[float, Option(help="What each unit may spend over the life of its ledger.")],
     delta: Delta,
     window: Window = 1,
     answer_format: AnswerFormat = Format.table,
@@ -71,8 +71,8 @@ def _protects(window: int) -> str:
 
 
 def ledger(
-    place: Annotated[Path, typer.Argument(metavar="PATH", help="A ledger, or a directory of ledgers.")],
-    last: Annotated[int, typer.Option(min=0, help="Show only so many releases, the last ones (0: all).")] = 0,
+    place: Annotated[Path, Argument(metavar="PATH", help="A ledger, or a directory of ledgers.")],
+    last: Annotated[int, Option(min=0, help="Show only so many releases, the last ones (0: all).")] = 0,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """What has been spent, when, and on what? Every ledger is checked from its first entry to its last.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
+from typer import Option
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
@@ -59,19 +59,17 @@ class Expected:
 
 
 def plan(
-    epsilon: Annotated[str, typer.Option(help="Numbers with commas between them.")] = "0.1,0.3,1,3,10",
+    epsilon: Annotated[str, Option(help="Numbers with commas between them.")] = "0.1,0.3,1,3,10",
     delta: Delta = 1e-6,
     window: Window = 1,
-    releases: Annotated[int, typer.Option(help="How many fits of the same rows the epsilon has to pay for.")] = 1,
+    releases: Annotated[int, Option(help="How many fits of the same rows the epsilon has to pay for.")] = 1,
     fit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A saved fit: also tell what its couplings' errors would be.")
+        Path | None, Option(metavar="DIR", help="A saved fit: also tell what its couplings' errors would be.")
     ] = None,
     plant: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same for a plant in TOML, whose inputs are white.")
+        Path | None, Option(metavar="FILE", help="The same for a plant in TOML, whose inputs are white.")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=100, max=1_000_000, help="Rows to plan for, with --plant (4000).")
-    ] = None,
+    steps: Annotated[int | None, Option(min=100, max=1_000_000, help="Rows to plan for, with --plant (4000).")] = None,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """What does an epsilon buy: how much noise, how well could an attack guess, and how exact would a fit be?

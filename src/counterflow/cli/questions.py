@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from typer import Option
 
 from counterflow import wording
 from counterflow.cli import inputs, output
@@ -25,11 +26,11 @@ from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Reply, Request, envelope
 from counterflow.questions.registry import QUESTIONS
 
-_CAUSE = {"cause": (list[str], typer.Option(help="Unit that would be run differently; may repeat."))}
-_CHANGE = {"change": (list[str], typer.Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}
-_SET = {"set": (list[str], typer.Option(metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead."))}
+_CAUSE = {"cause": (list[str], Option(help="Unit that would be run differently; may repeat."))}
+_CHANGE = {"change": (list[str], Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}
+_SET = {"set": (list[str], Option(metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead."))}
 _SCHEDULE = {
-    "schedule": (Path, typer.Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
+    "schedule": (Path, Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
 }
 _METAVARS = {Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]"}
 _TYPES = {Form.STEPS: int, Form.ROW: int, Form.LEVEL: float, Form.VECTOR: list[float]}  # others: texts
@@ -54,7 +55,7 @@ def options_of(entry: Entry) -> dict[str, tuple[Any, Any]]:
         return _CAUSE | _CHANGE | _SET | _SCHEDULE
     least = 1 if entry.form is Form.STEPS else None
     default = f" ({entry.default})" if type(entry.default) in (int, float) else ""
-    described = typer.Option(metavar=_METAVARS.get(entry.form), min=least, help=f"{entry.help[:-1]}{default}.")
+    described = Option(metavar=_METAVARS.get(entry.form), min=least, help=f"{entry.help[:-1]}{default}.")
     return {entry.option or entry.name: (_TYPES.get(entry.form, list[str]), described)}
 
 
@@ -66,7 +67,7 @@ def _parameters(questions: Sequence[type[Request]], units: bool = True) -> list[
                 known = options_of(entry) | known
         if asked.drawn == "channel":
             help = "Output to explain; may repeat (those that moved most)."
-            known["channel"] = (list[str], typer.Option(help=help))
+            known["channel"] = (list[str], Option(help=help))
     return [_parameter(name, Annotated[kind | None, described], None) for name, (kind, described) in known.items()]
 
 
@@ -97,10 +98,10 @@ def command(name: str) -> Callable[..., None]:
     options = _parameters(asked)
     if any(each.of_past or each.after_record for each in asked):
         if all(each.of_past or each.after_record for each in asked):
-            described = typer.Option(metavar="FILE", help="A recording, or a federation file with logs.")
+            described = Option(metavar="FILE", help="A recording, or a federation file with logs.")
             options.append(_parameter("recording", Annotated[Path, described]))
         else:
-            described = typer.Option(metavar="FILE", help="Ask what would have happened in these rows.")
+            described = Option(metavar="FILE", help="Ask what would have happened in these rows.")
             options.append(_parameter("recording", Annotated[Path | None, described], None))
 
     def run(directory: Path, recording: Path | None = None, **given: Any) -> None:
@@ -172,12 +173,10 @@ federation_ask = _made(
     """,
     _parameter("folder", Folder),
     [
-        _parameter("question", Annotated[str | None, typer.Option(help=f"{', '.join(QUESTIONS)}.")], None),
+        _parameter("question", Annotated[str | None, Option(help=f"{', '.join(QUESTIONS)}.")], None),
         *_parameters(tuple(QUESTIONS.values()), units=False),
-        _parameter("fit", Annotated[str | None, typer.Option(metavar="ID", help="Of an earlier job (latest).")], None),
-        _parameter(
-            "patience", Annotated[float, typer.Option(min=1, help="Seconds to wait for the answer.")], default=60.0
-        ),
+        _parameter("fit", Annotated[str | None, Option(metavar="ID", help="Of an earlier job (latest).")], None),
+        _parameter("patience", Annotated[float, Option(min=1, help="Seconds to wait for the answer.")], default=60.0),
     ],
 )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from counterflow import experiments
 from counterflow.cli import output
@@ -24,13 +25,13 @@ READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments; or: all, list.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
-    jobs: Annotated[int, typer.Option(min=1, help="Worker processes; only measured seconds depend on it.")] = 2,
-    hai: Annotated[Path | None, typer.Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
-    swat: Annotated[Path | None, typer.Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Compute again what is there.")] = False,
+    names: Annotated[list[str], Argument(metavar="NAME...", help="Experiments; or: all, list.")],
+    quick: Annotated[bool, Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
+    out: Annotated[Path, Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
+    jobs: Annotated[int, Option(min=1, help="Worker processes; only measured seconds depend on it.")] = 2,
+    hai: Annotated[Path | None, Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
+    swat: Annotated[Path | None, Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
+    force: Annotated[bool, Option("--force", help="Compute again what is there.")] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """The paper's figures and tables again, with verdicts; goes on where it was stopped.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import federation_text, read_plant, relative
@@ -17,24 +17,22 @@ from counterflow.plant.model_file import model_bytes
 
 
 def simulate(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The recording, .safetensors.")],
-    plant: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A plant in TOML, instead of a random one.")
-    ] = None,
-    units: Annotated[str | None, typer.Option(help="Names with commas between them, or a count.")] = None,
-    states: Annotated[int | None, typer.Option(help="States of every unit (2).")] = None,
-    inputs: Annotated[str | None, typer.Option(help="Inputs of every unit: a count or names (2).")] = None,
-    outputs: Annotated[str | None, typer.Option(help="Outputs of every unit: a count or names (8).")] = None,
-    topology: Annotated[str | None, typer.Option(help="dense, chain, one-way or sparse (dense).")] = None,
-    coupling: Annotated[float | None, typer.Option(help="Strength of the couplings (0.3).")] = None,
-    steps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Steps to simulate.")] = 4000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the plant, the inputs and the noise.")] = 0,
-    spread: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the inputs, which are white.")] = 1.0,
+    out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
+    plant: Annotated[Path | None, Option(metavar="FILE", help="A plant in TOML, instead of a random one.")] = None,
+    units: Annotated[str | None, Option(help="Names with commas between them, or a count.")] = None,
+    states: Annotated[int | None, Option(help="States of every unit (2).")] = None,
+    inputs: Annotated[str | None, Option(help="Inputs of every unit: a count or names (2).")] = None,
+    outputs: Annotated[str | None, Option(help="Outputs of every unit: a count or names (8).")] = None,
+    topology: Annotated[str | None, Option(help="dense, chain, one-way or sparse (dense).")] = None,
+    coupling: Annotated[float | None, Option(help="Strength of the couplings (0.3).")] = None,
+    steps: Annotated[int, Option(min=1, max=10_000_000, help="Steps to simulate.")] = 4000,
+    seed: Annotated[int, Option(min=0, help="Of the plant, the inputs and the noise.")] = 0,
+    spread: Annotated[float, Option(min=0.0, help="Standard deviation of the inputs, which are white.")] = 1.0,
     federation: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The federation file (federation.toml beside --out).")
+        Path | None, Option(metavar="FILE", help="The federation file (federation.toml beside --out).")
     ] = None,
     models: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Local models (models beside the federation file).")
+        Path | None, Option(metavar="DIR", help="Local models (models beside the federation file).")
     ] = None,
     force: Force = False,
     answer_format: AnswerFormat = Format.table,
