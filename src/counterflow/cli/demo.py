@@ -166,7 +166,8 @@ def ask(
             if k == 0:  # the method that was asked for
                 raise
             continue
-        answers.append(report.Answer.of(_label(method), effect, short=_short(method)))
+        label, short, _ = _names(method)
+        answers.append(report.Answer.of(label, effect, short=short))
     outputs = plant.unit(question.effect).outputs
     return report.WhatIf(str(question), outputs, tuple(answers), question.headline, plant.dt / 60, "min", HELD)
 
@@ -177,7 +178,7 @@ def compose(
 ) -> report.Report:  # fmt: skip
     """Everything the page says."""
     base = report.compose(fits[chosen], recording)
-    trainings = [report.Training.of(_trained(method), fit) for method, fit in fits.items()]
+    trainings = [report.Training.of(_names(method)[2], fit) for method, fit in fits.items()]
     gradient = training.fit(
         recording, plant.locals(), method=PUBLISHED, seed=seed, solver="gradient", rounds=GRADIENT_ROUNDS
     )
@@ -216,7 +217,7 @@ def _first_step_share(sections: Sequence[Section]) -> float | None:
     shares = []
     for whatif in sections:
         if isinstance(whatif, report.WhatIf) and whatif.truth is not None:
-            true, own = whatif.truth.mean[0], _label(PUBLISHED)
+            true, own = whatif.truth.mean[0], _names(PUBLISHED)[0]
             shares += [float(a.mean[0] @ true / (true @ true)) for a in whatif.estimates if a.label == own]
     return float(np.mean(shares)) if shares else None
 
@@ -249,18 +250,12 @@ def _plain(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _label(method: str) -> str:
-    if method == "sufficient":
-        return "Counterflow"
-    return "the published method" if method == PUBLISHED else f"method {method!r}"
-
-
-def _trained(method: str) -> str:
-    return "published method, conjugate gradients" if method == PUBLISHED else f"method {method!r}"
-
-
-def _short(method: str) -> str:
-    return "published" if method == PUBLISHED else "Counterflow" if method == "sufficient" else method
+def _names(method: str) -> tuple[str, str, str]:
+    """A method as the page calls it, in short, and where it is trained."""
+    if method == PUBLISHED:
+        return "the published method", "published", "published method, conjugate gradients"
+    label, short = ("Counterflow", "Counterflow") if method == "sufficient" else (f"method {method!r}", method)
+    return label, short, f"method {method!r}"
 
 
 def _content(

@@ -49,8 +49,8 @@ def simulate(
     random = {name: value for name, value in given.items() if value is not None}
     if plant is not None and random:
         raise OptionError(f"--plant describes the units: leave --{next(iter(random)).replace('_', '-')} out.")
-    described = federation if federation is not None else out.with_name("federation.toml")
-    folder = models if models is not None else described.with_name("models")
+    described = federation or out.with_name("federation.toml")
+    folder = models or described.with_name("models")
     made = read_plant(plant) if plant is not None else _random(random, seed)
     files = {name: folder / f"{name}.safetensors" for name in made.names}
     targets = [*files.values(), out, described]
@@ -58,26 +58,18 @@ def simulate(
         raise OptionError("--out, --federation and --models name the same file twice: give each its own place.")
     output.check_new(targets, force)
     recording = made.simulate(steps, rng=seed, inputs=excitation.white(made, steps, seed, scale=spread))
-    text = federation_text(
-        made.units,
-        made.dt,
-        recording=relative(out, described.parent),
-        models={name: relative(path, described.parent) for name, path in files.items()},
-        seed=seed,
-    )
+    named = {name: relative(path, described.parent) for name, path in files.items()}
+    text = federation_text(made.units, made.dt, recording=relative(out, described.parent), models=named, seed=seed)
     contents: dict[Path, Content] = {path: model_bytes(made.local(name)) for name, path in files.items()}
     contents[out] = recording.save
     contents[described] = text.encode()  # last: it never names what is not there yet
     output.write_all(contents, force)
     content = {
-        "steps": steps, "rows": recording.rows, "dt": recording.dt, "seed": seed, "digest": recording.digest,
-        "units": output.units_json(made.units),
-        "files": {"recording": out, "federation": described, "models": files},
+        "steps": steps, **output.picked(recording, "rows dt"), "seed": seed, "digest": recording.digest,
+        "units": output.units_json(made.units), "files": {"recording": out, "federation": described, "models": files},
     }  # fmt: skip
-    lines = (
-        str(made), "", f" recording: {out} ({recording.rows} rows)", f"    models: {folder}",
-        f"federation: {described}",
-    )  # fmt: skip
+    written = (f" recording: {out} ({recording.rows} rows)", f"    models: {folder}", f"federation: {described}")
+    lines = (str(made), "", *written)
     output.answer(answer_format, "simulate", content, lambda: output.show_lines(*lines))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from counterflow._version import __version__
+from counterflow.arrays import FloatArray
 from counterflow.console.opening import Opened
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, OptionError
@@ -102,12 +103,13 @@ def training(seat: Seat) -> View:
     if seat.record is None:
         raise OptionError(seat.refusals["training"])
     record, history = seat.record, seat.record.history
+    drawn: list[tuple[str, str | None, str, FloatArray]] = []
     if seat.unit is None:
-        drawn = [(name, None, group, getattr(history, key)) for key, (name, group) in _DRAWN.items()]
+        drawn += [(name, None, group, getattr(history, key)) for key, (name, group) in _DRAWN.items()]
         drawn += [("δd", name, "delta_d", values) for name, values in history.delta_d.items()]
     else:
         losses = [(label, seat.losses.get(key, {})) for key, label in _OWN_LOSSES.items()]
-        drawn = [(label, name, "loss", values) for label, each in losses for name, values in each.items()]
+        drawn += [(label, name, "loss", values) for label, each in losses for name, values in each.items()]
         drawn.append(("δd", seat.unit, "delta_d", history.delta_d[seat.unit]))
     told = record.provenance
     return {
