@@ -98,15 +98,11 @@ def _prepare(
     for unit in found.recording.units:
         lines += ["", f"[{shown_key('units', unit.name)}]"]
         lines.append(f"# {unit.n_inputs} inputs, {unit.n_outputs} outputs; see report.md")
-    output.write_all(
-        {
-            places["recording.safetensors"]: found.recording.save,
-            places["report.json"]: (output.as_json(head | report) + "\n").encode(),
-            places["report.md"]: _markdown(dataset, found).encode(),
-            places["federation.toml"]: ("\n".join(lines) + "\n").encode(),
-        },
-        force,
-    )
+    contents = {
+        "recording.safetensors": found.recording.save, "report.json": (output.as_json(head | report) + "\n").encode(),
+        "report.md": _markdown(dataset, found).encode(), "federation.toml": ("\n".join(lines) + "\n").encode(),
+    }  # fmt: skip
+    output.write_all({places[name]: content for name, content in contents.items()}, force)
     output.answer(
         answer_format, f"data {dataset}", report,
         lambda: show_prepared(found.preparation, found.recording, f"recording, federation file and report: {out}"),

@@ -57,10 +57,6 @@ class Gated:
     def rows(self) -> int:
         return self.server.rows
 
-    @property
-    def units(self) -> tuple[PublicUnit, ...]:
-        return self.server.units
-
     def unit(self, name: str) -> PublicUnit:
         return self.server.unit(name)
 
