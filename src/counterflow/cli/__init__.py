@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from counterflow._version import __version__
 from counterflow.cli.groups import group
 from counterflow.questions import COMMANDS
 
+DATA = group(
+    "data",
+    {
+        "inspect": ("data_inspect:inspect_table", "What does a table hold: rows, gaps, repeats, every channel?"),
+        "prepare": ("data_inspect", "A recording from a federation's logs, and all that is done to them."),
+        "hai": ("data_sets", "Prepare files of the HAI data set as the paper does."),
+        "swat": ("data_sets", "Prepare files of the SWaT data set as the paper does."),
+        "stand-in": ("data_sets:stand_in", "Small files in the format of a data set, simulated."),
+    },
+    help="Logs: what they hold, and recordings from them.",
+)
+PRIVACY = group(
+    "privacy",
+    {
+        "open": ("privacy_ledgers:open_ledgers", "Give units a privacy budget: one new ledger each."),
+        "ledger": ("privacy_ledgers", "What has been spent, when, and on what?"),
+        "plan": ("privacy_plan", "What does an epsilon buy: noise, what attacks can guess, errors of a fit?"),
+    },
+    help="Privacy: budgets of units, what was spent of them, and what an epsilon buys.",
+)
+FEDERATION = group(
+    "federation",
+    {
+        "init": ("federation_members", "Coordinator: found a federation."),
+        "join": ("federation_members", "Plant: join a federation, in two steps."),
+        "approve": ("federation_members", "Coordinator: admit a plant, after a look at who asks."),
+        "remove": ("federation_members", "Coordinator: cut a plant off."),
+        "start": ("federation_service", "Run a party until it is stopped."),
+        "stop": ("federation_service", "End a party's processes; nothing is lost."),
+        "status": ("federation_status", "How does it stand?"),
+        "fit": ("federation_fit", "Coordinator: fit, with all plants that are members."),
+        "ask": ("questions:federation_ask", "Plant: what would my outputs do, or have done, with other inputs?"),
+    },
+    help="Fits between machines that do not trust each other; needs pip install 'counterflow[federation]'.\n\n"
+    "Coordinator: init, approve, start, fit, remove. Plant: join, start, ask. Both: status, stop.",
+    epilog="Key rotation: the plant runs join --new-key, the coordinator remove and approve, the plant join --welcome.",
+)
 app = group(
     "counterflow",
     {
@@ -24,15 +63,21 @@ app = group(
         "reproduce": ("reproduction", "The paper's figures and tables again, with verdicts."),
         "console": ("console", "Ask in a browser, see the answer."),
         "bench": ("bench", "How long fits and questions take on this machine."),
-        "data": ("data:app", "Logs: what they hold, and recordings from them."),
-        "privacy": ("privacy:app", "Budgets, what was spent, and what an epsilon buys."),
-        "federation": ("federation:app", "Fits between machines: plants and a coordinator."),
+        "data": (DATA, "Logs: what they hold, and recordings from them."),
+        "privacy": (PRIVACY, "Budgets, what was spent, and what an epsilon buys."),
+        "federation": (FEDERATION, "Fits between machines: plants and a coordinator."),
     },
     help="What would my output do if that other unit were run differently?",
     epilog="Exit codes: 0 done, 2 a mistake to mend, 3 not converged, 4 the data cannot tell, 5 out of reach, "
     "6 a check fails.",
     pretty_exceptions_enable=False,
 )
+
+
+@FEDERATION.callback()
+def of_one_party() -> None:
+    """Fits between machines that do not trust each other; needs pip install 'counterflow[federation]'."""
+    os.umask(0o077)  # whatever a party writes is its own
 
 
 def _print_version(wanted: bool) -> None:
@@ -44,7 +89,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
     """What would my output do if that other unit were run differently?"""

@@ -9,11 +9,10 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Annotated
 
-import typer
+from typer import Option
 
 import counterflow as cf
 from counterflow import wording
@@ -26,25 +25,13 @@ HORIZON = 100
 REPEATED = 5  # questions; a fit is timed once
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Seconds that one plant took; ``first`` and ``again``: an effect with its intervals, and one in another size."""
-
-    units: int
-    states: int
-    rows: int
-    fit: float
-    kilobytes: float
-    first: float
-    again: float
-    forecast: float
-    explain: float
+Timed = dict[str, float]  # seconds; "first", "again": an effect with its intervals, and one in another size
 
 
 def bench(
-    units: Annotated[list[int] | None, typer.Option(help="Units of a plant; may repeat (2, 4 and 8).")] = None,
-    rows: Annotated[int, typer.Option(min=100, max=1_000_000, help="Steps to simulate.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the plants.")] = 0,
+    units: Annotated[list[int] | None, Option(help="Units of a plant; may repeat (2, 4 and 8).")] = None,
+    rows: Annotated[int, Option(min=100, max=1_000_000, help="Steps to simulate.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="Of the plants.")] = 0,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """How long fits and questions take on this machine.
@@ -62,19 +49,17 @@ def bench(
             output.show_text(f"{count} units, {rows} rows ...", "dim")
         found.append(timed(count, rows, seed))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    content = {"machine": machine, "horizon": HORIZON, "plants": [asdict(each) for each in found]}
+    content = {"machine": machine, "horizon": HORIZON, "plants": found}
     output.answer(answer_format, "bench", content, lambda: _show(found, machine))
 
 
 def _show(found: list[Timed], machine: str) -> None:
     columns = ["units", "rows", "fit", "sent", "effect", "again", "forecast", "explain"]
-    cells = [
-        [
-            str(each.units), str(each.rows), _seconds(each.fit), f"{each.kilobytes:.0f} kB",
-            _seconds(each.first), _seconds(each.again), _seconds(each.forecast), _seconds(each.explain),
-        ]
-        for each in found
-    ]  # fmt: skip
+    timed = ("fit", "first", "again", "forecast", "explain")
+    cells = []
+    for each in found:
+        fit, *asked = (_seconds(each[key]) for key in timed)
+        cells.append([str(each["units"]), str(each["rows"]), fit, f"{each['kilobytes']:.0f} kB", *asked])
     output.show_table(f"on this machine ({machine})", columns, cells, left=0)
     output.show_text(
         f"fit: method 'sufficient' with standard errors; effect: {HORIZON} steps with intervals, then the same in "
@@ -95,18 +80,14 @@ def timed(units: int, rows: int, seed: int) -> Timed:
     def ask(horizon: int) -> Callable[[], object]:
         return lambda: fit.effect(cause, effect, {"u1": 0.1 * next(size)}, horizon)
 
-    first = median(_took(ask(HORIZON + k)) for k in range(REPEATED))
-    return Timed(
-        units=units,
-        states=fit.plant.A.shape[0],
-        rows=recording.rows,
-        fit=took,
-        kilobytes=fit.traffic.bytes_up / 1000,
-        first=first,
-        again=_median(ask(HORIZON)),
-        forecast=_median(lambda: fit.forecast(recording, HORIZON)),
-        explain=_median(lambda: fit.attribute(recording, effect, 0, min(HORIZON, rows))),
-    )
+    return {
+        "units": units, "states": fit.plant.A.shape[0], "rows": recording.rows, "fit": took,
+        "kilobytes": fit.traffic.bytes_up / 1000,
+        "first": median(_took(ask(HORIZON + k)) for k in range(REPEATED)),
+        "again": _median(ask(HORIZON)),
+        "forecast": _median(lambda: fit.forecast(recording, HORIZON)),
+        "explain": _median(lambda: fit.attribute(recording, effect, 0, min(HORIZON, rows))),
+    }  # fmt: skip
 
 
 def _median(do: Callable[[], object]) -> float:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from typer import Option
 
 from counterflow import wording
 from counterflow.cli import inputs, output
@@ -23,10 +24,10 @@ _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"
 def check(
     directory: FitDirectory,
     recording: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
+        Path | None, Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
     ] = None,
-    horizon: Annotated[int, typer.Option(min=1, help="Rows of the free runs.")] = 30,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw: .png.")] = None,
+    horizon: Annotated[int, Option(min=1, help="Rows of the free runs.")] = 30,
+    plot: Annotated[Path | None, Option(metavar="FILE", help="Also draw: .png.")] = None,
     answer_format: AnswerFormat = Format.table,
     out: Out = None,
     force: Force = False,
@@ -48,43 +49,32 @@ def check(
     told = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
     if plot is not None:
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
-    output.write_answer(out, force, told, found.to_frame)
-    if answer_format is Format.json:
-        print(output.as_json(told))
-    else:
-        _show(found, sentence, [path for path in (plot, out) if path is not None])
+    output.conclude(answer_format, out, force, told, lambda: _show(found, sentence, plot), found.to_frame)
     if found.verdict == "fail":
         raise typer.Exit(output.CHECK_FAILED)
 
 
 def _sentence(found: Checks) -> str:
     """The verdict in one line."""
-    failed, doubtful = found.of("fail"), found.of("caution")
+    failed, doubtful, unknown = (found.of(verdict) for verdict in ("fail", "caution", "unknown"))
     if failed:
         says, they = ("fails", "it touches") if len(failed) == 1 else ("fail", "they touch")
         return f"{_count(failed)} {says}: do not trust answers that {they} before this is mended."
     if doubtful:
         return f"Nothing fails; {_count(doubtful)} {'asks' if len(doubtful) == 1 else 'ask'} for caution."
-    unknown = found.of("unknown")
-    return "All checks pass." if not unknown else f"No check fails; {_count(unknown)} cannot be told from these data."
+    return f"No check fails; {_count(unknown)} cannot be told from these data." if unknown else "All checks pass."
 
 
 def _count(checks: tuple[Check, ...]) -> str:
     return f"{len(checks)} {'check' if len(checks) == 1 else 'checks'}"
 
 
-def _show(found: Checks, sentence: str, written: list[Path]) -> None:
+def _show(found: Checks, sentence: str, drawn: Path | None) -> None:
     output.show_text(sentence, style=_STYLES[found.verdict])
-    rows = [
-        [
-            each.verdict,
-            each.name,
-            each.about,
-            wording.number(each.number) if np.isfinite(each.number) else "–",
-            each.unit_of_number,
-        ]
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        number = wording.number(each.number) if np.isfinite(each.number) else "–"
+        rows.append([each.verdict, each.name, each.about, number, each.unit_of_number])
     source = "the rows of the fit" if found.fitted else "rows that the fit has not seen"
     title = f"{found.rows} rows: {source}" if found.rows else "no rows to look at"
     output.show_table(title, ["verdict", "check", "of", "number", "which is"], rows, left=3)
@@ -94,5 +84,5 @@ def _show(found: Checks, sentence: str, written: list[Path]) -> None:
         output.show_text(f"  {each.finding[:1].upper()}{each.finding[1:]}.")
         if each.remedy:
             output.show_text(f"  Remedy: {each.remedy}.")
-    for path in written:
-        output.show_lines("", f"written: {path}")
+    if drawn is not None:
+        output.show_lines("", f"written: {drawn}")

@@ -6,32 +6,30 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 
 def console(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of a saved fit, or a plant's folder.")],
-    data: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A recording, for questions about the past.")
-    ] = None,
+    model: Annotated[Path, Argument(metavar="MODEL", help="Directory of a saved fit, or a plant's folder.")],
+    data: Annotated[Path | None, Option(metavar="FILE", help="A recording, for questions about the past.")] = None,
     seat: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Whose view: 'server' or a unit; may repeat (all).")
+        list[str] | None, Option(metavar="NAME", help="Whose view: 'server' or a unit; may repeat (all).")
     ] = None,
     policy: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="A unit's policy on questions (.toml); may repeat.")
+        list[Path] | None, Option(metavar="FILE", help="A unit's policy on questions (.toml); may repeat.")
     ] = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; if others can reach it, a token is asked for.")
+        str, Option(metavar="ADDRESS", help="Where to listen; if others can reach it, a token is asked for.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any free port.")] = 8437,
+    port: Annotated[int, Option(min=0, max=65535, help="Where to listen; 0: any free port.")] = 8437,
     token: Annotated[
-        bool | None, typer.Option("--token/--no-token", help="Ask for a token (only if others can reach it).")
+        bool | None, Option("--token/--no-token", help="Ask for a token (only if others can reach it).")
     ] = None,
-    hours: Annotated[float, typer.Option(help="How long the token is good.")] = 12.0,
+    hours: Annotated[float, Option(help="How long the token is good.")] = 12.0,
     behind: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address of a proxy with a certificate: https://NAME.")
+        str | None, Option(metavar="URL", help="Address of a proxy with a certificate: https://NAME.")
     ] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the browser.")] = True,
 ) -> None:
     """Ask in a browser, see the answer. Needs pip install 'counterflow[console]'.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import quoted, read_federation, relative, shown_key
@@ -16,33 +16,24 @@ from counterflow.cli.output import Format
 from counterflow.data import ChannelFacts, Inspection, Preparation, inspect
 from counterflow.plant import Recording
 
-Time = Annotated[str | None, typer.Option(help="Name of the time column (time, timestamp, ...).")]
-TimeFormat = Annotated[str | None, typer.Option(help="Such as '%d/%m/%Y %H:%M:%S', or s, ms, us, ns, excel, seconds.")]
-DayFirst = Annotated[bool | None, typer.Option("--day-first/--month-first", help="How to read 3/4/2024.")]
-Timezone = Annotated[str | None, typer.Option(help="Zone of local times, such as Europe/Berlin.")]
-Separator = Annotated[str | None, typer.Option(help="Between cells, if it is not found.")]
-Decimal = Annotated[str | None, typer.Option(help="Decimal sign, if it is not found.")]
-SkipRows = Annotated[int, typer.Option(min=0, max=1000, help="Lines before the header.")]
-SkipAfterHeader = Annotated[int, typer.Option(min=0, max=1000, help="Lines after it, such as units of measure.")]
+Time = Annotated[str | None, Option(help="Name of the time column (time, timestamp, ...).")]
+TimeFormat = Annotated[str | None, Option(help="Such as '%d/%m/%Y %H:%M:%S', or s, ms, us, ns, excel, seconds.")]
+DayFirst = Annotated[bool | None, Option("--day-first/--month-first", help="How to read 3/4/2024.")]
+Timezone = Annotated[str | None, Option(help="Zone of local times, such as Europe/Berlin.")]
+Separator = Annotated[str | None, Option(help="Between cells, if it is not found.")]
+Decimal = Annotated[str | None, Option(help="Decimal sign, if it is not found.")]
+SkipRows = Annotated[int, Option(min=0, max=1000, help="Lines before the header.")]
+SkipAfterHeader = Annotated[int, Option(min=0, max=1000, help="Lines after it, such as units of measure.")]
+Draft = Annotated[Path | None, Option(metavar="FILE", help="Also write a draft of a federation file, .toml.")]
 _DRAFT_TABLE_KEYS = ("time", "time_format", "day_first", "timezone", "separator", "decimal", "skip_rows")
 
 
 def inspect_table(
-    files: Files,
-    time: Time = None,
-    time_format: TimeFormat = None,
-    day_first: DayFirst = None,
-    timezone: Timezone = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    skip_rows: SkipRows = 0,
-    skip_after_header: SkipAfterHeader = 0,
-    federation: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write a draft of a federation file, .toml.")
-    ] = None,
-    force: Force = False,
+    files: Files, time: Time = None, time_format: TimeFormat = None, day_first: DayFirst = None,
+    timezone: Timezone = None, separator: Separator = None, decimal: Decimal = None, skip_rows: SkipRows = 0,
+    skip_after_header: SkipAfterHeader = 0, federation: Draft = None, force: Force = False,
     answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> None:  # fmt: skip
     """What does a table hold: rows, gaps, repeats, and every channel? Nothing is changed.
 
     Example: counterflow data inspect plant.csv.gz --federation federation.toml
@@ -77,15 +68,10 @@ def _show(found: Inspection, drafted: Path | None) -> None:
 
 def _row(channel: ChannelFacts) -> list[str]:
     empty = channel.is_empty
-    return [
-        channel.name,
-        channel.kind,
-        "-" if empty else f"{channel.low:.4g} to {channel.high:.4g}",
-        "-" if empty else f"{channel.mean:.4g} ± {channel.spread:.2g}",
-        f"{100 * channel.missing / max(1, channel.rows):.3g} %",
-        f"{100 * channel.held:.3g} %",
-        str(channel.levels),
-    ]
+    span = "-" if empty else f"{channel.low:.4g} to {channel.high:.4g}"
+    mean = "-" if empty else f"{channel.mean:.4g} ± {channel.spread:.2g}"
+    shares = [f"{100 * share:.3g} %" for share in (channel.missing / max(1, channel.rows), channel.held)]
+    return [channel.name, channel.kind, span, mean, *shares, str(channel.levels)]
 
 
 def draft(found: Inspection, files: Sequence[Path], options: dict[str, Any], place: Path) -> str:
@@ -123,8 +109,8 @@ def draft(found: Inspection, files: Sequence[Path], options: dict[str, Any], pla
 
 
 def prepare(
-    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML, with logs.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The recording, .safetensors.")],
+    federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML, with logs.")],
+    out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
     force: Force = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
@@ -136,11 +122,9 @@ def prepare(
     found = read_federation(federation)
     output.write_all({out: found.recording.save}, force)
     content = {
-        "recording": out,
-        "digest": found.recording.digest,
-        "units": output.units_json(found.recording.units),
+        "recording": out, "digest": found.recording.digest, "units": output.units_json(found.recording.units),
         "preparation": None if found.preparation is None else found.preparation.to_json(),
-    }
+    }  # fmt: skip
     output.answer(
         answer_format, "data prepare", content,
         lambda: show_prepared(found.preparation, found.recording, f"recording: {out}"),

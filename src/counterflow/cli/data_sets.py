@@ -8,23 +8,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.data_inspect import place_of, show_prepared
-from counterflow.cli.federation_file import quoted, shown_key
+from counterflow.cli.federation_file import shown_key
 from counterflow.cli.options import AnswerFormat, Files, Force, Seed
 from counterflow.cli.output import Format
 from counterflow.data.hai import prepare_hai
 from counterflow.data.stand_ins import write_stand_in
 from counterflow.data.swat import prepare_swat
 
-Place = Annotated[Path, typer.Option(metavar="DIR", help="Directory for recording, federation file and report.")]
-NormalOnly = Annotated[
-    bool, typer.Option("--normal-only/--with-attacks", help="Cut rows out that are labelled as attacks.")
-]
-Standardise = Annotated[bool, typer.Option("--standardise", help="Write z-scores instead of engineering units.")]
+Place = Annotated[Path, Option(metavar="DIR", help="Directory for recording, federation file and report.")]
+NormalOnly = Annotated[bool, Option("--normal-only/--with-attacks", help="Cut rows out that are labelled as attacks.")]
+Standardise = Annotated[bool, Option("--standardise", help="Write z-scores instead of engineering units.")]
 _TITLES = {"hai": "HAI", "swat": "SWaT"}
 
 
@@ -39,9 +37,9 @@ def hai(
     files: Files,
     out: Place,
     labels: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Label files of HAI 23.05, in the order of the files.")
+        list[Path] | None, Option(metavar="FILE", help="Label files of HAI 23.05, in the order of the files.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="Keep the first so many rows (0: all).")] = 0,
+    rows: Annotated[int, Option(min=0, help="Keep the first so many rows (0: all).")] = 0,
     normal_only: NormalOnly = True,
     standardise: Standardise = False,
     force: Force = False,
@@ -58,13 +56,11 @@ def hai(
 def swat(
     files: Files,
     out: Place,
-    rows: Annotated[int, typer.Option(min=0, help="Keep the first so many rows, as the paper does (0: all).")] = 30_000,
+    rows: Annotated[int, Option(min=0, help="Keep the first so many rows, as the paper does (0: all).")] = 30_000,
     correlation: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Keep variables that correlate more with another stage.")
+        float, Option(min=0.0, max=1.0, help="Keep variables that correlate more with another stage.")
     ] = 0.3,
-    noise: Annotated[
-        float, typer.Option(min=0.0, help="Gaussian noise on inputs, in their standard deviations.")
-    ] = 0.01,
+    noise: Annotated[float, Option(min=0.0, help="Gaussian noise on inputs, in their standard deviations.")] = 0.01,
     seed: Seed = 0,
     normal_only: NormalOnly = True,
     standardise: Standardise = False,
@@ -93,29 +89,20 @@ def _prepare(
     report = {
         "options": {name: value for name, value in options.items() if name != "labels"},
         "files": {name: str(path) for name, path in places.items()},
-        "units": output.units_json(found.recording.units),
-        "digest": found.recording.digest,
-        **found.to_json(),
-    }
+        "units": output.units_json(found.recording.units), "digest": found.recording.digest, **found.to_json(),
+    }  # fmt: skip
     lines = [
         f"# {_TITLES[dataset]}, prepared from {', '.join(found.preparation.files)}",
-        "# counterflow fit THIS-FILE --out fit",
-        "",
-        "[federation]",
-        f"recording = {quoted('recording.safetensors')}",
-    ]
+        "# counterflow fit THIS-FILE --out fit", "", "[federation]", 'recording = "recording.safetensors"',
+    ]  # fmt: skip
     for unit in found.recording.units:
         lines += ["", f"[{shown_key('units', unit.name)}]"]
         lines.append(f"# {unit.n_inputs} inputs, {unit.n_outputs} outputs; see report.md")
-    output.write_all(
-        {
-            places["recording.safetensors"]: found.recording.save,
-            places["report.json"]: (output.as_json(head | report) + "\n").encode(),
-            places["report.md"]: _markdown(dataset, found).encode(),
-            places["federation.toml"]: ("\n".join(lines) + "\n").encode(),
-        },
-        force,
-    )
+    contents = {
+        "recording.safetensors": found.recording.save, "report.json": (output.as_json(head | report) + "\n").encode(),
+        "report.md": _markdown(dataset, found).encode(), "federation.toml": ("\n".join(lines) + "\n").encode(),
+    }  # fmt: skip
+    output.write_all({places[name]: content for name, content in contents.items()}, force)
     output.answer(
         answer_format, f"data {dataset}", report,
         lambda: show_prepared(found.preparation, found.recording, f"recording, federation file and report: {out}"),
@@ -134,12 +121,12 @@ def _markdown(dataset: str, found: Any) -> str:
 
 
 def stand_in(
-    dataset: Annotated[Dataset, typer.Argument(help="Whose format.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the files.")],
+    dataset: Annotated[Dataset, Argument(help="Whose format.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Directory for the files.")],
     version: Annotated[
-        str | None, typer.Option(help="HAI: 20.07, 21.03, 22.04 or 23.05; SWaT: normal-v0, normal-v1, attack-v0, xlsx.")
+        str | None, Option(help="HAI: 20.07, 21.03, 22.04 or 23.05; SWaT: normal-v0, normal-v1, attack-v0, xlsx.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=10, max=1_000_000, help="Rows of each file.")] = 2000,
+    rows: Annotated[int, Option(min=10, max=1_000_000, help="Rows of each file.")] = 2000,
     seed: Seed = 0,
     force: Force = False,
     answer_format: AnswerFormat = Format.table,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.console import Console
+from typer import Option
 
 from counterflow import report
 from counterflow.arrays import FloatArray
@@ -29,8 +29,10 @@ from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
 from counterflow.plant import Plant, Recording, excitation
+from counterflow.report.content import Section
 
 RECORDING, FIT, REPORT = "recording.safetensors", "fit", "report.html"
+OUT = Path("demo-output")
 HORIZON, HELD = 40, 10  # steps
 WINDOW, OPENED, OPENING = 80, 20, 5.0  # the incident: rows before the end, for how many of them, by how much
 BACK = 30  # steps in which a pressure is to be brought back
@@ -62,29 +64,11 @@ QUESTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Incident:
-    """The make-up valve stuck open near the end: what would have been, who did it, what brings the pressure back.
-
-    A method whose estimate does not settle refuses some of it; the page then says so.
-    """
-
-    world: report.World | report.Refusal
-    shares: report.Shares | report.Refusal
-    remedy: report.Remedy | report.Refusal
-
-    @property
-    def questions(self) -> tuple[report.World | report.Shares | report.Remedy | report.Refusal, ...]:
-        return self.world, self.shares, self.remedy
-
-
 def demo(
-    out: Annotated[Path, typer.Option(help="Directory for the recording, the saved fit and the report.")] = Path(
-        "demo-output"
-    ),
-    steps: Annotated[int, typer.Option(min=200, max=1_000_000, help="Minutes of plant to simulate.")] = 4000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation and of the fit.")] = 0,
-    method: Annotated[str | None, typer.Option(help="How to fit; default: that of counterflow.fit.")] = None,
+    out: Annotated[Path, Option(help="Directory for the recording, the saved fit and the report.")] = OUT,
+    steps: Annotated[int, Option(min=200, max=1_000_000, help="Minutes of plant to simulate.")] = 4000,
+    seed: Annotated[int, Option(min=0, help="Of the simulation and of the fit.")] = 0,
+    method: Annotated[str | None, Option(help="How to fit; default: that of counterflow.fit.")] = None,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Simulate a boiler, a turbine and a water treatment, fit the federation, ask what-if, write a report."""
@@ -101,10 +85,10 @@ def demo(
     with console.status(f"fitting the federation: {chosen}"):
         fits = fit_all(recording, plant, chosen, seed)
     with console.status("asking what-if, and simulating the true answers"):
-        whatifs = tuple(ask(question, plant, inputs, steps, seed, fits) for question in QUESTIONS)
+        whatifs = [ask(question, plant, inputs, steps, seed, fits) for question in QUESTIONS]
         incident = look_into(recording, plant.simulate(steps, rng=seed, inputs=calm), fits[chosen])
     with console.status("drawing the report"):
-        content = compose(plant, recording, fits, whatifs, incident, steps, seed, chosen)
+        content = compose(plant, recording, fits, [*whatifs, *incident], steps, seed, chosen)
         page = report.render(content)  # all is drawn before anything is written
     _write(out, recording, fits[chosen], page)
     seconds = time.perf_counter() - began
@@ -122,44 +106,35 @@ def record_incident(plant: Plant, steps: int, seed: int) -> tuple[dict[str, Floa
     return inputs, calm
 
 
-def look_into(recording: Recording, calm: Recording, fit: Fit) -> Incident:
-    """Ask about the incident; ``calm`` is the simulator's run of the same noise without it."""
+def look_into(recording: Recording, calm: Recording, fit: Fit) -> list[Section]:
+    """The make-up valve stuck open near the end: what would have been, who did it, what brings the pressure back.
+
+    ``calm`` is the simulator's run of the same noise without it. A method whose estimate does not settle refuses some
+    of it; the page then says so.
+    """
     start, stop, clock = recording.rows - WINDOW, recording.rows, report.Clock.of(recording.dt)
-    minutes = f"minute {start:g} to {start + OPENED - 1:g}"
     valve = calm["water_treatment"].unit.input_names.index("make-up valve")
     do = {"water_treatment": {"make-up valve": calm["water_treatment"].u[start:stop, valve]}}
-    world = report.tell(
-        fit, recording,
-        report.AskCounterfactual(
-            "boiler", do, start, stop, "drum pressure",
-            f"The make-up valve stood {OPENING:g} % too far open from {minutes}: where would the drum pressure have "
-            "been without that?",
-        ),
-    )  # fmt: skip
-    shares = report.tell(
-        fit, recording,
-        report.AskAttribution(
-            "boiler", start, start + 2 * OPENED, "drum pressure",
-            f"Who moved the drum pressure from minute {start:g} to {start + 2 * OPENED - 1:g}?",
-        ),
-    )  # fmt: skip
+    world = report.tell(fit, recording, report.AskCounterfactual(
+        "boiler", do, start, stop, "drum pressure",
+        f"The make-up valve stood {OPENING:g} % too far open from minute {start:g} to {start + OPENED - 1:g}: where "
+        "would the drum pressure have been without that?",
+    ))  # fmt: skip
+    shares = report.tell(fit, recording, report.AskAttribution(
+        "boiler", start, start + 2 * OPENED, "drum pressure",
+        f"Who moved the drum pressure from minute {start:g} to {start + 2 * OPENED - 1:g}?",
+    ))  # fmt: skip
     lost = float(OPENING)  # bar, if nothing better is known
     if isinstance(world, report.World):
         told, at = world.trajectory, world.headline_index
         gap = told.mean[:, at] - told.factual[:, at]
         lost = float(np.round(gap[np.abs(gap).argmax()])) or lost
         world = replace(world, truth=calm["boiler"].y[start:stop])
-    remedy = report.tell(
-        fit, recording,
-        report.AskRestoration(
-            "boiler", {"drum pressure": lost}, {"boiler": ["fuel valve"], "turbine": ["governor valve"]}, BACK,
-            f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
-        ),
-    )  # fmt: skip
-    assert isinstance(world, report.World | report.Refusal)
-    assert isinstance(shares, report.Shares | report.Refusal)
-    assert isinstance(remedy, report.Remedy | report.Refusal)
-    return Incident(world, shares, remedy)
+    remedy = report.tell(fit, recording, report.AskRestoration(
+        "boiler", {"drum pressure": lost}, {"boiler": ["fuel valve"], "turbine": ["governor valve"]}, BACK,
+        f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
+    ))  # fmt: skip
+    return [world, shares, remedy]
 
 
 def fit_all(recording: Recording, plant: Plant, chosen: str, seed: int) -> dict[str, Fit]:
@@ -172,12 +147,7 @@ def fit_all(recording: Recording, plant: Plant, chosen: str, seed: int) -> dict[
 
 
 def ask(
-    question: Question,
-    plant: Plant,
-    inputs: Mapping[str, FloatArray],
-    steps: int,
-    seed: int,
-    fits: Mapping[str, Fit],
+    question: Question, plant: Plant, inputs: Mapping[str, FloatArray], steps: int, seed: int, fits: Mapping[str, Fit]
 ) -> report.WhatIf:
     """The answer of every fit, beside the true one: a twin run of the simulator with the same noise."""
     start = min(steps // 2, steps - HORIZON)
@@ -196,36 +166,24 @@ def ask(
             if k == 0:  # the method that was asked for
                 raise
             continue
-        answers.append(report.Answer.of(_label(method), effect, short=_short(method)))
-    return report.WhatIf(
-        question=str(question),
-        channels=plant.unit(question.effect).outputs,
-        answers=tuple(answers),
-        headline=question.headline,
-        step=plant.dt / 60,
-        step_unit="min",
-        duration=HELD,
-    )
+        label, short, _ = _names(method)
+        answers.append(report.Answer.of(label, effect, short=short))
+    outputs = plant.unit(question.effect).outputs
+    return report.WhatIf(str(question), outputs, tuple(answers), question.headline, plant.dt / 60, "min", HELD)
 
 
 def compose(
-    plant: Plant,
-    recording: Recording,
-    fits: Mapping[str, Fit],
-    whatifs: tuple[report.WhatIf, ...],
-    incident: Incident,
-    steps: int,
-    seed: int,
+    plant: Plant, recording: Recording, fits: Mapping[str, Fit], sections: Sequence[Section], steps: int, seed: int,
     chosen: str,
-) -> report.Report:
+) -> report.Report:  # fmt: skip
     """Everything the page says."""
     base = report.compose(fits[chosen], recording)
-    trainings = [report.Training.of(_trained(method), fit) for method, fit in fits.items()]
+    trainings = [report.Training.of(_names(method)[2], fit) for method, fit in fits.items()]
     gradient = training.fit(
         recording, plant.locals(), method=PUBLISHED, seed=seed, solver="gradient", rounds=GRADIENT_ROUNDS
     )
     trainings.append(report.Training.of("published method, gradient steps as in its Algorithm 1", gradient))
-    share = _first_step_share(whatifs)
+    share = _first_step_share(sections)
     first = (
         "the published method has no answers to show: its estimate is unstable, and they run away"
         if share is None
@@ -233,7 +191,8 @@ def compose(
         f"{100 * share:.1f} % of the true effect, averaged over the questions; later on it gives what passes through "
         "its couplings of the states, which are biased"
     )
-    return replace(
+    command = f"counterflow demo --steps {steps} --seed {seed} --method {chosen}"
+    page = replace(
         base,
         title="What would the turbine do if the boiler were run differently?",
         lead=(
@@ -241,11 +200,6 @@ def compose(
             "they act on each other from low-dimensional messages. Because the plant is simulated, the true answer "
             "is known and stands beside every estimate."
         ),
-        whatifs=whatifs,
-        worlds=tuple(told for told in incident.questions if isinstance(told, report.World)),
-        shares=tuple(told for told in incident.questions if isinstance(told, report.Shares)),
-        remedies=tuple(told for told in incident.questions if isinstance(told, report.Remedy)),
-        refusals=tuple(told for told in incident.questions if isinstance(told, report.Refusal)),
         trainings=tuple(trainings),
         notes=(
             "the plant is made up and linear, its inputs are white test signals but for one incident, and every unit "
@@ -253,20 +207,18 @@ def compose(
             first,
             *base.notes,
         ),
-        provenance={
-            **base.provenance,
-            "made with": f"counterflow demo --steps {steps} --seed {seed} --method {chosen}",
-        },
+        provenance={**base.provenance, "made with": command},
     )
+    return page.with_sections(sections)
 
 
-def _first_step_share(whatifs: tuple[report.WhatIf, ...]) -> float | None:
+def _first_step_share(sections: Sequence[Section]) -> float | None:
     """How much of the true effect of the first step (the paper's own question) its method gives, on average."""
     shares = []
-    for whatif in whatifs:
-        assert whatif.truth is not None
-        true = whatif.truth.mean[0]
-        shares += [float(a.mean[0] @ true / (true @ true)) for a in whatif.estimates if a.label == _label(PUBLISHED)]
+    for whatif in sections:
+        if isinstance(whatif, report.WhatIf) and whatif.truth is not None:
+            true, own = whatif.truth.mean[0], _names(PUBLISHED)[0]
+            shares += [float(a.mean[0] @ true / (true @ true)) for a in whatif.estimates if a.label == own]
     return float(np.mean(shares)) if shares else None
 
 
@@ -298,56 +250,42 @@ def _plain(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _label(method: str) -> str:
-    if method == "sufficient":
-        return "Counterflow"
-    return "the published method" if method == PUBLISHED else f"method {method!r}"
-
-
-def _trained(method: str) -> str:
-    return "published method, conjugate gradients" if method == PUBLISHED else f"method {method!r}"
-
-
-def _short(method: str) -> str:
-    return "published" if method == PUBLISHED else "Counterflow" if method == "sufficient" else method
+def _names(method: str) -> tuple[str, str, str]:
+    """A method as the page calls it, in short, and where it is trained."""
+    if method == PUBLISHED:
+        return "the published method", "published", "published method, conjugate gradients"
+    label, short = ("Counterflow", "Counterflow") if method == "sufficient" else (f"method {method!r}", method)
+    return label, short, f"method {method!r}"
 
 
 def _content(
-    out: Path, fit: Fit, content: report.Report, incident: Incident, steps: int, seed: int, seconds: float
+    out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], steps: int, seed: int, seconds: float
 ) -> dict[str, Any]:
+    answered = "label truth mean lower upper level"
     return {
-        "method": fit.method,
-        "steps": steps,
-        "seed": seed,
-        "seconds": round(seconds, 3),
+        "method": fit.method, "steps": steps, "seed": seed, "seconds": round(seconds, 3),
         "files": {"recording": out / RECORDING, "fit": out / FIT, "report": out / REPORT},
         **output.fit_json(fit.status, fit.traffic),
         "caveats": list(content.caveats),
         "questions": [
             {
-                "question": whatif.question,
-                "sentence": whatif.sentence(),
+                "question": whatif.question, "sentence": whatif.sentence(),
                 "channels": [{"name": c.name, "unit": c.unit} for c in whatif.channels],
                 "answers": [
-                    {
-                        "label": answer.label, "truth": answer.truth, "relative_error": whatif.relative_error(answer),
-                        "mean": answer.mean, "lower": answer.lower, "upper": answer.upper, "level": answer.level,
-                    }
+                    output.picked(answer, answered) | {"relative_error": whatif.relative_error(answer)}
                     for answer in whatif.answers
                 ],
             }
             for whatif in content.whatifs
         ],
-        "incident": [{"question": told.question, "sentence": told.sentence()} for told in incident.questions],
-        "restoration": {cause: dict(change) for cause, change in incident.remedy.restoration.change.items()}
-        if isinstance(incident.remedy, report.Remedy)
-        else None,
-        "shares": dict(incident.shares.ranked()) if isinstance(incident.shares, report.Shares) else None,
+        "incident": [{"question": told.question, "sentence": told.sentence()} for told in incident],
+        "restoration": next((dict(each.restoration.change) for each in content.remedies), None),
+        "shares": next((dict(each.ranked()) for each in content.shares), None),
         "checks": [{**c.to_dict(), "passed": c.passed} for c in content.checks],
     }  # fmt: skip
 
 
-def _show(out: Path, fit: Fit, content: report.Report, incident: Incident, seconds: float) -> None:
+def _show(out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float) -> None:
     output.show_text(fit.summary())
     for whatif in content.whatifs:
         at = whatif.headline_index
@@ -360,7 +298,7 @@ def _show(out: Path, fit: Fit, content: report.Report, incident: Incident, secon
         after = f"after {(row + 1) * whatif.step:g} min, at its largest"
         columns = ["", f"{whatif.channels[at].name} after 1 min", after, "misses by"]
         output.show_table(whatif.question, columns, rows)
-    for told in incident.questions:
+    for told in incident:
         output.show_text("")
         output.show_text(told.question, style="bold")
         output.show_text(told.sentence())

@@ -18,49 +18,35 @@ import numpy as np
 from counterflow.arrays import block_diagonal
 from counterflow.plant import Channel, Plant, Unit
 
+VALVE = (-50, 50)  # per cent of opening, from half open
 UNITS = (
     Unit(
-        "boiler",
-        states=3,  # furnace heat, drum pressure, drum level
-        inputs=[Channel("fuel valve", "%", (-50, 50)), Channel("feedwater valve", "%", (-50, 50))],
-        outputs=[
-            Channel("drum pressure", "bar"),
-            Channel("steam flow", "t/h"),
-            Channel("drum level", "cm"),
-            Channel("furnace temperature", "°C"),
-            Channel("feedwater flow", "t/h"),
-            Channel("flue gas oxygen", "%"),
+        "boiler", 3,  # furnace heat, drum pressure, drum level
+        [Channel("fuel valve", "%", VALVE), Channel("feedwater valve", "%", VALVE)],
+        [
+            Channel("drum pressure", "bar"), Channel("steam flow", "t/h"), Channel("drum level", "cm"),
+            Channel("furnace temperature", "°C"), Channel("feedwater flow", "t/h"), Channel("flue gas oxygen", "%"),
             Channel("flue gas temperature", "°C"),
         ],
     ),
     Unit(
-        "turbine",
-        states=3,  # inlet pressure, shaft power, condenser pressure
-        inputs=[Channel("governor valve", "%", (-50, 50)), Channel("cooling water valve", "%", (-50, 50))],
-        outputs=[
-            Channel("inlet pressure", "bar"),
-            Channel("electric power", "MW"),
-            Channel("shaft speed", "rpm"),
-            Channel("exhaust pressure", "mbar"),
-            Channel("condensate temperature", "°C"),
-            Channel("extraction flow", "t/h"),
-            Channel("bearing vibration", "µm"),
+        "turbine", 3,  # inlet pressure, shaft power, condenser pressure
+        [Channel("governor valve", "%", VALVE), Channel("cooling water valve", "%", VALVE)],
+        [
+            Channel("inlet pressure", "bar"), Channel("electric power", "MW"), Channel("shaft speed", "rpm"),
+            Channel("exhaust pressure", "mbar"), Channel("condensate temperature", "°C"),
+            Channel("extraction flow", "t/h"), Channel("bearing vibration", "µm"),
         ],
     ),
     Unit(
-        "water_treatment",
-        states=3,  # tank level, feed temperature, conductivity
-        inputs=[Channel("make-up valve", "%", (-50, 50)), Channel("dosing pump", "%", (-50, 50))],
-        outputs=[
-            Channel("tank level", "cm"),
-            Channel("feed temperature", "°C"),
-            Channel("conductivity", "µS/cm"),
-            Channel("make-up flow", "t/h"),
-            Channel("dissolved oxygen", "µg/l"),
-            Channel("acidity", "pH"),
+        "water_treatment", 3,  # tank level, feed temperature, conductivity
+        [Channel("make-up valve", "%", VALVE), Channel("dosing pump", "%", VALVE)],
+        [
+            Channel("tank level", "cm"), Channel("feed temperature", "°C"), Channel("conductivity", "µS/cm"),
+            Channel("make-up flow", "t/h"), Channel("dissolved oxygen", "µg/l"), Channel("acidity", "pH"),
         ],
     ),
-)
+)  # fmt: skip
 
 # columns: furnace heat, drum pressure, drum level | inlet pressure, shaft power, condenser | tank, temperature, µS/cm
 A = np.array(
@@ -90,40 +76,19 @@ B = np.array(
         [0.00, 0.00, 0.00, 0.00, 0.10, -0.35],
     ]
 )
-C = {
-    "boiler": np.array(
-        [
-            [0.00, 1.00, 0.00],
-            [0.30, 0.80, 0.00],
-            [0.00, -0.20, 1.00],
-            [1.20, 0.10, 0.00],
-            [0.00, -0.20, 0.60],
-            [-0.60, 0.00, 0.00],
-            [0.80, 0.30, 0.00],
-        ]
-    ),
-    "turbine": np.array(
-        [
-            [1.00, 0.00, 0.00],
-            [0.20, 1.10, -0.20],
-            [0.00, 0.70, 0.00],
-            [0.10, 0.00, 0.90],
-            [0.00, 0.20, 0.80],
-            [0.70, 0.30, 0.00],
-            [0.20, 0.50, 0.30],
-        ]
-    ),
-    "water_treatment": np.array(
-        [
-            [1.00, 0.00, 0.00],
-            [0.00, 1.00, 0.00],
-            [0.00, 0.00, 1.00],
-            [0.50, -0.20, 0.00],
-            [0.00, -0.60, 0.30],
-            [0.00, 0.10, 0.70],
-        ]
-    ),
-}
+C = {  # a row for each output
+    "boiler": np.array([
+        [0.0, 1.0, 0.0], [0.3, 0.8, 0.0], [0.0, -0.2, 1.0], [1.2, 0.1, 0.0], [0.0, -0.2, 0.6], [-0.6, 0.0, 0.0],
+        [0.8, 0.3, 0.0],
+    ]),
+    "turbine": np.array([
+        [1.0, 0.0, 0.0], [0.2, 1.1, -0.2], [0.0, 0.7, 0.0], [0.1, 0.0, 0.9], [0.0, 0.2, 0.8], [0.7, 0.3, 0.0],
+        [0.2, 0.5, 0.3],
+    ]),
+    "water_treatment": np.array([
+        [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, -0.2, 0.0], [0.0, -0.6, 0.3], [0.0, 0.1, 0.7],
+    ]),
+}  # fmt: skip
 PROCESS_NOISE = 0.15  # standard deviation of every state, a minute
 MEASUREMENT_NOISE = 0.40  # standard deviation of every channel, in units of its scale
 SCALE = {"furnace temperature": 10.0, "exhaust pressure": 10.0, "acidity": 0.1}  # of channels where it is not one

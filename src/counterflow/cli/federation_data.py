@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ UNIT_KEYS = ("tags", "exclude")
 
 def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ``[data]``, checked one by one so that a mistake is told with its line."""
+    import polars
+
     from counterflow.data import Rules, open_table
     from counterflow.data.preparation import TABLE_OPTIONS
 
@@ -65,7 +68,7 @@ def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
         with page.blaming(at):
             if key in TABLE_OPTIONS:
                 if key not in ("time", "header_word"):
-                    open_table(_probe(), **{key: value})
+                    open_table(polars.DataFrame({"value": [0.0]}), **{key: value})
             else:
                 Rules(**{key: value})
     if "dt" in head:
@@ -73,12 +76,6 @@ def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
             page.refuse(("data", "dt"), f"is {options['dt']:g}, [federation] has {head['dt']:g}; give it once")
         options["dt"] = page.number(("federation", "dt"), head["dt"], above=0.0)
     return options
-
-
-def _probe() -> Any:
-    import polars
-
-    return polars.DataFrame({"value": [0.0]})
 
 
 def shared_files(page: Page) -> list[Path] | None:
@@ -161,15 +158,10 @@ def read_logs_of_units(
             by_time = by_time and has_dates(tables[name], options)
     if by_time:
         rules = {"drop_constant": False} | {key: options[key] for key in options if key not in TABLE_OPTIONS}
-        chosen = {
-            unit.name: Chosen(
-                unit.name,
-                tuple((channel.name, channel) for channel in unit.inputs),
-                tuple((channel.name, channel) for channel in unit.outputs),
-                unit.states,
-            )
-            for unit in units.values()
-        }
+        chosen = {}
+        for unit in units.values():
+            taken, given = (tuple((each.name, each) for each in side) for side in (unit.inputs, unit.outputs))
+            chosen[unit.name] = Chosen(unit.name, taken, given, unit.states)
         with page.blaming(("units",)):
             recording, reports = align(tables, chosen, Rules(**rules))
         return recording, _merged(reports)
@@ -192,7 +184,7 @@ def read_logs_of_units(
 
 def _merged(reports: Mapping[str, Preparation]) -> Preparation:
     """One report of the logs of several units."""
-    from counterflow.data import Preparation, Step
+    from counterflow.data import Step
 
     parts = list(reports.values())
     steps = [
@@ -205,15 +197,8 @@ def _merged(reports: Mapping[str, Preparation]) -> Preparation:
     for part in parts[1:]:
         both = ((max(a, c), min(b, d)) for a, b in stretches for c, d in part.stretches)
         stretches = [(start, stop) for start, stop in both if start < stop]
-    first = parts[0]
-    return Preparation(
-        files=tuple(file for part in parts for file in part.files),
-        rows_read=sum(part.rows_read for part in parts),
-        rows=first.rows,
-        dt=first.dt,
-        start=first.start,
-        stop=first.stop,
-        steps=tuple(steps),
+    return replace(
+        parts[0], files=tuple(file for part in parts for file in part.files),
+        rows_read=sum(part.rows_read for part in parts), steps=tuple(steps), stretches=tuple(stretches),
         dropped={unit: part.dropped.get(unit, {}) for unit, part in reports.items()},
-        stretches=tuple(stretches),
-    )
+    )  # fmt: skip

@@ -84,21 +84,21 @@ def read_federation(path: str | Path) -> Federation:
         page.refuse(("data",), "there is a recording, too; give one of them")
     reading = federation_data.data_options(page, head) if "data" in page.contents or "dt" in head else {}
     files = federation_data.shared_files(page)
-    preparation: Preparation | None
+    preparation: Preparation | None = None
     if files is not None:
         recording, preparation, models = _from_table(page, files, reading)
-        return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
-    parsed = {
-        name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=stored is None)
-        for name in page.names(("units",))
-    }
-    models = {name: model for name, (_, model) in parsed.items() if model is not None}
-    _all_or_none(page, models, list(parsed))
-    if stored is not None:
-        recording = _from_recording(page, stored, parsed, head)
-        return Federation(Path(path), recording, models or None, method, seed, options, None, privacy)
-    units = {name: unit for name, (unit, _) in parsed.items()}
-    recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
+    else:
+        parsed = {
+            name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=stored is None)
+            for name in page.names(("units",))
+        }
+        models = {name: model for name, (_, model) in parsed.items() if model is not None}
+        _all_or_none(page, models, list(parsed))
+        if stored is not None:
+            recording = _from_recording(page, stored, parsed, head)
+        else:
+            units = {name: unit for name, (unit, _) in parsed.items()}
+            recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
     return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
 
 
@@ -146,14 +146,10 @@ def _from_table(
         table = page.table(at, (*_UNIT_KEYS, *federation_data.UNIT_KEYS))
         with page.blaming(at):
             Unit(name)  # the name alone, before any file is read
-        model = _model(page, at, table)
-        states = page.whole((*at, "states"), table["states"], 1) if "states" in table else None
+        model, states = _model_and_states(page, at, table)
         if model is not None:
             models[name] = model
-            if states not in (None, model.states):
-                page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
-            states = model.states
-        selections[name] = federation_data.unit_selection(page, at, table, states or 2)
+        selections[name] = federation_data.unit_selection(page, at, table, states)
     _all_or_none(page, models, names)
     if models:
         options = {"drop_constant": False} | options  # a model has its channels
@@ -204,10 +200,7 @@ def read_plant(path: str | Path) -> Plant:
         if (cause, effect) in seen:
             page.refuse(at, f"{cause!r} -> {effect!r} is given twice")
         seen.add((cause, effect))
-        for letter, whole, columns in (
-            ("A", A, plant.state_slice(cause)),
-            ("B", B, plant.input_slice(cause)),
-        ):
+        for letter, whole, columns in (("A", A, plant.state_slice(cause)), ("B", B, plant.input_slice(cause))):
             if letter in entry:
                 block = page.matrix((*at, letter), entry[letter])
                 rows = plant.state_slice(effect)
@@ -248,10 +241,7 @@ def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -
     """A unit and its model, if it has one; without channels given they are named by count."""
     name = str(at[-1])
     table = page.table(at, keys)
-    model = _model(page, at, table)
-    states = page.whole((*at, "states"), table["states"], 1) if "states" in table else None
-    if model is not None and states not in (None, model.states):
-        page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
+    model, states = _model_and_states(page, at, table)
     channels: dict[str, Any] = {}
     for side, least in (("inputs", 0), ("outputs", 1)):
         if side in table:
@@ -269,7 +259,16 @@ def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -
         channels.setdefault("inputs", model.n_inputs)
         channels.setdefault("outputs", model.n_outputs)
     with page.blaming(at):
-        return Unit(name, states=model.states if model else states or 2, **channels), model
+        return Unit(name, states, **channels), model
+
+
+def _model_and_states(page: Page, at: TomlPath, table: Mapping[str, Any]) -> tuple[LocalModel | None, int]:
+    """A unit's model, if it has one, and its number of states: two, if nothing says it."""
+    model = _model(page, at, table)
+    states = page.whole((*at, "states"), table["states"], 1) if "states" in table else None
+    if model is not None and states not in (None, model.states):
+        page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
+    return model, model.states if model is not None else states or 2
 
 
 def _model(page: Page, at: TomlPath, table: Mapping[str, Any]) -> LocalModel | None:
@@ -372,20 +371,14 @@ def _from_recording(
 
 
 def federation_text(
-    units: Sequence[Unit],
-    dt: float,
-    *,
-    recording: str,
-    models: Mapping[str, str],
-    method: str = "sufficient",
-    seed: int = 0,
+    units: Sequence[Unit], dt: float, *, recording: str, models: Mapping[str, str], seed: int = 0
 ) -> str:
     """A federation file for a recording and model files, given by paths relative to it."""
     lines = [
         "# A federation: what each unit has, and how to fit it.  counterflow fit THIS-FILE --out fit",
         "",
         "[federation]",
-        f"method = {quoted(method)}",
+        'method = "sufficient"',
         f"seed = {seed}",
         f"dt = {dt!r}  # seconds between two rows",
         f"recording = {quoted(recording)}",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat, Folder
@@ -28,22 +29,22 @@ _Tell = Callable[[dict[str, Any]], None]
 
 def fit(
     folder: Folder,
-    job_id: Annotated[str | None, typer.Option("--id", help="Name of the job; an earlier one goes on.")] = None,
-    method: Annotated[str | None, typer.Option(help="How to fit (sufficient).")] = None,
+    job_id: Annotated[str | None, Option("--id", help="Name of the job; an earlier one goes on.")] = None,
+    method: Annotated[str | None, Option(help="How to fit (sufficient).")] = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the method, as in 'fit'; may repeat.")
+        list[str] | None, Option(metavar="NAME=VALUE", help="Of the method, as in 'fit'; may repeat.")
     ] = None,
-    units: Annotated[str | None, typer.Option(metavar="A,B", help="Which plants, in this order (all).")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="With privacy: of this job, for every plant.")] = None,
-    delta: Annotated[float | None, typer.Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
-    window: Annotated[int | None, typer.Option(help="With privacy: measurements protected as one (1).")] = None,
-    from_logs: Annotated[bool, typer.Option("--from-logs", help="Plants have no models.")] = False,
+    units: Annotated[str | None, Option(metavar="A,B", help="Which plants, in this order (all).")] = None,
+    epsilon: Annotated[float | None, Option(help="With privacy: of this job, for every plant.")] = None,
+    delta: Annotated[float | None, Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
+    window: Annotated[int | None, Option(help="With privacy: measurements protected as one (1).")] = None,
+    from_logs: Annotated[bool, Option("--from-logs", help="Plants have no models.")] = False,
     begins: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
+        str | None, Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the fit (0).")] = None,
-    deadline: Annotated[int, typer.Option(min=1, help="Seconds that a plant may take for one answer.")] = 600,
-    patience: Annotated[float, typer.Option(min=1, help="Seconds without news after which to give up.")] = 3600.0,
+    seed: Annotated[int | None, Option(min=0, help="Of the fit (0).")] = None,
+    deadline: Annotated[int, Option(min=1, help="Seconds that a plant may take for one answer.")] = 600,
+    patience: Annotated[float, Option(min=1, help="Seconds without news after which to give up.")] = 3600.0,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Coordinator: fit, with all plants that are members. Lost plants are waited for; the job then goes on.
@@ -55,14 +56,9 @@ def fit(
     engine().require()
     coordinator = CoordinatorFolder.open(folder)
     described: dict[str, Any] = {
-        "method": method,
-        "units": _names(units),
-        "options": _options(option or ()),
-        "seed": seed,
-        "privacy": _privacy(epsilon, delta, window),
-        "from_logs": from_logs,
-        "begins": begins,
-    }
+        "method": method, "units": _names(units), "options": _options(option or ()), "seed": seed,
+        "privacy": _privacy(epsilon, delta, window), "from_logs": from_logs, "begins": begins,
+    }  # fmt: skip
     given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
     job = _job(coordinator, job_id, given)
     if party.supervisor(coordinator.folder) is None:
@@ -117,16 +113,11 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
         result = session.result()
     part = saved_server(coordinator.folder, job.id)[1]
     return {
-        "id": job.id,
-        "method": job.method,
-        "units": list(job.units),
-        **output.fit_json(result.status, result.traffic),
-        "seconds": seconds,
-        "exchanges": state.get("exchanges"),
-        "privacy": None if job.privacy is None else {"epsilon": job.privacy.epsilon, "delta": job.privacy.delta},
-        "saved": coordinator.folder / "fits" / job.id,
-        "caveats": [str(caveat) for caveat in part.caveats],
-    }
+        "id": job.id, "method": job.method, "units": list(job.units),
+        **output.fit_json(result.status, result.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
+        "privacy": None if job.privacy is None else output.picked(job.privacy, "epsilon delta"),
+        "saved": coordinator.folder / "fits" / job.id, "caveats": [str(caveat) for caveat in part.caveats],
+    }  # fmt: skip
 
 
 def _show(told: dict[str, Any]) -> None:
@@ -136,12 +127,11 @@ def _show(told: dict[str, Any]) -> None:
         f"({status['message']})",
         style="bold" if status["converged"] else "red",
     )
-    rounds = f"{traffic['rounds']} round{'s' * (traffic['rounds'] != 1)}"
-    output.show_text(
-        f"{rounds} with {', '.join(told['units'])}; {traffic['bytes_up']:,} bytes came up, "
-        f"{traffic['bytes_down']:,} went down"
+    rounds = f"{traffic['rounds']} round{'s' * (traffic['rounds'] != 1)} with {', '.join(told['units'])}"
+    output.show_lines(
+        f"{rounds}; {traffic['bytes_up']:,} bytes came up, {traffic['bytes_down']:,} went down",
+        f"the coordinator's part: {told['saved']}; every plant has its own",
     )
-    output.show_text(f"the coordinator's part: {told['saved']}; every plant has its own")
     output.show_notes(told["caveats"])
 
 

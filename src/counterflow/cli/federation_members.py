@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import read_federation
@@ -20,23 +21,19 @@ from counterflow.federation.sites import letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import JoinRequest
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.plant import Channel, LocalModel, Recording
+from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model
 
 CUT_OFF = 10.0  # seconds in which a running server cuts off whom it is told to
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The coordinator's folder; new.")],
-    name: Annotated[str, typer.Option(help="Of the federation.")],
-    host: Annotated[
-        str, typer.Option(help="Name under which plants reach this machine; it stands in its certificate.")
-    ],
-    port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The only port that must be open, at this machine.")
-    ] = 8102,
-    organisation: Annotated[str, typer.Option(help="Who runs the coordinator.")] = "coordinator",
-    operator: Annotated[str, typer.Option(metavar="E-MAIL", help="Who starts jobs; default: one made up.")] = "",
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The coordinator's folder; new.")],
+    name: Annotated[str, Option(help="Of the federation.")],
+    host: Annotated[str, Option(help="Name under which plants reach this machine; it stands in its certificate.")],
+    port: Annotated[int, Option(min=1, max=65535, help="The only port that must be open, at this machine.")] = 8102,
+    organisation: Annotated[str, Option(help="Who runs the coordinator.")] = "coordinator",
+    operator: Annotated[str, Option(metavar="E-MAIL", help="Who starts jobs; default: one made up.")] = "",
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Coordinator: found a federation.
@@ -54,8 +51,8 @@ def init(
     )
     service = next(made.folder.glob("*.service"))
     content = {
-        "folder": made.folder, "federation": made.federation, "fingerprint": made.fingerprint,
-        "address": f"{made.host}:{made.port}", "operator": made.operator, "join": line, "service": service,
+        **output.picked(made, "folder federation fingerprint"), "address": f"{made.host}:{made.port}",
+        "operator": made.operator, "join": line, "service": service,
     }  # fmt: skip
     _tell(
         answer_format, "init", content,
@@ -72,29 +69,27 @@ def init(
 
 
 def join(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The plant's folder; new at first.")],
-    unit: Annotated[str | None, typer.Option(help="First: the unit that this plant is.")] = None,
-    federation: Annotated[str | None, typer.Option(help="First: name of the federation.")] = None,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The plant's folder; new at first.")],
+    unit: Annotated[str | None, Option(help="First: the unit that this plant is.")] = None,
+    federation: Annotated[str | None, Option(help="First: name of the federation.")] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(metavar="SHA256:..", help="First: of the authority, as the coordinator told it.")
+        str | None, Option(metavar="SHA256:..", help="First: of the authority, as the coordinator told it.")
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The unit's log: a recording (.safetensors), or a .toml as for 'fit'."),
+        Option(metavar="FILE", help="The unit's log: a recording (.safetensors), or a .toml as for 'fit'."),
     ] = None,
-    model: Annotated[Path | None, typer.Option(metavar="FILE", help="The unit's local model (.safetensors).")] = None,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What may leave (.toml); default: strict.")
-    ] = None,
-    organisation: Annotated[str | None, typer.Option(help="First: who owns the plant.")] = None,
+    model: Annotated[Path | None, Option(metavar="FILE", help="The unit's local model (.safetensors).")] = None,
+    policy: Annotated[Path | None, Option(metavar="FILE", help="What may leave (.toml); default: strict.")] = None,
+    organisation: Annotated[str | None, Option(help="First: who owns the plant.")] = None,
     budget: Annotated[
-        float, typer.Option(help="First: epsilon of the privacy budget, if the policy names one that is not there.")
+        float, Option(help="First: epsilon of the privacy budget, if the policy names one that is not there.")
     ] = 3.0,
     welcome: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Then: the coordinator's answer, UNIT.welcome.")
+        Path | None, Option(metavar="FILE", help="Then: the coordinator's answer, UNIT.welcome.")
     ] = None,
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="Later: another key in the same folder, and a new request.")
+        bool, Option("--new-key", help="Later: another key in the same folder, and a new request.")
     ] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
@@ -115,32 +110,26 @@ def join(
             raise OptionError(f"--new-key: {str(folder)!r} has not joined yet; give the folder that has.")
         if welcome is not None:
             raise OptionError(f"--welcome: {str(folder)!r} has not asked to join yet; give the folder that has.")
-        required = {name: value for name, value in {**first, "--log": log}.items() if name != "--organisation"}
-        missing = [name for name, value in required.items() if value is None]
+        missing = [
+            name for name, value in {**first, "--log": log}.items() if value is None and name != "--organisation"
+        ]
         if missing:
             raise OptionError(f"to join in the new folder {str(folder)!r}, also give {', '.join(missing)}.")
-        assert unit is not None
-        assert federation is not None
-        assert fingerprint is not None
-        assert log is not None
         engine().require()
-        recording, found, begins = read_log(log)
-        made = PlantFolder.create(
-            folder, unit, federation, fingerprint, recording, _model(model) or found.get(unit), _policy(policy),
-            organisation or "", budget, begins,
-        )  # fmt: skip
+        recording, found, begins = read_log(cast(Path, log))
+        named = cast(tuple[str, str, str], (unit, federation, fingerprint))
+        own = _model(model) or found.get(named[0])
+        made = PlantFolder.create(folder, *named, recording, own, _policy(policy), organisation or "", budget, begins)
         _tell_asked(made, folder, answer_format)
         return
     plant = PlantFolder.open(folder)
-    if given:
-        known = {"--unit": plant.unit, "--federation": plant.federation, "--fingerprint": plant.fingerprint}
-        known["--organisation"] = plant.organisation
-        for name in given:
-            if str(first[name]).strip() != known[name]:
-                raise OptionError(
-                    f"{name} {first[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known[name]}; a "
-                    "folder is one party for good. Join in a new folder."
-                )
+    for name in given:
+        known = getattr(plant, name.removeprefix("--"))
+        if str(first[name]).strip() != known:
+            raise OptionError(
+                f"{name} {first[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known}; a folder is "
+                "one party for good. Join in a new folder."
+            )
     if new_key:
         if welcome is not None or log is not None or model is not None or policy is not None:
             raise OptionError("--new-key: give it alone; with the coordinator's answer give --welcome.")
@@ -150,7 +139,13 @@ def join(
     if welcome is not None:
         engine().require()
         plant = plant.welcome(welcome)
-        _tell_joined(plant, folder, answer_format)
+        service = plant.folder / f"counterflow-{plant.unit}.service"
+        content = {**output.picked(plant, "folder unit"), "state": "joined", "kit": plant.kit, "service": service}
+        _tell(
+            answer_format, "join", content,
+            f"Unit {plant.unit} is a member of {plant.federation}.",
+            f"Run it: counterflow federation start {folder}; or by systemd: {service}",
+        )  # fmt: skip
         return
     if given:  # the first half once more
         _tell_asked(plant, folder, answer_format)
@@ -169,8 +164,8 @@ def join(
 
 def approve(
     folder: Folder,
-    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="UNIT.join, as the plant sent it.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    request: Annotated[Path, Argument(metavar="REQUEST", help="UNIT.join, as the plant sent it.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Coordinator: admit a plant, after a look at who asks. Compare the key with the plant's by telephone.
@@ -191,16 +186,17 @@ def approve(
             raise OptionError("the plant was not admitted.")
     engine().require()
     welcome = coordinator.approve(asks)
+    inputs = [channel.name for channel in asks.card.inputs]
     content = {
-        "unit": asks.card.unit, "organisation": asks.card.organisation, "key": asks.key,
-        "inputs": [channel.name for channel in asks.card.inputs], "dt": asks.card.dt, "welcome": welcome,
+        **output.picked(asks.card, "unit organisation"), "key": asks.key, "inputs": inputs, "dt": asks.card.dt,
+        "welcome": welcome,
     }  # fmt: skip
     _tell(answer_format, "approve", content, "", f"{asks.card.unit} is a member. Send back: {welcome}")
 
 
 def remove(
     folder: Folder,
-    unit: Annotated[str, typer.Argument(metavar="UNIT", help="The plant.")],
+    unit: Annotated[str, Argument(metavar="UNIT", help="The plant.")],
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """Coordinator: cut a plant off. Its certificate is refused from now on; with a new key it may join again.
@@ -222,11 +218,8 @@ def remove(
                     f"{CUT_OFF:.0f} s: restart the coordinator (federation stop {folder}, federation start {folder})."
                 )
             time.sleep(0.1)
-    open_jobs = [
-        job.id
-        for job in coordinator.jobs()
-        if unit in job.units and coordinator.site.state(job.id).get("state") != "finished"
-    ]
+    own = [job.id for job in coordinator.jobs() if unit in job.units]
+    open_jobs = [job for job in own if coordinator.site.state(job).get("state") != "finished"]
     content = {"unit": unit, "certificate": gone.certificate, "server": cut, "unfinished": open_jobs}
     _tell(
         answer_format, "remove", content,
@@ -264,11 +257,10 @@ def _policy(path: Path | None) -> str:
 
 def _tell_asked(plant: PlantFolder, folder: Path, answer_format: Format) -> None:
     own, policy = plant.site.own(), plant.folder / "policy.toml"
-    when = (
-        f", the first of {own.begins}" if own.begins else "; it has no times, so its rows are taken to be the others'"
-    )
+    untimed = "; it has no times, so its rows are taken to be the others'"
+    when = f", the first of {own.begins}" if own.begins else untimed
     content = {
-        "folder": plant.folder, "unit": plant.unit, "state": "asked", "request": plant.join_file, "key": plant.key,
+        **output.picked(plant, "folder unit"), "state": "asked", "request": plant.join_file, "key": plant.key,
         "policy": policy,
     }  # fmt: skip
     _tell(
@@ -282,23 +274,10 @@ def _tell_asked(plant: PlantFolder, folder: Path, answer_format: Format) -> None
     )  # fmt: skip
 
 
-def _tell_joined(plant: PlantFolder, folder: Path, answer_format: Format) -> None:
-    service = plant.folder / f"counterflow-{plant.unit}.service"
-    content = {
-        "folder": plant.folder, "unit": plant.unit, "state": "joined", "kit": plant.kit, "service": service,
-    }  # fmt: skip
-    _tell(
-        answer_format, "join", content,
-        f"Unit {plant.unit} is a member of {plant.federation}.",
-        f"Run it: counterflow federation start {folder}; or by systemd: {service}",
-    )  # fmt: skip
-
-
 def policy_line(policy: Policy) -> str:
     """A policy in a line."""
-    private = (
-        f"privacy demanded, epsilon up to {policy.epsilon:g} a job" if policy.demanded else "privacy is not demanded"
-    )
+    demanded = f"privacy demanded, epsilon up to {policy.epsilon:g} a job"
+    private = demanded if policy.demanded else "privacy is not demanded"
     asking = ", ".join(sorted(policy.ask)) or "nobody"
     return f"{', '.join(policy.methods)}; {private}; {asking} may ask about its inputs"
 
@@ -307,12 +286,8 @@ def _show_request(asks: JoinRequest) -> None:
     card = asks.card
     output.show_text(f"Unit {card.unit} of {card.organisation} asks to join {card.federation}.", style="bold")
     output.show_text(f"key: {asks.key}")
-    rows = [[channel.name, channel.unit, _limits(channel)] for channel in card.inputs]
+    rows = [[each.name, each.unit, "{:g} to {:g}".format(*each.limits) if each.limits else ""] for each in card.inputs]
     output.show_table(f"inputs, every {card.dt:g} s", ["input", "unit", "limits"], rows, left=3)
-
-
-def _limits(channel: Channel) -> str:
-    return "" if channel.limits is None else f"{channel.limits[0]:g} to {channel.limits[1]:g}"
 
 
 def _tell(answer_format: Format, command: str, content: dict[str, Any], first: str, *lines: str) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from counterflow.cli import options, output
 from counterflow.errors import StorageError
@@ -25,8 +25,8 @@ STOPPING = 30.0  # seconds for a supervisor to end its site
 
 def start(
     folder: options.Folder,
-    detach: Annotated[bool, typer.Option("--detach", help="In the background; returns when it is up.")] = False,
-    patience: Annotated[float, typer.Option(min=1, help="With --detach: seconds to wait for a connection.")] = 60.0,
+    detach: Annotated[bool, Option("--detach", help="In the background; returns when it is up.")] = False,
+    patience: Annotated[float, Option(min=1, help="With --detach: seconds to wait for a connection.")] = 60.0,
 ) -> None:
     """Run a party until it is stopped: its site is started again if it dies, and ended with this command.
 

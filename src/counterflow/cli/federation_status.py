@@ -38,31 +38,16 @@ def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
     connected = members.presence(site.folder / members.PRESENCE).get("plants", []) if process is not None else []
     plants = [
         {
-            "unit": unit,
-            "organisation": plant.card.organisation,
-            "inputs": [channel.name for channel in plant.card.inputs],
-            "dt": plant.card.dt,
-            "key": plant.key,
-            "approved": plant.approved,
-            "connected": unit in connected,
+            "unit": unit, "organisation": plant.card.organisation, "inputs": [each.name for each in plant.card.inputs],
+            "dt": plant.card.dt, **output.picked(plant, "key approved"), "connected": unit in connected,
         }
         for unit, plant in site.plants().items()
-    ]
-    removed = [{"unit": plant.card.unit, "key": plant.key, "removed": plant.removed} for plant in site.removed()]
+    ]  # fmt: skip
+    removed = [{"unit": plant.card.unit, **output.picked(plant, "key removed")} for plant in site.removed()]
     jobs = []
     for job in site.jobs():
-        state = site.site.state(job.id)
-        jobs.append(
-            {
-                "id": job.id,
-                "method": job.method,
-                "units": list(job.units),
-                "private": job.privacy is not None,
-                "created": job.created,
-                "state": state.pop("state", "not begun"),
-                **state,
-            }
-        )
+        about = {"units": list(job.units), "private": job.privacy is not None, "created": job.created}
+        jobs.append({**output.picked(job, "id method"), **about, "state": "not begun", **site.site.state(job.id)})
     own = {job["id"] for job in jobs}
     for path in sorted((site.folder / "states").glob("*.json")):
         if path.stem not in own:  # nobody has started it: it stands as long as the coordinator runs
@@ -71,42 +56,23 @@ def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
                 state["state"] = "not running"
             jobs.append({"id": path.stem, "method": "questions", "units": [], "private": False, **state})
     return {
-        "role": party.COORDINATOR,
-        "folder": site.folder,
-        "federation": site.federation,
-        "fingerprint": site.fingerprint,
-        "address": f"{site.host}:{site.port}",
-        "running": process is not None,
-        "process": process,
-        "plants": plants,
-        "removed": removed,
-        "jobs": jobs,
-    }
+        "role": party.COORDINATOR, **output.picked(site, "folder federation fingerprint"),
+        "address": f"{site.host}:{site.port}", "running": process is not None, "process": process, "plants": plants,
+        "removed": removed, "jobs": jobs,
+    }  # fmt: skip
 
 
 def of_plant(site: PlantFolder) -> dict[str, Any]:
     """What the folder of a plant tells."""
     process = party.supervisor(site.folder)
     connected = process is not None and bool(members.presence(site.folder / members.PRESENCE).get("connected"))
-    own, policy = site.site.own(), site.policy
+    own, audit = site.site.own(), site.folder / FILE
     return {
-        "role": party.PLANT,
-        "folder": site.folder,
-        "federation": site.federation,
-        "fingerprint": site.fingerprint,
-        "unit": site.unit,
-        "key": site.key,
-        "welcomed": site.kit is not None,
-        "running": process is not None,
-        "process": process,
-        "connected": connected,
-        "rows": len(own.y),
-        "model": own.model is not None,
-        "policy": policy_line(policy),
-        "jobs": _jobs(site.folder / FILE),
-        "budget": _budget(site),
-        "audit": _audit(site.folder / FILE),
-    }
+        "role": party.PLANT, **output.picked(site, "folder federation fingerprint unit key"),
+        "welcomed": site.kit is not None, "running": process is not None, "process": process, "connected": connected,
+        "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
+        "jobs": _jobs(audit), "budget": _budget(site), "audit": _audit(audit),
+    }  # fmt: skip
 
 
 def _budget(site: PlantFolder) -> dict[str, Any] | None:
@@ -114,8 +80,7 @@ def _budget(site: PlantFolder) -> dict[str, Any] | None:
     if folder is None or not ledger_path(folder, site.unit).exists():
         return None
     with Ledger.open(ledger_path(folder, site.unit), site.unit) as ledger:
-        known = {"epsilon": ledger.epsilon, "delta": ledger.delta, "window": ledger.window}
-        return {**known, "spent": ledger.spent, "left": ledger.left, "room": ledger.room}
+        return output.picked(ledger, "epsilon delta window spent left room")
 
 
 def _audit(path: Path) -> dict[str, Any]:
@@ -148,12 +113,7 @@ def _show_coordinator(told: dict[str, Any]) -> None:
     output.show_text(f"Coordinator of {told['federation']} at {told['address']} {running}", style="bold")
     output.show_text(f"fingerprint: {told['fingerprint']}")
     rows = [
-        [
-            one["unit"],
-            one["organisation"],
-            ", ".join(one["inputs"]),
-            "connected" if one["connected"] else "not connected",
-        ]
+        [one["unit"], one["organisation"], ", ".join(one["inputs"]), f"{'' if one['connected'] else 'not '}connected"]
         for one in told["plants"]
     ]
     rows += [[one["unit"], "", "", f"removed {one['removed'][:16]}"] for one in told["removed"]]
@@ -175,9 +135,8 @@ def _show_plant(told: dict[str, Any]) -> None:
     if told["running"]:
         state = f"runs (process {told['process']}) and is {'' if told['connected'] else 'not '}connected"
     output.show_text(f"Plant {told['unit']} of {told['federation']} {state}", style="bold")
-    output.show_text(f"key: {told['key']}")
-    output.show_text(f"log: {told['rows']} rows, {'with' if told['model'] else 'without'} a local model")
-    output.show_text(f"policy: {told['policy']}")
+    log = f"{told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
+    output.show_lines(f"key: {told['key']}", f"log: {log}", f"policy: {told['policy']}")
     budget = told["budget"]
     if budget is not None:
         output.show_text(
@@ -189,14 +148,11 @@ def _show_plant(told: dict[str, Any]) -> None:
     if told["jobs"]:
         rows = [
             [
-                job["id"],
-                job["last"][:19].replace("T", " "),
-                str(job["messages"]),
-                _size(job["bytes"]),
+                job["id"], job["last"][:19].replace("T", " "), str(job["messages"]), _size(job["bytes"]),
                 str(job["refused"]),
             ]
             for job in told["jobs"]
-        ]
+        ]  # fmt: skip
         output.show_table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
 
 

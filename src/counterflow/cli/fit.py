@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
@@ -21,21 +22,21 @@ from counterflow.fits.storage import SERVER_FILE
 
 
 def fit(
-    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="A federation file in TOML.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the fit.")],
-    method: Annotated[str | None, typer.Option(help="Instead of the file's; its options are then not used.")] = None,
-    estimate: Annotated[str | None, typer.Option(help="couplings, blocks or all.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Directory for the fit.")],
+    method: Annotated[str | None, Option(help="Instead of the file's; its options are then not used.")] = None,
+    estimate: Annotated[str | None, Option(help="couplings, blocks or all.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Instead of the file's.")] = None,
     xi: Annotated[
-        list[str] | None, typer.Option(help="Published methods: weight, one number, or unit=number for each.")
+        list[str] | None, Option(help="Published methods: weight, one number, or unit=number for each.")
     ] = None,
-    rho: Annotated[float | None, typer.Option(help="Augmented Lagrangian: its penalty.")] = None,
-    solver: Annotated[str | None, typer.Option(help="Published methods: conjugate or gradient.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Published methods: at most so many.")] = None,
-    evaluations: Annotated[int | None, typer.Option(help="Likelihood: at most so many passes.")] = None,
-    tol: Annotated[float | None, typer.Option(help="When to call it converged.")] = None,
+    rho: Annotated[float | None, Option(help="Augmented Lagrangian: its penalty.")] = None,
+    solver: Annotated[str | None, Option(help="Published methods: conjugate or gradient.")] = None,
+    rounds: Annotated[int | None, Option(help="Published methods: at most so many.")] = None,
+    evaluations: Annotated[int | None, Option(help="Likelihood: at most so many passes.")] = None,
+    tol: Annotated[float | None, Option(help="When to call it converged.")] = None,
     uncertainty: Annotated[
-        bool | None, typer.Option(help="Likelihood: compute intervals (default: where that takes seconds).")
+        bool | None, Option(help="Likelihood: compute intervals (default: where that takes seconds).")
     ] = None,
     force: Force = False,
     answer_format: AnswerFormat = Format.table,
@@ -59,14 +60,9 @@ def fit(
     if xi:
         merged["xi"] = _weights(xi)
     found = training.fit(
-        read.recording,
-        read.models,
-        method=chosen,
-        seed=read.seed if seed is None else seed,
-        privacy=read.privacy,
-        progress=answer_format is Format.table and sys.stdout.isatty(),
-        **merged,
-    )
+        read.recording, read.models, method=chosen, seed=read.seed if seed is None else seed, privacy=read.privacy,
+        progress=answer_format is Format.table and sys.stdout.isatty(), **merged,
+    )  # fmt: skip
     found.save(out)
     output.answer(answer_format, "fit", _content(found, read, out), lambda: _show(found, read, out))
     if not found.status.converged:
@@ -81,9 +77,8 @@ def check_place(out: Path, force: bool) -> None:
             if not (out / SERVER_FILE).is_file():
                 raise StorageError(f"--out {str(out)!r} is not empty and not a saved fit: choose a new directory.")
             if not force:
-                raise StorageError(
-                    f"--out {str(out)!r} holds a saved fit: choose another name, or give --force to replace it."
-                )
+                remedy = "choose another name, or give --force to replace it"
+                raise StorageError(f"--out {str(out)!r} holds a saved fit: {remedy}.")
 
 
 def _weights(given: Sequence[str]) -> float | dict[str, float]:
@@ -108,27 +103,15 @@ def doubts(found: Fit) -> list[dict[str, Any]]:
     out = []
     for doubt in found.couplings.doubts if found.couplings is not None else ():
         names = found.plant.unit(doubt.cause).input_names
-        out.append(
-            {
-                "cause": doubt.cause,
-                "effect": doubt.effect,
-                "block": doubt.letter,
-                "channels": [names[k] for k in doubt.channels],
-                "reason": doubt.reason,
-                "remedy": doubt.remedy,
-            }
-        )
+        about = {"block": doubt.letter, "channels": [names[k] for k in doubt.channels]}
+        out.append(output.picked(doubt, "cause effect") | about | output.picked(doubt, "reason remedy"))
     return out
 
 
 def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     return {
-        "fit": out,
-        "method": found.method,
-        "seed": found.provenance.seed,
-        "rows": federation.recording.rows,
-        "dt": federation.recording.dt,
-        "digest": found.provenance.data_digest,
+        "fit": out, "method": found.method, "seed": found.provenance.seed,
+        **output.picked(federation.recording, "rows dt"), "digest": found.provenance.data_digest,
         **output.fit_json(found.status, found.traffic),
         "log_likelihood": found.log_likelihood,
         "units": output.units_json(found.plant.units),
@@ -136,7 +119,7 @@ def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
         "caveats": list(found.caveats),
         "privacy": None if found.privacy is None else found.privacy.to_json(),
         "preparation": None if federation.preparation is None else federation.preparation.to_json(),
-    }
+    }  # fmt: skip
 
 
 def _show(found: Fit, federation: Federation, out: Path) -> None:

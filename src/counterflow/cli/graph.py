@@ -6,7 +6,7 @@ from typing import Annotated
 
 import numpy as np
 import polars
-import typer
+from typer import Option
 
 from counterflow import wording
 from counterflow.cli import output
@@ -17,15 +17,12 @@ from counterflow.questions.question import envelope
 from counterflow.report.content import acting_directly
 from counterflow.report.graph import kind_of
 
-_FIELDS = (
-    "cause", "effect", "direct", "reaches", "p_value", "p_value_A", "p_value_B", "q_value", "direct_strength",
-    "total_strength",
-)  # fmt: skip
+_FIELDS = "cause effect direct reaches p_value p_value_A p_value_B q_value direct_strength total_strength"
 
 
 def graph(
     directory: FitDirectory,
-    rate: Annotated[float, typer.Option(help="False-discovery rate, between 0 and 1.")] = 0.05,
+    rate: Annotated[float, Option(help="False-discovery rate, between 0 and 1.")] = 0.05,
     answer_format: AnswerFormat = Format.table,
     out: Out = None,
     force: Force = False,
@@ -40,25 +37,19 @@ def graph(
     edges = sorted(found, key=lambda edge: edge.q_value if np.isfinite(edge.q_value) else 2.0)
     sentence = acting_directly([(edge.cause, edge.effect) for edge in edges if edge.direct], rate)
     told = {
-        **envelope("graph", fit, sentence, fit.caveats),
-        "rate": rate,
-        "units": list(found.names),
-        "edges": [{name: getattr(edge, name) for name in _FIELDS} for edge in edges],
-    }
-    output.write_answer(
-        out, force, told, lambda: polars.DataFrame({name: [getattr(e, name) for e in edges] for name in _FIELDS})
-    )
-    if answer_format is Format.json:
-        print(output.as_json(told))
-        return
-    output.show_text(sentence)
-    rows = []
-    for edge in edges:
-        numbers = [f"{edge.q_value:.2g}" if np.isfinite(edge.q_value) else "–"]
-        numbers += [wording.number(edge.direct_strength), wording.number(edge.total_strength)]
-        rows.append([f"{edge.cause} -> {edge.effect}", kind_of(edge), *numbers])
-    columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
-    output.show_table("who acts on whom", columns, rows, left=2)
-    output.show_notes(fit.caveats)
-    if out is not None:
-        output.show_lines("", f"written: {out}")
+        **envelope("graph", fit, sentence, fit.caveats), "rate": rate, "units": list(found.names),
+        "edges": [output.picked(edge, _FIELDS) for edge in edges],
+    }  # fmt: skip
+
+    def show() -> None:
+        output.show_text(sentence)
+        rows = []
+        for edge in edges:
+            numbers = [f"{edge.q_value:.2g}" if np.isfinite(edge.q_value) else "–"]
+            numbers += [wording.number(edge.direct_strength), wording.number(edge.total_strength)]
+            rows.append([f"{edge.cause} -> {edge.effect}", kind_of(edge), *numbers])
+        columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
+        output.show_table("who acts on whom", columns, rows, left=2)
+        output.show_notes(fit.caveats)
+
+    output.conclude(answer_format, out, force, told, show, lambda: polars.DataFrame(told["edges"], _FIELDS.split()))

@@ -15,10 +15,10 @@ from counterflow.errors import CounterflowError
 _PLAIN: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None}  # boxes take as long to import as the rest
 
 
-def group(name: str, commands: Mapping[str, tuple[str, str]], **settings: Any) -> typer.Typer:
+def group(name: str, commands: Mapping[str, tuple[str | typer.Typer, str]], **settings: Any) -> typer.Typer:
     """A group whose commands are given as name: (module of counterflow.cli, short help).
 
-    The function is called as the command, or the module is given as "module:function". A Typer is a group within.
+    The function is called as the command, or the module is given as "module:function". A group is given as it is.
     """
 
     class Lazy(TyperGroup):
@@ -28,10 +28,11 @@ def group(name: str, commands: Mapping[str, tuple[str, str]], **settings: Any) -
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             if cmd_name not in commands:
                 return None
-            module, _, attribute = commands[cmd_name][0].partition(":")
+            where = commands[cmd_name][0]
+            if isinstance(where, typer.Typer):
+                return typer.main.get_group(where)
+            module, _, attribute = where.partition(":")
             found = getattr(import_module(f"counterflow.cli.{module}"), attribute or cmd_name)
-            if isinstance(found, typer.Typer):
-                return typer.main.get_group(found)
             single = typer.Typer(**_PLAIN)
             single.command(cmd_name)(found)
             return typer.main.get_command(single)

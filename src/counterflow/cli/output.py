@@ -129,23 +129,20 @@ def terminal() -> Console:
     return Console(highlight=False)
 
 
+def picked(of: object, names: str) -> dict[str, Any]:
+    """Some attributes by their names, which blanks separate."""
+    return {name: getattr(of, name) for name in names.split()}
+
+
 def units_json(units: Sequence[Unit]) -> list[dict[str, Any]]:
     """Units in a command's JSON."""
-    return [
-        {"name": u.name, "states": u.states, "inputs": list(u.input_names), "outputs": list(u.output_names)}
-        for u in units
-    ]
+    return [picked(u, "name states") | {"inputs": list(u.input_names), "outputs": list(u.output_names)} for u in units]
 
 
 def fit_json(status: Status, traffic: Traffic) -> dict[str, Any]:
     """How a fit ended and what was sent for it, in a command's JSON."""
-    return {
-        "status": {
-            "converged": status.converged, "rounds": status.rounds, "gradient": status.gradient,
-            "message": status.message,
-        },
-        "traffic": {"rounds": traffic.rounds, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down},
-    }  # fmt: skip
+    ended = picked(status, "converged rounds gradient message")
+    return {"status": ended, "traffic": picked(traffic, "rounds bytes_up bytes_down")}
 
 
 # ---- files
@@ -171,8 +168,7 @@ def check_folder(out: Path) -> None:
 
 
 def _check_writable(folder: Path, path: Path) -> None:
-    while not folder.exists():
-        folder = folder.parent
+    folder = next(each for each in (folder, *folder.parents) if each.exists())
     if not folder.is_dir():
         raise StorageError(f"{str(path)!r} would lie below the file {str(folder)!r}: give a directory above it.")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -226,25 +222,27 @@ def check_ending(option: str, path: Path, kinds: Sequence[str]) -> None:
         raise OptionError(f"{option} {str(path)!r}: the name must end in {endings}.")
 
 
-def write_answer(
-    out: Path | None,
-    force: bool,
-    answer: Mapping[str, Any],
-    frame: Callable[[], polars.DataFrame],
-    figure: Callable[[], Figure] | None = None,
-) -> None:
-    """An answer as .json, .csv or .png, by the ending of ``out``; nothing if there is none."""
-    if out is None:
+def conclude(
+    wanted: Format, out: Path | None, force: bool, told: Mapping[str, Any], show: Callable[[], None],
+    frame: Callable[[], polars.DataFrame], figure: Callable[[], Figure] | None = None,
+) -> None:  # fmt: skip
+    """An answer of a fit: to ``out``, if given, as .json, .csv or .png by its ending, and to the terminal."""
+    if out is not None:
+        kind = out.suffix.lower()
+        if kind == ".json":
+            content = (as_json(told) + "\n").encode()
+        elif kind == ".csv":
+            content = frame().fill_nan(None).write_csv().encode()
+        else:
+            assert figure is not None
+            content = png(figure(), dpi=150)
+        write_all({out: content}, force)
+    if wanted is Format.json:
+        print(as_json(told))
         return
-    kind = out.suffix.lower()
-    if kind == ".json":
-        content = (as_json(answer) + "\n").encode()
-    elif kind == ".csv":
-        content = frame().fill_nan(None).write_csv().encode()
-    else:
-        assert figure is not None
-        content = png(figure(), dpi=150)
-    write_all({out: content}, force)
+    show()
+    if out is not None:
+        show_lines("", f"written: {out}")
 
 
 def png(figure: Figure, dpi: int) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from counterflow import wording
 from counterflow.cli import output
@@ -14,16 +14,16 @@ from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.plant.units import check_name, first_repeated
-from counterflow.privacy.accounting import ANY_ROWS, Cost, check_budget, total_epsilon
+from counterflow.privacy.accounting import ANY_ROWS, check_budget, total_epsilon
 from counterflow.privacy.ledger import SUFFIX, Entry, Ledger, ledger_path
 
 
 def open_ledgers(
     place: Annotated[
-        Path, typer.Argument(metavar="PLACE", help="Directory of ledgers; or, for one unit, a file ending in .ledger.")
+        Path, Argument(metavar="PLACE", help="Directory of ledgers; or, for one unit, a file ending in .ledger.")
     ],
-    unit: Annotated[list[str], typer.Option(metavar="NAME", help="Whose budget; repeat it for several units.")],
-    epsilon: Annotated[float, typer.Option(help="What each unit may spend over the life of its ledger.")],
+    unit: Annotated[list[str], Option(metavar="NAME", help="Whose budget; repeat it for several units.")],
+    epsilon: Annotated[float, Option(help="What each unit may spend over the life of its ledger.")],
     delta: Delta,
     window: Window = 1,
     answer_format: AnswerFormat = Format.table,
@@ -48,9 +48,8 @@ def open_ledgers(
         paths = [ledger_path(place, name) for name in unit]
     for path in paths:
         if path.exists():
-            raise StorageError(
-                f"{str(path)!r} exists: what a unit has spent is never overwritten. Choose another place."
-            )
+            remedy = "what a unit has spent is never overwritten. Choose another place."
+            raise StorageError(f"{str(path)!r} exists: {remedy}")
     output.check_new(paths, force=False)
     made = []
     for name, path in zip(unit, paths, strict=True):
@@ -72,8 +71,8 @@ def _protects(window: int) -> str:
 
 
 def ledger(
-    place: Annotated[Path, typer.Argument(metavar="PATH", help="A ledger, or a directory of ledgers.")],
-    last: Annotated[int, typer.Option(min=0, help="Show only so many releases, the last ones (0: all).")] = 0,
+    place: Annotated[Path, Argument(metavar="PATH", help="A ledger, or a directory of ledgers.")],
+    last: Annotated[int, Option(min=0, help="Show only so many releases, the last ones (0: all).")] = 0,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """What has been spent, when, and on what? Every ledger is checked from its first entry to its last.
@@ -85,16 +84,15 @@ def ledger(
     for entry in told:
         del entry["notes"]
         entry["releases"] = entry["releases"][-last:] if last else entry["releases"]
-    content = {"ledgers": told, "caveats": notes}
-    output.answer(answer_format, "privacy ledger", content, lambda: _show_all(told, notes))
 
+    def show() -> None:
+        for k, entry in enumerate(told):
+            if k:
+                output.show_text("")
+            _show(entry)
+        output.show_notes(notes)
 
-def _show_all(told: Sequence[dict[str, Any]], notes: Sequence[str]) -> None:
-    for k, entry in enumerate(told):
-        if k:
-            output.show_text("")
-        _show(entry)
-    output.show_notes(notes)
+    output.answer(answer_format, "privacy ledger", {"ledgers": told, "caveats": notes}, show)
 
 
 def _paths(place: Path) -> list[Path]:
@@ -112,24 +110,13 @@ def _paths(place: Path) -> list[Path]:
 def _told(path: Path) -> dict[str, Any]:
     with Ledger.open(path) as ledger:
         entries = ledger.entries()
-        costs: dict[Cost, float] = {}
-        for entry in entries:
-            if entry.cost not in costs:
-                costs[entry.cost] = total_epsilon([entry.cost], ledger.delta, ledger.window)
+        alone = {each: total_epsilon([each], ledger.delta, ledger.window) for each in {entry.cost for entry in entries}}
         return {
-            "unit": ledger.unit,
-            "file": path,
-            "epsilon": ledger.epsilon,
-            "delta": ledger.delta,
-            "window": ledger.window,
-            "created": ledger.created,
-            "spent": ledger.spent,
-            "left": ledger.left,
-            "room": ledger.room,
-            "count": len(entries),
-            "releases": [{**entry.to_json(), "alone": costs[entry.cost], "secure": entry.secure} for entry in entries],
+            "unit": ledger.unit, "file": path,
+            **output.picked(ledger, "epsilon delta window created spent left room"), "count": len(entries),
+            "releases": [{**entry.to_json(), "alone": alone[entry.cost], "secure": entry.secure} for entry in entries],
             "notes": _notes(ledger.unit, entries),
-        }
+        }  # fmt: skip
 
 
 def _notes(unit: str, entries: Sequence[Entry]) -> list[str]:
@@ -160,16 +147,11 @@ def _show(told: dict[str, Any]) -> None:
     for release in told["releases"]:
         noise = f"noise from {release['source']}" + ("" if release["secure"] else ", which protects nothing")
         way = ways.setdefault(f"{release['mechanism']}; {noise}", f"({len(ways) + 1})")
-        rows.append(
-            [
-                release["time"].removesuffix("+00:00").replace("T", " "),
-                f"{release['what']} {way}",
-                "any" if tuple(release["rows"]) == ANY_ROWS else f"{release['rows'][0]} to {release['rows'][1] - 1}",
-                release["fit"],
-                wording.number(release["alone"]),
-                wording.number(release["spent"]),
-            ]
-        )
+        when = release["time"].removesuffix("+00:00").replace("T", " ")
+        first, stop = release["rows"]
+        span = "any" if (first, stop) == ANY_ROWS else f"{first} to {stop - 1}"
+        numbers = [wording.number(release["alone"]), wording.number(release["spent"])]
+        rows.append([when, f"{release['what']} {way}", span, release["fit"], *numbers])
     shown, count = len(rows), told["count"]
     title = f"{'1 release' if count == 1 else f'{count} releases'}{'' if shown == count else f', the last {shown}'}"
     output.show_table(title, ["when (UTC)", "what", "rows", "fit", "epsilon alone", "in all"], rows, left=4)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
+from typer import Option
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
@@ -59,19 +59,17 @@ class Expected:
 
 
 def plan(
-    epsilon: Annotated[str, typer.Option(help="Numbers with commas between them.")] = "0.1,0.3,1,3,10",
+    epsilon: Annotated[str, Option(help="Numbers with commas between them.")] = "0.1,0.3,1,3,10",
     delta: Delta = 1e-6,
     window: Window = 1,
-    releases: Annotated[int, typer.Option(help="How many fits of the same rows the epsilon has to pay for.")] = 1,
+    releases: Annotated[int, Option(help="How many fits of the same rows the epsilon has to pay for.")] = 1,
     fit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A saved fit: also tell what its couplings' errors would be.")
+        Path | None, Option(metavar="DIR", help="A saved fit: also tell what its couplings' errors would be.")
     ] = None,
     plant: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same for a plant in TOML, whose inputs are white.")
+        Path | None, Option(metavar="FILE", help="The same for a plant in TOML, whose inputs are white.")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=100, max=1_000_000, help="Rows to plan for, with --plant (4000).")
-    ] = None,
+    steps: Annotated[int | None, Option(min=100, max=1_000_000, help="Rows to plan for, with --plant (4000).")] = None,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """What does an epsilon buy: how much noise, how well could an attack guess, and how exact would a fit be?
@@ -87,7 +85,10 @@ def plan(
     if not 1 <= releases <= 1_000_000:
         raise OptionError(f"--releases {releases}: give a whole number from 1 to 1000000.")
     rows = [mechanism(each, delta, window, releases) for each in numbers("--epsilon", epsilon)]
-    task = _of_fit(fit) if fit is not None else _of_plant(plant, steps or STEPS) if plant is not None else None
+    task = None if fit is None else _of_fit(fit)
+    if plant is not None:
+        made = read_plant(plant)
+        task = Task(made, made.locals(), excitation.white(made, steps or STEPS, _SEED))
     answer: dict[str, Any] = {
         "delta": delta, "window": window, "releases": releases, "false_alarms": FALSE_ALARMS, "plans": rows,
     }  # fmt: skip
@@ -97,9 +98,8 @@ def plan(
         bare, *under = expected_errors(task, settings)
         answer |= {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": bare.error}
         for row, found in zip(rows, under, strict=True):
-            row["error"] = found.error
             needed = task.rows * (found.error / WANTED_ERROR) ** 2
-            row["rows_needed"] = math.ceil(needed) if math.isfinite(needed) else None
+            row |= {"error": found.error, "rows_needed": math.ceil(needed) if math.isfinite(needed) else None}
             row["clipped"] = found.clipped
         notes = _notes(under)
     answer["caveats"] = notes
@@ -133,11 +133,9 @@ def mechanism(epsilon: float, delta: float, window: int, releases: int) -> dict[
     return {
         "epsilon": epsilon,
         "epsilon_each": epsilon if releases == 1 else gaussian_epsilon(mu / math.sqrt(releases), delta),
-        "multiplier": multiplier,
-        "noise_per_clip": 2 * math.sqrt(window) * multiplier,
-        "caught": float(ndtr(ndtri(FALSE_ALARMS) + mu)),
-        "guessed": float(ndtr(mu / 2)),
-    }
+        "multiplier": multiplier, "noise_per_clip": 2 * math.sqrt(window) * multiplier,
+        "caught": float(ndtr(ndtri(FALSE_ALARMS) + mu)), "guessed": float(ndtr(mu / 2)),
+    }  # fmt: skip
 
 
 def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
@@ -193,18 +191,12 @@ def _of_fit(directory: Path) -> Task:
         raise OptionError(f"--fit {str(directory)!r} is of method {fit.method!r}; a plan needs one of 'sufficient'.")
     parameters = couplings.found.parameters
     if couplings.form == "free" or parameters is None or parameters.estimate == "system":
-        raise OptionError(
-            f"--fit {str(directory)!r} was made from logs without models; a plan needs units with models."
-        )
+        remedy = "a plan needs units with models"
+        raise OptionError(f"--fit {str(directory)!r} was made from logs without models; {remedy}.")
     shared = couplings.shared
     inputs = {name: shared.u[:, own] for name, own in zip(shared.names, shared.input_slices, strict=True)}
     models = {name: part.model for name, part in fit.parts.items()}
     return Task(fit.plant, models, inputs, parameters.estimate)
-
-
-def _of_plant(path: Path, steps: int) -> Task:
-    plant = read_plant(path)
-    return Task(plant, plant.locals(), excitation.white(plant, steps, _SEED))
 
 
 def _notes(under: Sequence[Expected]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from typer import Option
 
 from counterflow import wording
 from counterflow.cli import inputs, output
@@ -25,11 +26,11 @@ from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Reply, Request, envelope
 from counterflow.questions.registry import QUESTIONS
 
-_CAUSE = {"cause": (list[str], typer.Option(help="Unit that would be run differently; may repeat."))}
-_CHANGE = {"change": (list[str], typer.Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}
-_SET = {"set": (list[str], typer.Option(metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead."))}
+_CAUSE = {"cause": (list[str], Option(help="Unit that would be run differently; may repeat."))}
+_CHANGE = {"change": (list[str], Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}
+_SET = {"set": (list[str], Option(metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead."))}
 _SCHEDULE = {
-    "schedule": (Path, typer.Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
+    "schedule": (Path, Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
 }
 _METAVARS = {Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]"}
 _TYPES = {Form.STEPS: int, Form.ROW: int, Form.LEVEL: float, Form.VECTOR: list[float]}  # others: texts
@@ -54,7 +55,7 @@ def options_of(entry: Entry) -> dict[str, tuple[Any, Any]]:
         return _CAUSE | _CHANGE | _SET | _SCHEDULE
     least = 1 if entry.form is Form.STEPS else None
     default = f" ({entry.default})" if type(entry.default) in (int, float) else ""
-    described = typer.Option(metavar=_METAVARS.get(entry.form), min=least, help=f"{entry.help[:-1]}{default}.")
+    described = Option(metavar=_METAVARS.get(entry.form), min=least, help=f"{entry.help[:-1]}{default}.")
     return {entry.option or entry.name: (_TYPES.get(entry.form, list[str]), described)}
 
 
@@ -66,7 +67,7 @@ def _parameters(questions: Sequence[type[Request]], units: bool = True) -> list[
                 known = options_of(entry) | known
         if asked.drawn == "channel":
             help = "Output to explain; may repeat (those that moved most)."
-            known["channel"] = (list[str], typer.Option(help=help))
+            known["channel"] = (list[str], Option(help=help))
     return [_parameter(name, Annotated[kind | None, described], None) for name, (kind, described) in known.items()]
 
 
@@ -79,12 +80,8 @@ def _made(
 ) -> Callable[..., None]:
     """A command: its options are those given, and how it answers."""
     drawn = DrawnOut if any(option.name != "target" for option in options) else Out
-    common = [
-        _parameter("answer_format", AnswerFormat, Format.table),
-        _parameter("out", drawn, None),
-        _parameter("force", Force, False),
-    ]
-    whole = [first, *options, *common]
+    answering = [_parameter("answer_format", AnswerFormat, Format.table), _parameter("out", drawn, None)]
+    whole = [first, *options, *answering, _parameter("force", Force, False)]
 
     def made(**given: Any) -> None:
         run(**given)
@@ -100,28 +97,19 @@ def command(name: str) -> Callable[..., None]:
     asked = [each for each in QUESTIONS.values() if each.command == name]
     options = _parameters(asked)
     if any(each.of_past or each.after_record for each in asked):
-        needed = all(each.of_past or each.after_record for each in asked)
-        text = (
-            "A recording, or a federation file with logs." if needed else "Ask what would have happened in these rows."
-        )
-        described = typer.Option(metavar="FILE", help=text)
-        options.append(
-            _parameter("recording", Annotated[Path, described])
-            if needed
-            else _parameter("recording", Annotated[Path | None, described], None)
-        )
+        if all(each.of_past or each.after_record for each in asked):
+            described = Option(metavar="FILE", help="A recording, or a federation file with logs.")
+            options.append(_parameter("recording", Annotated[Path, described]))
+        else:
+            described = Option(metavar="FILE", help="Ask what would have happened in these rows.")
+            options.append(_parameter("recording", Annotated[Path | None, described], None))
 
     def run(directory: Path, recording: Path | None = None, **given: Any) -> None:
         past = [each for each in asked if (each.of_past or each.after_record) == (recording is not None)]
         chosen = past[0] if past else asked[0]
-        for option, value in given.items():
-            foreign = value not in (None, [], ()) and option not in _known(chosen)
-            if foreign and not chosen.of_past:
-                raise OptionError(f"{_dashed(option)} asks about the past: give --recording FILE, too.")
-            if foreign:
-                raise OptionError(
-                    f"{_dashed(option)} asks about the future: with --recording, give --start and --stop."
-                )
+        past_remedy = "asks about the past: give --recording FILE, too"
+        future_remedy = "asks about the future: with --recording, give --start and --stop"
+        _refuse_foreign(chosen, given, future_remedy if chosen.of_past else past_remedy)
         output.check_kind(given["out"], _kinds(chosen), given["force"])
         Reader.check(chosen, given)
         fit = load(directory)
@@ -133,8 +121,12 @@ def command(name: str) -> Callable[..., None]:
     return _made(name, run, f"{COMMANDS[name]}\n\n{examples}{more}", _parameter("directory", FitDirectory), options)
 
 
-def _known(asked: type[Request]) -> set[str]:
-    return {option.name for option in _parameters([asked])} | {"answer_format", "out", "force"}
+def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str) -> None:
+    """Refuse an option that the question does not have."""
+    known = {option.name for option in _parameters([asked])} | {"answer_format", "out", "force"}
+    for option, value in given.items():
+        if value not in (None, [], ()) and option not in known:
+            raise OptionError(f"{_dashed(option)} {remedy}.")
 
 
 def _kinds(asked: type[Request]) -> tuple[str, ...]:
@@ -154,9 +146,7 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
     if kind not in QUESTIONS:
         raise unknown_name("question", kind, tuple(QUESTIONS))
     chosen = QUESTIONS[kind]
-    for option, value in given.items():
-        if value not in (None, [], ()) and option not in _known(chosen):
-            raise OptionError(f"{_dashed(option)} is no option of the question {kind!r}: leave it out.")
+    _refuse_foreign(chosen, given, f"is no option of the question {kind!r}: leave it out")
     output.check_kind(given["out"], _kinds(chosen), given["force"])
     plant = PlantFolder.open(folder)
     view = plant.site.view(fit, patience)
@@ -183,12 +173,10 @@ federation_ask = _made(
     """,
     _parameter("folder", Folder),
     [
-        _parameter("question", Annotated[str | None, typer.Option(help=f"{', '.join(QUESTIONS)}.")], None),
+        _parameter("question", Annotated[str | None, Option(help=f"{', '.join(QUESTIONS)}.")], None),
         *_parameters(tuple(QUESTIONS.values()), units=False),
-        _parameter("fit", Annotated[str | None, typer.Option(metavar="ID", help="Of an earlier job (latest).")], None),
-        _parameter(
-            "patience", Annotated[float, typer.Option(min=1, help="Seconds to wait for the answer.")], default=60.0
-        ),
+        _parameter("fit", Annotated[str | None, Option(metavar="ID", help="Of an earlier job (latest).")], None),
+        _parameter("patience", Annotated[float, Option(min=1, help="Seconds to wait for the answer.")], default=60.0),
     ],
 )
 
@@ -219,10 +207,8 @@ class Reader:
 
     def read(self, entry: Entry) -> Any:
         """The value of one entry."""
-        if entry.form is Form.CHANGES:
-            return self._changes()
-        if entry.form is Form.PAST:
-            return self._past()
+        if entry.form in (Form.CHANGES, Form.PAST):
+            return self._moves(entry.form is Form.PAST)
         option = entry.option or entry.name
         value = self.given[option]
         if entry.form is Form.PLAN:
@@ -233,54 +219,43 @@ class Reader:
             return self._levers(value)
         return entry.default if value is None or value == [] else value
 
-    def _causes(self) -> list[str]:
-        causes = list(self.given["cause"] or ())
+    def _moves(self, past: bool) -> Moves:
+        """What is changed from now on, or in the past: held or added to."""
+        causes, schedule, words = list(self.given["cause"] or ()), self.given["schedule"], ""
         for name in causes:
             self.plant.unit(name)
-        return causes
-
-    def _each_cause_moves(self, causes: Sequence[str], held: Inputs) -> None:
-        for name in causes:
-            if name not in held:
-                raise OptionError(
-                    f"--cause {name}: nothing is changed there; give {name}.CHANNEL=number, or leave it out."
-                )
-
-    def _changes(self) -> Moves:
-        causes, schedule, words = self._causes(), self.given["schedule"], ""
-        held: Inputs
-        if schedule is None:
-            held = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
-        else:
-            if self.given.get("duration") is not None:
-                raise OptionError("--duration goes with --change; a schedule says itself how long it lasts.")
-            read = inputs.schedule_given(self.plant, schedule, causes)
-            rows = max(len(column) for channels in read.values() for column in channels.values())
-            steps = self.given["horizon"] = self.given["horizon"] or max(_HORIZON, rows)
-            if rows > steps:
-                raise DataError(f"the schedule has {rows} rows, more than --horizon {steps}: give a longer horizon.")
-            held = {
-                name: {channel: np.concatenate([c, np.zeros(steps - rows)]) for channel, c in channels.items()}
-                for name, channels in read.items()
-            }
-            lasting = wording.span(rows, self.plant.dt)
-            words = f"{wording.listed(list(held))} inputs were changed as in {schedule.name} for {lasting}"
-        self._each_cause_moves(causes, held)
-        return Moves(held, words)
-
-    def _past(self) -> Moves:
-        causes, schedule, words = self._causes(), self.given["schedule"], ""
-        do: Inputs = {}
-        add: Inputs = {}
+        held: Inputs = {}
+        added: Inputs = {}
         if schedule is not None:
-            do = inputs.schedule_given(self.plant, schedule, causes)
-            words = f"{wording.listed(list(do))} inputs been as in {schedule.name}"
-        elif self.given["change"]:
-            add = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
+            held = inputs.schedule_given(self.plant, schedule, causes)
+            words = f"{wording.listed(list(held))} inputs been as in {schedule.name}"
+            if not past:
+                held, words = self._padded(held, schedule.name)
+        elif past and self.given["change"]:
+            added = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
         else:
-            do = inputs.inputs_given(self.plant, "--set", self.given["set"], causes)
-        self._each_cause_moves(causes, do or add)
-        return Moves(do, words, add)
+            option = "set" if past else "change"
+            held = inputs.inputs_given(self.plant, f"--{option}", self.given[option], causes)
+        for name in causes:
+            if name not in (held or added):
+                remedy = f"give {name}.CHANNEL=number, or leave it out"
+                raise OptionError(f"--cause {name}: nothing is changed there; {remedy}.")
+        return Moves(held, words, added)
+
+    def _padded(self, read: Inputs, name: str) -> tuple[Inputs, str]:
+        """A schedule of the future, with nothing changed after its end."""
+        if self.given.get("duration") is not None:
+            raise OptionError("--duration goes with --change; a schedule says itself how long it lasts.")
+        rows = max(len(column) for channels in read.values() for column in channels.values())
+        steps = self.given["horizon"] = self.given["horizon"] or max(_HORIZON, rows)
+        if rows > steps:
+            raise DataError(f"the schedule has {rows} rows, more than --horizon {steps}: give a longer horizon.")
+        held = {
+            unit: {channel: np.concatenate([c, np.zeros(steps - rows)]) for channel, c in channels.items()}
+            for unit, channels in read.items()
+        }
+        lasting = wording.span(rows, self.plant.dt)
+        return held, f"{wording.listed(list(held))} inputs were changed as in {name} for {lasting}"
 
     def _target(self, texts: Sequence[str]) -> dict[str, float]:
         (unit,) = self.given["unit"]
@@ -335,17 +310,15 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
     channels = given.get("channel") or ()
     sentence = reply.sentence(channels[0] if channels else None)
     told = {**envelope(asked.command, view, sentence, reply.caveats), "kind": reply.kind, **reply.to_json()}
-    output.write_answer(given["out"], given["force"], told, reply.to_frame, reply.plot)
-    if given["answer_format"] is Format.json:
-        print(output.as_json(told))
-    else:
+
+    def show() -> None:
         output.show_text(sentence)
         for table in reply.tables(channels):
             output.show_table(table.title, table.columns, table.rows, table.left)
             if table.more:
                 output.show_text(table.more)
         output.show_notes(reply.caveats)
-        if given["out"] is not None:
-            output.show_lines("", f"written: {given['out']}")
+
+    output.conclude(given["answer_format"], given["out"], given["force"], told, show, reply.to_frame, reply.plot)
     if not getattr(reply, "feasible", True):
         raise typer.Exit(output.INFEASIBLE)

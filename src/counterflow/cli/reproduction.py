@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from counterflow import experiments
 from counterflow.cli import output
@@ -24,13 +25,13 @@ READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments; or: all, list.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
-    jobs: Annotated[int, typer.Option(min=1, help="Worker processes; only measured seconds depend on it.")] = 2,
-    hai: Annotated[Path | None, typer.Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
-    swat: Annotated[Path | None, typer.Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Compute again what is there.")] = False,
+    names: Annotated[list[str], Argument(metavar="NAME...", help="Experiments; or: all, list.")],
+    quick: Annotated[bool, Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
+    out: Annotated[Path, Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
+    jobs: Annotated[int, Option(min=1, help="Worker processes; only measured seconds depend on it.")] = 2,
+    hai: Annotated[Path | None, Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
+    swat: Annotated[Path | None, Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
+    force: Annotated[bool, Option("--force", help="Compute again what is there.")] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """The paper's figures and tables again, with verdicts; goes on where it was stopped.
@@ -55,9 +56,8 @@ def reproduce(
         with _progress(answer_format) as watch:
             found = runner.run(every, store, jobs, force, watch)
     except KeyboardInterrupt:
-        typer.echo(
-            f"counterflow: stopped; finished tasks are kept in {str(out)!r}; the same command goes on.", err=True
-        )
+        kept = f"finished tasks are kept in {str(out)!r}; the same command goes on."
+        typer.echo(f"counterflow: stopped; {kept}", err=True)
         raise typer.Exit(output.INTERRUPTED) from None
     report = reproduction.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
@@ -71,17 +71,13 @@ def reproduce(
     output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
 
 
-def _show(
-    chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path
-) -> None:
+def _show(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path) -> None:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
-    output.show_text("")
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
-    output.show_text(f"verdicts: {told}")
+    output.show_lines("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
     others = [each.experiment.name for each in report if each not in chapters]
-    output.show_text(f"  report: {page} (and {text.name}, figures)")
     if others:
         output.show_text(f"  also in it, from results that are there: {', '.join(others)}")
 
@@ -109,14 +105,10 @@ def _existing(option: str, path: Path | None) -> Path | None:
 
 
 def _list(answer_format: Format) -> None:
-    found = [experiments.named(name) for name in experiments.names()]
-    listed = [{"name": e.name, "title": e.title, "paper": e.paper, "question": e.question} for e in found]
-    rows = [[each.name, each.title, each.paper] for each in found]
-    columns = ["name", "what", "in the paper"]
-    output.answer(
-        answer_format, "reproduce", {"experiments": listed},
-        lambda: output.show_table("Experiments", columns, rows, left=3),
-    )  # fmt: skip
+    listed = [output.picked(each, "name title paper question") for each in _chosen(["all"])]
+    rows = [[each["name"], each["title"], each["paper"]] for each in listed]
+    table = ("Experiments", ["name", "what", "in the paper"], rows, 3)
+    output.answer(answer_format, "reproduce", {"experiments": listed}, lambda: output.show_table(*table))
 
 
 @contextmanager
@@ -138,14 +130,8 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
 
 
 def _chapter_json(chapter: Chapter) -> dict[str, Any]:
-    claims = [
-        {
-            "subject": claim.subject, "paper": claim.paper, "ours": claim.ours, "verdict": claim.verdict,
-            "why": claim.why, "fact": claim.fact or None,
-        }
-        for claim in chapter.claims
-    ]  # fmt: skip
-    return {
-        "name": chapter.experiment.name, "title": chapter.experiment.title, "tasks": chapter.tasks,
-        "seconds": chapter.seconds, "figures": list(chapter.drawings), "text": chapter.text, "claims": claims,
-    }  # fmt: skip
+    told = [
+        output.picked(each, "subject paper ours verdict why") | {"fact": each.fact or None} for each in chapter.claims
+    ]
+    about = output.picked(chapter.experiment, "name title") | output.picked(chapter, "tasks seconds")
+    return about | {"figures": list(chapter.drawings), "text": chapter.text, "claims": told}

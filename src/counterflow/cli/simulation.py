@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import federation_text, read_plant, relative
@@ -17,24 +17,22 @@ from counterflow.plant.model_file import model_bytes
 
 
 def simulate(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The recording, .safetensors.")],
-    plant: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A plant in TOML, instead of a random one.")
-    ] = None,
-    units: Annotated[str | None, typer.Option(help="Names with commas between them, or a count.")] = None,
-    states: Annotated[int | None, typer.Option(help="States of every unit (2).")] = None,
-    inputs: Annotated[str | None, typer.Option(help="Inputs of every unit: a count or names (2).")] = None,
-    outputs: Annotated[str | None, typer.Option(help="Outputs of every unit: a count or names (8).")] = None,
-    topology: Annotated[str | None, typer.Option(help="dense, chain, one-way or sparse (dense).")] = None,
-    coupling: Annotated[float | None, typer.Option(help="Strength of the couplings (0.3).")] = None,
-    steps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Steps to simulate.")] = 4000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the plant, the inputs and the noise.")] = 0,
-    spread: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the inputs, which are white.")] = 1.0,
+    out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
+    plant: Annotated[Path | None, Option(metavar="FILE", help="A plant in TOML, instead of a random one.")] = None,
+    units: Annotated[str | None, Option(help="Names with commas between them, or a count.")] = None,
+    states: Annotated[int | None, Option(help="States of every unit (2).")] = None,
+    inputs: Annotated[str | None, Option(help="Inputs of every unit: a count or names (2).")] = None,
+    outputs: Annotated[str | None, Option(help="Outputs of every unit: a count or names (8).")] = None,
+    topology: Annotated[str | None, Option(help="dense, chain, one-way or sparse (dense).")] = None,
+    coupling: Annotated[float | None, Option(help="Strength of the couplings (0.3).")] = None,
+    steps: Annotated[int, Option(min=1, max=10_000_000, help="Steps to simulate.")] = 4000,
+    seed: Annotated[int, Option(min=0, help="Of the plant, the inputs and the noise.")] = 0,
+    spread: Annotated[float, Option(min=0.0, help="Standard deviation of the inputs, which are white.")] = 1.0,
     federation: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The federation file (federation.toml beside --out).")
+        Path | None, Option(metavar="FILE", help="The federation file (federation.toml beside --out).")
     ] = None,
     models: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Local models (models beside the federation file).")
+        Path | None, Option(metavar="DIR", help="Local models (models beside the federation file).")
     ] = None,
     force: Force = False,
     answer_format: AnswerFormat = Format.table,
@@ -51,8 +49,8 @@ def simulate(
     random = {name: value for name, value in given.items() if value is not None}
     if plant is not None and random:
         raise OptionError(f"--plant describes the units: leave --{next(iter(random)).replace('_', '-')} out.")
-    described = federation if federation is not None else out.with_name("federation.toml")
-    folder = models if models is not None else described.with_name("models")
+    described = federation or out.with_name("federation.toml")
+    folder = models or described.with_name("models")
     made = read_plant(plant) if plant is not None else _random(random, seed)
     files = {name: folder / f"{name}.safetensors" for name in made.names}
     targets = [*files.values(), out, described]
@@ -60,26 +58,18 @@ def simulate(
         raise OptionError("--out, --federation and --models name the same file twice: give each its own place.")
     output.check_new(targets, force)
     recording = made.simulate(steps, rng=seed, inputs=excitation.white(made, steps, seed, scale=spread))
-    text = federation_text(
-        made.units,
-        made.dt,
-        recording=relative(out, described.parent),
-        models={name: relative(path, described.parent) for name, path in files.items()},
-        seed=seed,
-    )
+    named = {name: relative(path, described.parent) for name, path in files.items()}
+    text = federation_text(made.units, made.dt, recording=relative(out, described.parent), models=named, seed=seed)
     contents: dict[Path, Content] = {path: model_bytes(made.local(name)) for name, path in files.items()}
     contents[out] = recording.save
     contents[described] = text.encode()  # last: it never names what is not there yet
     output.write_all(contents, force)
     content = {
-        "steps": steps, "rows": recording.rows, "dt": recording.dt, "seed": seed, "digest": recording.digest,
-        "units": output.units_json(made.units),
-        "files": {"recording": out, "federation": described, "models": files},
+        "steps": steps, **output.picked(recording, "rows dt"), "seed": seed, "digest": recording.digest,
+        "units": output.units_json(made.units), "files": {"recording": out, "federation": described, "models": files},
     }  # fmt: skip
-    lines = (
-        str(made), "", f" recording: {out} ({recording.rows} rows)", f"    models: {folder}",
-        f"federation: {described}",
-    )  # fmt: skip
+    written = (f" recording: {out} ({recording.rows} rows)", f"    models: {folder}", f"federation: {described}")
+    lines = (str(made), "", *written)
     output.answer(answer_format, "simulate", content, lambda: output.show_lines(*lines))
 
 

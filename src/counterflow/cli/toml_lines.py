@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,12 @@ TomlPath = tuple[Key, ...]
 LARGEST_FILE = 16 << 20  # bytes
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PLACE = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
-_SCALAR = re.compile(r"[^,\]\}#\r\n]*")
+_MARKS = "[]{}=,"
+_TOKEN = re.compile(  # blanks and comments, texts, marks, words
+    r"""\s+|\#[^\n]*|\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[\[\]{}=,]"""
+    r"""|[^\s\[\]{}=,"'#]+""",
+    re.DOTALL,
+)
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], Lines]:
@@ -68,6 +73,15 @@ def shown(path: Sequence[Key]) -> str:
     return out
 
 
+def _tokens(text: str) -> Iterator[tuple[str, int]]:
+    """Texts, marks and words, each with its line."""
+    line = 1
+    for found in _TOKEN.finditer(text):
+        if not found[0].isspace() and found[0][0] != "#":
+            yield found[0], line
+        line += found[0].count("\n")
+
+
 class Lines:
     """The line of every path of a TOML text.
 
@@ -81,150 +95,85 @@ class Lines:
     """
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
+        self._tokens = _tokens(text)
+        self._token, self._line = "", 1  # the one that is looked at; "" at both ends
         self._found: dict[TomlPath, int] = {}
         self._counts: dict[TomlPath, int] = {}  # entries so far of each array of tables
-        self._counted = (0, 1)  # a place in the text, and its line
         self._scanned = False  # not before a line is asked for
 
     def of(self, path: Sequence[Key]) -> int:
         """The line of a path, or of the nearest thing around it that stands in the text."""
         if not self._scanned:
             self._scanned = True
-            with suppress(RecursionError, IndexError, ValueError):  # without a line, that of what is around is told
+            with suppress(RecursionError, ValueError):  # without a line, that of what is around is told
                 self._document()
-        whole = tuple(path)
-        for length in range(len(whole), 0, -1):
-            if whole[:length] in self._found:
-                return self._found[whole[:length]]
-        return 1
+        lengths = range(len(path), 0, -1)
+        return next((self._found[tuple(path[:n])] for n in lengths if tuple(path[:n]) in self._found), 1)
 
     # ---- the scanner
 
+    def _next(self) -> str:
+        self._token, self._line = next(self._tokens, ("", self._line))
+        return self._token
+
     def _document(self) -> None:
         table: TomlPath = ()
-        while True:
-            self._skip()
-            if self._at >= len(self._text):
-                return
-            if self._text.startswith("[[", self._at):
-                self._at += 2
-                keys = self._keys()
-                self._at = self._text.index("]]", self._at) + 2
-                whole = (*self._inside((), keys[:-1]), keys[-1])
-                self._note(whole)
-                self._counts[whole] = self._counts.get(whole, 0) + 1
-                table = (*whole, self._counts[whole] - 1)
-                self._note(table)
-            elif self._text[self._at] == "[":
-                self._at += 1
-                table = self._inside((), self._keys())
-                self._at = self._text.index("]", self._at) + 1
-                self._note(table)
+        self._next()
+        while self._token:
+            if self._token == "[":
+                table = self._header()
             else:
                 self._pair(table)
 
-    def _inside(self, base: TomlPath, keys: Sequence[str]) -> TomlPath:
-        """A path below ``base``; through an array of tables it leads to the newest entry."""
-        path = base
-        for key in keys:
-            path = (*path, key)
-            self._note(path)
+    def _header(self) -> TomlPath:
+        """The path of a table; through an array of tables it leads to the newest entry."""
+        listed = self._next() == "["
+        if listed:
+            self._next()
+        path: TomlPath = ()
+        keys = self._keys()
+        for k, key in enumerate(keys):
+            path = self._note((*path, key))
+            if listed and k == len(keys) - 1:
+                self._counts[path] = self._counts.get(path, 0) + 1
             if path in self._counts:
-                path = (*path, self._counts[path] - 1)
+                path = self._note((*path, self._counts[path] - 1))
+        while self._token == "]":
+            self._next()
         return path
 
-    def _note(self, path: TomlPath) -> None:
-        start, line = self._counted
-        line += self._text.count("\n", start, self._at)
-        self._counted = (self._at, line)
-        self._found.setdefault(path, line)
+    def _note(self, path: TomlPath) -> TomlPath:
+        self._found.setdefault(path, self._line)
+        return path
 
-    def _pair(self, table: TomlPath) -> None:
-        keys = self._keys()
-        path = table
-        for key in keys:
-            path = (*path, key)
-            self._note(path)
-        self._at = self._text.index("=", self._at) + 1
+    def _pair(self, path: TomlPath) -> None:
+        for key in self._keys():
+            path = self._note((*path, key))
+        self._next()  # over the sign "="
         self._value(path)
 
     def _keys(self) -> list[str]:
-        keys = []
-        while True:
-            self._blanks()
-            if self._text[self._at] in "\"'":
-                start = self._at
-                self._string()
-                keys.append(str(tomllib.loads(f"key = {self._text[start : self._at]}")["key"]))
-            else:
-                found = _BARE.match(self._text, self._at)
-                if found is None:
-                    raise ValueError
-                self._at = found.end()
-                keys.append(found[0])
-            self._blanks()
-            if self._text[self._at] != ".":
-                return keys
-            self._at += 1
+        keys: list[str] = []
+        while self._token not in ("=", "]", ""):
+            text = self._token[0] in "\"'"
+            keys += tomllib.loads(f"keys = [{self._token}]")["keys"] if text else filter(None, self._token.split("."))
+            self._next()
+        return keys
 
     def _value(self, path: TomlPath) -> None:
-        self._blanks()
-        sign = self._text[self._at]
-        if sign in "\"'":
-            self._string()
-        elif sign == "[":
-            self._at += 1
-            for index in range(len(self._text)):
-                self._skip()
-                if self._text[self._at] == "]":
-                    break
-                self._note((*path, index))
-                self._value((*path, index))
-                self._skip()
-                if self._text[self._at] == ",":
-                    self._at += 1
-            self._at += 1
-        elif sign == "{":
-            self._at += 1
-            while True:
-                self._skip()
-                if self._text[self._at] == "}":
-                    break
-                self._pair(path)
-                self._skip()
-                if self._text[self._at] == ",":
-                    self._at += 1
-            self._at += 1
-        else:
-            found = _SCALAR.match(self._text, self._at)
-            assert found is not None
-            self._at = found.end()
-
-    def _string(self) -> None:
-        quote = self._text[self._at]
-        end = quote * 3 if self._text.startswith(quote * 3, self._at) else quote
-        self._at += len(end)
-        while not self._text.startswith(end, self._at):
-            self._at += 2 if quote == '"' and self._text[self._at] == "\\" else 1
-            if self._at >= len(self._text):
-                raise ValueError
-        self._at += len(end)
-        while len(end) == 3 and self._text.startswith(quote, self._at):  # up to two quotes may stand before the end
-            self._at += 1
-
-    def _blanks(self) -> None:
-        while self._at < len(self._text) and self._text[self._at] in " \t":
-            self._at += 1
-
-    def _skip(self) -> None:
-        """Over blanks, line ends and comments."""
-        while self._at < len(self._text):
-            if self._text[self._at] in " \t\r\n":
-                self._at += 1
-            elif self._text[self._at] == "#":
-                end = self._text.find("\n", self._at)
-                self._at = len(self._text) if end < 0 else end
+        closing = {"[": "]", "{": "}"}.get(self._token)
+        line, index = self._line, 0
+        self._next()
+        if closing is None:  # a date may be two words
+            while self._token not in _MARKS and self._line == line:
+                self._next()
+            return
+        while self._token not in (closing, ""):
+            if closing == "]":
+                self._value(self._note((*path, index)))
+                index += 1
             else:
-                return
+                self._pair(path)
+            if self._token == ",":
+                self._next()
+        self._next()

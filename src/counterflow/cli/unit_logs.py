@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from counterflow.data import Table
 
 
-
 def open_log(path: Path, channels: Sequence[str], options: Mapping[str, Any] | None = None) -> Table:
     """A log that has these columns."""
     from counterflow.data import open_table

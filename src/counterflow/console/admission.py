@@ -16,6 +16,7 @@ from starlette.requests import cookie_parser
 from starlette.types import Scope
 
 KEPT = 7 * 86400  # seconds that a browser keeps a token that has expired
+BEARER = {"www-authenticate": 'Bearer realm="counterflow console"'}
 MOST_TOKENS = 3  # that one request may try: an old cookie, a header, the address
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # methods that change and compute nothing on purpose
 
@@ -73,18 +74,17 @@ class Rules:
 
     Examples
     --------
-    >>> Rules(["http://localhost:8437", "https://console.example.org"]).schemes
-    {'localhost': 'http', 'console.example.org': 'https'}
+    >>> Rules(["http://localhost:8437", "https://console.example.org"]).hosts
+    {'localhost:8437': 'http://localhost:8437', 'console.example.org': 'https://console.example.org'}
     """
 
     origins: Sequence[str]
     token: Token | None = None
 
     @property
-    def schemes(self) -> dict[str, str]:
-        """Names under which the console may be asked, without a port, and how."""
-        parts = [origin.partition("://") for origin in self.origins]
-        return {re.sub(r":\d+$", "", host): scheme for scheme, _, host in parts}
+    def hosts(self) -> dict[str, str]:
+        """The origin that a Host header stands for."""
+        return {origin.partition("://")[2]: origin for origin in self.origins}
 
 
 def origin(scheme: str, host: str, port: int) -> str:
@@ -100,44 +100,28 @@ def origin(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://{name}{'' if usual else f':{port}'}".lower()
 
 
-def names(scope: Scope, rules: Rules) -> list[str]:
-    """Names under which a request may ask for this console, without a port: a tunnel may have another.
+def own_origin(scope: Scope, headers: Headers, rules: Rules) -> str:
+    """The console's address that a request was sent to; refused if it names another host or port.
 
     A page of another site can have its own name point at this machine, and would then be taken for this console's
     page. It cannot do so with a number: the address at which the connection arrived is always right.
 
     Examples
     --------
-    >>> names({"server": ("192.0.2.7", 8437)}, Rules(["http://localhost:8437"]))
-    ['localhost', '192.0.2.7']
-    """
-    host, _ = scope.get("server") or ("", None)
-    return [*rules.schemes, *([f"[{host}]" if ":" in host else host] if _is_number(host) else [])]
-
-
-def wrong_host(headers: Headers, rules: Rules) -> Refused:
-    """Why a request for another host is refused."""
-    given = ", ".join(repr(value[:100]) for value in headers.getlist("host")) or "none"
-    return Refused(
-        421,
-        "wrong-host",
-        f"Host {given}: this console answers only under its own address; open {rules.origins[0]}/.",
-    )
-
-
-def own_origin(headers: Headers, rules: Rules) -> str:
-    """The console's address that a request was sent to, whose host has been checked.
-
-    Examples
-    --------
-    >>> own_origin(Headers({"host": "localhost:8437"}), Rules(["http://localhost:8437"]))
-    'http://localhost:8437'
+    >>> own_origin({"server": ("192.0.2.7", 8437)}, Headers({"host": "192.0.2.7:8437"}), Rules([]))
+    'http://192.0.2.7:8437'
     """
     given = headers.getlist("host")
-    if len(given) != 1:
-        raise wrong_host(headers, rules)
-    host = given[0].lower()
-    return f"{rules.schemes.get(re.sub(r':[0-9]*$', '', host), 'http')}://{host}"
+    host, port = scope.get("server") or ("", None)
+    arrived = [origin("http", host, port)] if port is not None and _is_number(host) else []
+    known = Rules([*arrived, *rules.origins]).hosts
+    if len(given) == 1 and given[0].lower() in known:
+        return known[given[0].lower()]
+    told = ", ".join(repr(value[:100]) for value in given) or "none"
+    raise Refused(
+        421, "wrong-host", f"Host {told}: this console answers only under its own address; open {rules.origins[0]}/. "
+        "Through a tunnel, give both of its ends the same port.",
+    )  # fmt: skip
 
 
 def check_site(scope: Scope, headers: Headers, own: str) -> None:
@@ -183,25 +167,18 @@ def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) ->
     given = (_credentials(headers, name) + ([in_address] if in_address is not None else []))[:MOST_TOKENS]
     if not any([token.matches(each) for each in given]):
         what = "this token is not the console's" if given else "this console asks for a token"
-        raise _no_token(
-            "wrong-token" if given else "no-token",
-            f"{what}: open the address that it printed when it started, which holds the token, or send it as "
-            "'Authorization: Bearer TOKEN'.",
-        )
+        remedy = "open the address that it printed when it started, which holds the token, or send it as"
+        code = "wrong-token" if given else "no-token"
+        raise Refused(401, code, f"{what}: {remedy} 'Authorization: Bearer TOKEN'.", BEARER)
     left = token.ends - now
     if left <= 0:
-        raise _no_token(
-            "expired-token", "this console's token has expired: start the console again; it prints a new address."
-        )
+        remedy = "start the console again; it prints a new address."
+        raise Refused(401, "expired-token", f"this console's token has expired: {remedy}", BEARER)
     if in_address is None:
         return None
     secure = "; Secure" if own.startswith("https:") else ""
     # the browser keeps it longer than it is good, so that who comes too late is told so
     return f"{name}={token.value}; Max-Age={math.ceil(left) + KEPT}; Path=/; HttpOnly; SameSite=Strict{secure}"
-
-
-def _no_token(code: str, message: str) -> Refused:
-    return Refused(401, code, message, {"www-authenticate": 'Bearer realm="counterflow console"'})
 
 
 def address_of(scope: Scope) -> str:
@@ -232,8 +209,7 @@ def _token_in_query(scope: Scope) -> bytes | None:
         found = parse_qs(bytes(scope.get("query_string", b"")), max_num_fields=20)
     except ValueError:
         return None
-    values = found.get(b"token", [])
-    return values[0] if values else None
+    return next(iter(found.get(b"token", ())), None)
 
 
 def cookie_name(own: str) -> str:

@@ -12,34 +12,23 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from counterflow import errors
 from counterflow._version import __version__
-from counterflow.console import answers, describing, exports, messages
+from counterflow.console import answers, exports, messages, views
 from counterflow.console.admission import problem
 from counterflow.console.opening import Opened, open_model
 from counterflow.console.seats import Seat
-from counterflow.errors import (
-    CounterflowError,
-    PrivacyError,
-    ProtocolError,
-    StorageError,
-    UnidentifiedError,
-    UnknownNameError,
-    UnstableError,
-)
+from counterflow.errors import CounterflowError, StorageError, UnknownNameError
 from counterflow.questions.question import Request as AnyQuestion
 from counterflow.questions.registry import QUESTIONS
 
 STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
-    (UnidentifiedError, 409),
-    (UnstableError, 409),
-    (UnknownNameError, 404),
-    (PrivacyError, 403),
-    (StorageError, 503),
-    (ProtocolError, 503),
-    (CounterflowError, 400),
-)
+    (errors.UnidentifiedError, 409), (errors.UnstableError, 409), (UnknownNameError, 404), (errors.PrivacyError, 403),
+    (StorageError, 503), (errors.ProtocolError, 503), (CounterflowError, 400),
+)  # fmt: skip
 Responses = dict[int | str, dict[str, Any]]
 _SAID = {
     400: "It cannot be done as asked.",
@@ -77,48 +66,48 @@ def application(opened: Opened) -> FastAPI:
         title="Counterflow console", version=__version__, description=DESCRIPTION, openapi_url="/api/openapi.json",
         docs_url=None, redoc_url=None,
     )  # fmt: skip
-    app.add_exception_handler(CounterflowError, _refused)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _not_there)
+    for family in (CounterflowError, RequestValidationError, HTTPException):
+        app.add_exception_handler(family, _refused)
 
     def at(seat: str) -> Seat:
         if seat not in opened.seats:
             raise UnknownNameError(f"no seat {seat!r:.120}; the seats are {', '.join(opened.seats)}")
         return opened.seats[seat]
 
-    @app.get("/api/seats", summary="Points of view that this console offers", responses=WRONG)
-    def seats() -> messages.Seats:
-        return describing.seats(opened)
+    def view(path: str, schema: type[BaseModel], summary: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        return app.get(f"/api/seats{path}", response_model=schema, summary=summary, responses=WRONG)
 
-    @app.get("/api/seats/{seat}/plant", summary="Units, channels, and what may be asked", responses=WRONG)
-    def plant(seat: str) -> messages.PlantTold:
-        return describing.plant(at(seat))
+    @view("", messages.Seats, "Points of view that this console offers")
+    def seats() -> Any:
+        return views.seats(opened)
 
-    @app.get("/api/seats/{seat}/graph", summary="Who acts on whom", responses=WRONG)
-    def graph(seat: str, rate: Annotated[float, Query(gt=0, lt=1)] = 0.05) -> messages.GraphTold:
-        return describing.graph(at(seat), rate)
+    @view("/{seat}/plant", messages.PlantTold, "Units, channels, and what may be asked")
+    def plant(seat: str) -> Any:
+        return views.plant(at(seat))
 
-    @app.get("/api/seats/{seat}/checks", summary="What speaks against the answers", responses=WRONG)
-    def checks(seat: str) -> messages.ChecksTold:
-        return describing.checks(at(seat))
+    @view("/{seat}/graph", messages.GraphTold, "Who acts on whom")
+    def graph(seat: str, rate: Annotated[float, Query(gt=0, lt=1)] = 0.05) -> Any:
+        return views.graph(at(seat), rate)
 
-    @app.get("/api/seats/{seat}/training", summary="How the fit came about", responses=WRONG)
-    def training(seat: str) -> messages.TrainingTold:
-        return describing.training(at(seat))
+    @view("/{seat}/checks", messages.ChecksTold, "What speaks against the answers")
+    def checks(seat: str) -> Any:
+        return views.checks(at(seat))
 
-    @app.get("/api/seats/{seat}/log", summary="The unit's own measurements, thinned", responses=WRONG)
-    def log(seat: str, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> messages.LogTold:
-        return describing.log(at(seat), channel, points)
+    @view("/{seat}/training", messages.TrainingTold, "How the fit came about")
+    def training(seat: str) -> Any:
+        return views.training(at(seat))
+
+    @view("/{seat}/log", messages.LogTold, "The unit's own measurements, thinned")
+    def log(seat: str, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> Any:
+        return views.log(at(seat), channel, points)
 
     for question in QUESTIONS.values():
         _add_question(app, question, at)
 
     @app.post(
-        "/api/seats/{seat}/export/{kind}",
-        summary="An answer as a file",
-        response_class=Response,
+        "/api/seats/{seat}/export/{kind}", summary="An answer as a file", response_class=Response,
         responses=FILE | WRONG,
-    )
+    )  # fmt: skip
     def export(seat: str, kind: Literal["json", "csv", "html"], wanted: messages.Export) -> Response:
         content = exports.export(at(seat), wanted.question, kind)
         name = f"counterflow-{wanted.question.kind}.{kind}"
@@ -143,13 +132,10 @@ def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str],
 
 def _serve_page(app: FastAPI) -> None:
     """The page and what it loads: named one by one at the start, so that no request names a path."""
-    known: dict[str, tuple[bytes, str]] = {}
     root = Path(str(STATIC))
-    for place in sorted(root.rglob("*")):
-        if place.is_file() and place.suffix in _TYPES:
-            known[place.relative_to(root).as_posix()] = (place.read_bytes(), _TYPES[place.suffix])
-    plotly = _plotly()
-    known[plotly.name] = (plotly.read_bytes(), _TYPES[plotly.suffix])
+    places = {place.relative_to(root).as_posix(): place for place in root.rglob("*") if place.suffix in _TYPES}
+    places["plotly.min.js"] = _plotly()
+    known = {name: (place.read_bytes(), _TYPES[place.suffix]) for name, place in places.items()}
     tags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, (content, _) in known.items()}
 
     @app.get("/", include_in_schema=False)
@@ -189,23 +175,16 @@ def _plotly() -> Path:
 # ---- errors
 
 
-def _failure(kind: str, code: str, message: str, status: int) -> JSONResponse:
-    return JSONResponse(problem(code, message, status, kind), status_code=status)
-
-
 def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, CounterflowError)
-    status = next(status for kind, status in STATUS if isinstance(error, kind))
-    return _failure(type(error).__name__, error.code, str(error), status)
-
-
-def _malformed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"][1:])  # the first says only that it is in the body
-    return _failure("MalformedQuestion", "malformed", f"{place or 'the question'}: {first['msg']}", 422)
-
-
-def _not_there(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _failure("HTTPError", "http", str(error.detail), error.status_code)
+    """What went wrong, in the console's words."""
+    kind, code, message, status = "HTTPError", "http", str(getattr(error, "detail", error)), 500
+    if isinstance(error, CounterflowError):
+        kind, code = type(error).__name__, error.code
+        status = next(status for family, status in STATUS if isinstance(error, family))
+    elif isinstance(error, RequestValidationError):
+        kind, code, status, first = "MalformedQuestion", "malformed", 422, error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:])  # the first says only that it is in the body
+        message = f"{place or 'the question'}: {first['msg']}"
+    elif isinstance(error, HTTPException):
+        status = error.status_code
+    return JSONResponse(problem(code, message, status, kind), status_code=status)

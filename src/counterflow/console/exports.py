@@ -61,12 +61,9 @@ def _html(seat: Seat, answered: Answered) -> str:
         "data": f"SHA-256 {record.provenance.data_digest}",
     }  # fmt: skip
     report = Report(
-        title=f"A question asked at {seen}",
-        lead=f"Asked in the console at the seat of {seen}, of a fit by method {seat.method!r}.",
-        whatifs=(),
-        units=tuple(part.unit for part in seat.parts.values()),
-        notes=tuple(map(str, seat.caveats)),
-        provenance=provenance,
-        graph=graph,
-    )
+        f"A question asked at {seen}",
+        f"Asked in the console at the seat of {seen}, of a fit by method {seat.method!r}.",
+        whatifs=(), units=tuple(part.unit for part in seat.parts.values()), notes=tuple(map(str, seat.caveats)),
+        provenance=provenance, graph=graph,
+    )  # fmt: skip
     return render(report.with_sections([told]))

@@ -14,25 +14,13 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from counterflow.console.admission import (
-    Refused,
-    Rules,
-    address_of,
-    admit,
-    check_content_type,
-    check_site,
-    names,
-    own_origin,
-    problem,
-    wrong_host,
-)
+from counterflow.console import admission
+from counterflow.console.admission import Refused, Rules, problem
 
 # plotly.js would add a style element of its own; the page gives it a sheet to fill instead
 CONTENT_SECURITY_POLICY = (
@@ -105,12 +93,9 @@ class Guard:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        rules: Rules,
-        ticks: Callable[[], float] = time.monotonic,
+        self, app: ASGIApp, rules: Rules, ticks: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._app, self._rules, self._clock = app, rules, clock
         self._visits = Buckets(RATE, BURST, clock=ticks)
         self._failures = Buckets(FAILURE_RATE, FAILURE_BURST, clock=ticks)
@@ -126,7 +111,7 @@ class Guard:
             return
         incoming, reply = _Incoming(receive, Headers(scope=scope)), _Reply(scope, receive, send)
         try:
-            await self._host_checked(scope, incoming, reply)
+            await self._serve(scope, incoming, reply)
         except Refused as refused:
             await incoming.drain()
             await reply.error(refused.status, refused.code, refused.message, refused.headers)
@@ -138,29 +123,17 @@ class Guard:
             if not reply.begun:
                 await reply.error(503, "stopping", "the console is being stopped: start it again, then ask again.")
 
-    async def _host_checked(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
-        """What needs no token: limits by address, then the host. Further limits for strangers belong here."""
-        address = address_of(scope)
+    async def _serve(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
+        # limits by address come first: they need neither a name nor a token
+        headers, address = incoming.headers, admission.address_of(scope)
         wait = self._visits.take(address)
         if wait:
             raise _too_many("too many requests from this address", wait)
-
-        async def refuse(message: Message) -> None:  # the middleware itself says nothing else
-            raise wrong_host(incoming.headers, self._rules)
-
-        admitted = partial(self._admitted, address, incoming, reply)
-        checked = TrustedHostMiddleware(admitted, names(scope, self._rules), www_redirect=False)
-        await checked(scope, incoming.receive, refuse)
-
-    async def _admitted(
-        self, address: str, incoming: _Incoming, reply: _Reply, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        headers = incoming.headers
-        own = own_origin(headers, self._rules)
-        check_site(scope, headers, own)
+        own = admission.own_origin(scope, headers, self._rules)
+        admission.check_site(scope, headers, own)
         if self._rules.token is not None:
             try:
-                cookie = admit(self._rules.token, scope, headers, own, self._clock())
+                cookie = admission.admit(self._rules.token, scope, headers, own, self._clock())
             except Refused as refused:
                 # whoever has the right token is never kept out by the attempts of others at the same address
                 wait = self._failures.take(address) if refused.code == "wrong-token" else 0.0
@@ -170,7 +143,7 @@ class Guard:
             if cookie is not None:
                 await reply.answer(RedirectResponse("/", 303, {"set-cookie": cookie}))
                 return
-        check_content_type(scope, headers)
+        admission.check_content_type(scope, headers)
         body = await incoming.read()
         if body is None:  # the client has gone
             return
@@ -237,8 +210,7 @@ class _Incoming:
     """A request's body, which may come in any number of pieces and need not say how large it is."""
 
     def __init__(self, receive: Receive, headers: Headers) -> None:
-        self.headers = headers
-        self.receive = receive
+        self.headers, self.receive = headers, receive
         sizes = headers.getlist("content-length")
         self._over = "transfer-encoding" not in headers and all(value.strip() == "0" for value in sizes)
         self._declared = max((int(value) for value in sizes if re.fullmatch("[0-9]{1,19}", value)), default=0)

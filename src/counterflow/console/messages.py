@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from counterflow.questions.question import CaveatView, Form, Request
+from counterflow.questions.question import CaveatView, Form, Request, finite
 from counterflow.questions.registry import QUESTIONS
 
 MOST_STEPS = 20_000  # of one question: whoever asks must not keep the others waiting
@@ -24,6 +24,8 @@ Level = Annotated[float, Field(gt=0, le=0.999999)]
 Drawn = Annotated[list[Name] | None, Field(max_length=50)]
 Series = Annotated[list[Number], Field(min_length=1, max_length=MOST_STEPS)]
 Numbers = list[float | None]
+Known = Annotated[float | None, BeforeValidator(finite)]
+Verdict = Literal["pass", "caution", "fail", "unknown"]
 
 
 class Question(BaseModel):
@@ -153,19 +155,15 @@ class Permission(BaseModel):
     reason: str = ""
 
 
-class InputTold(BaseModel):
-    name: str
-    measured_in: str
-    limits: list[float | None] | None
-    seen: list[float] | None
-    last: float | None
-    allowed: bool
-    reason: str = ""
-
-
 class OutputTold(BaseModel):
     name: str
     measured_in: str
+
+
+class InputTold(OutputTold, Permission):
+    limits: list[Known] | None
+    seen: list[float] | None
+    last: float | None
 
 
 class UnitTold(BaseModel):
@@ -196,10 +194,10 @@ class EdgeTold(BaseModel):
     cause: str
     effect: str
     kind: Literal["direct", "through others", "not determined", "none found"]
-    p_value: float | None
-    q_value: float | None
-    direct_strength: float | None
-    total_strength: float | None
+    p_value: Known
+    q_value: Known
+    direct_strength: Known
+    total_strength: Known
 
 
 class GraphTold(BaseModel):
@@ -211,14 +209,14 @@ class GraphTold(BaseModel):
 
 class CheckTold(BaseModel):
     name: str
-    verdict: Literal["pass", "caution", "fail", "unknown"]
+    verdict: Verdict
     unit: str | None
     sentence: str
     remedy: str
 
 
 class ChecksTold(BaseModel):
-    verdict: Literal["pass", "caution", "fail", "unknown"]
+    verdict: Verdict
     checks: list[CheckTold]
 
 
@@ -238,8 +236,8 @@ class TrainingSeries(BaseModel):
 class BudgetTold(BaseModel):
     name: str
     epsilon: float
-    spent: float | None
-    budget: float | None
+    spent: Known = None
+    budget: float | None = None
 
 
 class PrivacyTold(BaseModel):

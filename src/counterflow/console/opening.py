@@ -86,8 +86,7 @@ def _saved(model: Path, data: Path | None, policies: Sequence[Path]) -> Opened:
     whole = load(model) if len(there) == len(files) and not record.apart else None
     parts = dict(whole.parts) if whole is not None else {name: load_unit(file) for name, file in there.items()}
     recording = _recording(model, data, record)
-    asked: Server = server
-    reason = NO_DATA
+    asked, reason = server, NO_DATA
     if recording is not None and whole is not None:
         try:
             asked = whole.about(recording)
@@ -99,20 +98,13 @@ def _saved(model: Path, data: Path | None, policies: Sequence[Path]) -> Opened:
         measured = reason if recording is None else _measured(recording, part, asked)
         seats[f"unit:{name}"] = _unit_seat(part, asked, server, record, measured, whole, gate, checked)
     seats[SERVER] = server_seat(whole, server, record, checked)
-    place = model.resolve()
-    return Opened("/".join(place.parts[-2:]).lstrip("/"), seats)
+    return Opened("/".join(model.resolve().parts[-2:]).lstrip("/"), seats)
 
 
 def _unit_seat(
-    part: UnitPart,
-    asked: Server,
-    server: Server,
-    record: Record,
-    measured: Callable[[], FloatArray] | str,
-    fit: Fit | None,
-    gate: QuestionGate | None,
-    checked: Callable[[], Checks] | str,
-) -> Seat:
+    part: UnitPart, asked: Server, server: Server, record: Record, measured: Callable[[], FloatArray] | str,
+    fit: Fit | None, gate: QuestionGate | None, checked: Callable[[], Checks] | str,
+) -> Seat:  # fmt: skip
     name = part.unit.name
     units = tuple(part.unit if other == name else server.unit(other) for other in record.order)
     losses = {}
@@ -163,20 +155,18 @@ def _measured(recording: Recording, part: UnitPart, asked: Server) -> Callable[[
 def _gate(policies: Sequence[Path], server: Server) -> QuestionGate | None:
     if not policies:
         return None
-    read = [Policy.read(file) for file in policies]
-    for policy in read:
-        server.unit(policy.unit)
-    given = {policy.unit: policy for policy in read}
-    return QuestionGate(
-        {name: given.get(name, Policy(name)) for name in server.names},
-        {unit.name: unit.input_names for unit in server.units},
-    )
+    given = {policy.unit: policy for policy in map(Policy.read, policies)}
+    for name in given:
+        server.unit(name)
+    known = {name: given.get(name, Policy(name)) for name in server.names}
+    return QuestionGate(known, {unit.name: unit.input_names for unit in server.units})
 
 
 # ---- a federation between machines
 
 
 def _federated(folder: Path) -> Opened:
+    from counterflow.federation import plant
     from counterflow.federation.sites import party
 
     if not (folder / party.FILE).is_file():
@@ -186,12 +176,8 @@ def _federated(folder: Path) -> Opened:
             f"{str(folder)!r} is no saved fit (it has no {SERVER_FILE}) and no folder of a plant or coordinator of a "
             f"federation: give the directory that counterflow fit --out or counterflow federation join made.{hint}"
         )
-    return _plant(folder) if party.role(folder) == party.PLANT else _coordinator(folder)
-
-
-def _plant(folder: Path) -> Opened:
-    from counterflow.federation import plant
-
+    if party.role(folder) != party.PLANT:
+        return _coordinator(folder)
     view = plant(folder)
     seat = plant_seat(view)
     return Opened(f"{view.unit}, job {view.job_id}", {seat.id: seat})

@@ -57,10 +57,6 @@ class Gated:
     def rows(self) -> int:
         return self.server.rows
 
-    @property
-    def units(self) -> tuple[PublicUnit, ...]:
-        return self.server.units
-
     def unit(self, name: str) -> PublicUnit:
         return self.server.unit(name)
 
@@ -100,6 +96,10 @@ class Seat(Questions):
     @property
     def id(self) -> str:
         return SERVER if self.unit is None else f"unit:{self.unit}"
+
+    @property
+    def kind(self) -> str:
+        return "server" if self.unit is None else "unit"
 
     @property
     def status(self) -> Status | None:
@@ -180,28 +180,26 @@ class Seat(Questions):
         if isinstance(self.checked, str):
             raise OptionError(self.checked)
         found = self.checked()
-        others = [unit.name for unit in self.plant.units if unit.name != self.unit]
         if self.unit is None:
             return found
+        others = [unit.name for unit in self.plant.units if unit.name != self.unit]
         mine = [c for c in found.checks if not any(c.about == n or c.about.startswith(f"{n} ") for n in others)]
         return Checks(tuple(mine), found.rows, found.fitted)
 
     def refusal_of_input(self, unit: str, column: int) -> str:
         """Why an input may not be asked about; "" if it may."""
         if isinstance(self.asked, Gated):
-            source = self.asked.unit(unit)
-            mark = np.zeros((1, source.n_inputs))
-            mark[0, column] = 1.0
-            change = Change(self.asked.asker, unit, False, 0, str(column), mark)
-            return (
-                self.asked.gate.refusal(self.asked.asker, [change], Ask(self.asked.asker, AskEffect.kind, 0, 1)) or ""
-            )
+            mark = np.eye(self.asked.unit(unit).n_inputs)[[column]]
+            asker = self.asked.asker
+            change = Change(asker, unit, False, 0, str(column), mark)
+            return self.asked.gate.refusal(asker, [change], Ask(asker, AskEffect.kind, 0, 1)) or ""
         return ""
 
     @cached_property
     def refusals(self) -> Mapping[str, str]:
         """Why each kind of question has no answer here; "" if it may have one."""
-        out = {"graph": self._no_graph(), "training": ""}
+        no_training = "how the training went is the coordinator's to tell: ask it" if self.record is None else ""
+        out = {"graph": self._no_graph(), "training": no_training}
         out["checks"] = self.checked if isinstance(self.checked, str) else ""
         for question in QUESTIONS.values():
             reason = ""
@@ -212,8 +210,6 @@ class Seat(Questions):
             elif question.after_record and self.method not in ("sufficient", "centralized", "oracle"):
                 reason = f"method {self.method!r} keeps no joint filter: fit with method 'sufficient'"
             out[question.tab] = reason
-        if self.record is None:
-            out["training"] = "how the training went is the coordinator's to tell: ask it"
         return out
 
     def _no_graph(self) -> str:
@@ -241,9 +237,8 @@ def states_as_outputs(server: Server, unit: PublicUnit, index: int) -> UnitPart:
     first = sum(each.states for each in server.units[:index])
     column = sum(each.n_inputs for each in server.units[:index])
     own, inputs = slice(first, first + unit.states), slice(column, column + unit.n_inputs)
-    taken = set(unit.input_names)
     names = [f"state {k + 1}" for k in range(unit.states)]
-    names = [name if name not in taken else f"{name} (state)" for name in names]
+    names = [f"{name} (state)" if name in unit.input_names else name for name in names]
     identity = np.eye(unit.states)
     model = LocalModel(A=server.A[own, own], B=server.B[own, inputs], C=identity, Q=identity, R=identity)
     described = Unit(unit.name, unit.states, unit.inputs, names)
@@ -255,7 +250,6 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     parts = {unit.name: states_as_outputs(server, unit, k) for k, unit in enumerate(server.units)}
     units = tuple(parts[name].unit for name in record.order)
     return Seat(
-        None, server, parts, KnownUnits(units, record.dt), server.method,
-        NO_MEASUREMENTS, server, record,
+        None, server, parts, KnownUnits(units, record.dt), server.method, NO_MEASUREMENTS, server, record,
         privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
     )  # fmt: skip

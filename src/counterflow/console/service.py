@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -67,26 +66,16 @@ class Place:
     @property
     def names(self) -> list[str]:
         """Names under which a browser may reach it, the one to tell first."""
-        if self.private:
-            mine = [self.host, "127.0.0.1", "localhost", "::1"]
-        elif self.address.is_unspecified:
-            mine = [socket.gethostname(), "127.0.0.1", "localhost", "::1"]
-        else:
-            mine = [self.host, str(self.address), "127.0.0.1", "localhost", "::1"]
-        return list(dict.fromkeys(name.lower() for name in mine))
+        mine = [socket.gethostname()] if self.address.is_unspecified else [self.host]
+        if not self.private and not self.address.is_unspecified:
+            mine.append(str(self.address))
+        return list(dict.fromkeys(name.lower() for name in (*mine, "127.0.0.1", "localhost", "::1")))
 
 
 def serve(
-    make: Callable[[], ASGIApp],
-    *,
-    host: str = "127.0.0.1",
-    port: int = PORT,
-    token: bool | None = None,
-    hours: float = HOURS,
-    behind: str | None = None,
-    browser: bool = True,
-    say: Callable[[str], None] | None = None,
-) -> None:
+    make: Callable[[], ASGIApp], *, host: str = "127.0.0.1", port: int = PORT, token: bool | None = None,
+    hours: float = HOURS, behind: str | None = None, browser: bool = True, say: Callable[[str], None] | None = None,
+) -> None:  # fmt: skip
     """Serve an application, guarded, until Ctrl-C or SIGTERM.
 
     Parameters
@@ -117,10 +106,8 @@ def serve(
     with place.listener, _ending_quietly():
         secret = _secret(place, token, public)
         origins = [origin("http", name, place.port) for name in place.names]
-        rules = Rules(
-            origins if public is None else [public, *origins],
-            None if secret is None else Token(secret, time.time() + 3600.0 * hours),
-        )
+        good = None if secret is None else Token(secret, time.time() + 3600.0 * hours)
+        rules = Rules(origins if public is None else [public, *origins], good)
         guard = Guard(make(), rules)
         address = f"{rules.origins[0]}/" + ("" if secret is None else f"?token={secret}")
 
@@ -220,20 +207,12 @@ def _server(app: ASGIApp, announce: Callable[[], None]) -> uvicorn.Server:
             await super().startup(sockets=sockets)
             announce()
 
-    options: dict[str, Any] = {
-        "loop": "asyncio",
-        "http": Connection,
-        "ws": "none",
-        "workers": 1,
-        "log_config": None,  # errors go to stderr
-        "log_level": "error",
-        "access_log": False,
-        "server_header": False,
-        "proxy_headers": False,  # whoever sends X-Forwarded-For would choose the address whose rate is counted
-        "timeout_keep_alive": KEEP_ALIVE,
-        "timeout_graceful_shutdown": STOPPING,
-    }
-    return Server(uvicorn.Config(app, **options))
+    # no log: errors go to stderr. No proxy's headers: whoever sends X-Forwarded-For would choose whose rate is counted
+    return Server(uvicorn.Config(
+        app, loop="asyncio", http=Connection, ws="none", workers=1, log_config=None, log_level="error",
+        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=STOPPING,
+    ))  # fmt: skip
 
 
 @contextmanager
