@@ -11,20 +11,6 @@ from counterflow.data.selection import Chosen, Pattern, Selection, SelectionErro
 from counterflow.data.table import Table, open_table
 
 __all__ = [
-    "ChannelFacts",
-    "Chosen",
-    "Inspection",
-    "Pattern",
-    "Preparation",
-    "Rules",
-    "Selection",
-    "SelectionError",
-    "Step",
-    "Table",
-    "choose",
-    "inspect",
-    "open_table",
-    "prepare",
-    "read_logs",
-    "selection",
-]
+    "ChannelFacts", "Chosen", "Inspection", "Pattern", "Preparation", "Rules", "Selection", "SelectionError", "Step",
+    "Table", "choose", "inspect", "open_table", "prepare", "read_logs", "selection",
+]  # fmt: skip

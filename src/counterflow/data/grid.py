@@ -97,17 +97,10 @@ def time_facts(times: Times) -> TimeFacts:
         Gap(int(ordered[k]), int(ordered[k + 1]), max(1, round(int(steps[k]) / step) - 1)) for k in wide.tolist()
     )
     return TimeFacts(
-        rows=len(nanoseconds),
-        untimed=len(nanoseconds) - len(known),
-        start=int(ordered[0]),
-        stop=int(ordered[-1]),
-        step=step,
-        regular=regular,
-        gaps=gaps,
-        duplicates=int((steps == 0).sum()),
-        out_of_order=int((raw_steps < 0).sum()),
-        clock_changes=_clock_changes(known, raw_steps, step, times),
-    )
+        rows=len(nanoseconds), untimed=len(nanoseconds) - len(known), start=int(ordered[0]), stop=int(ordered[-1]),
+        step=step, regular=regular, gaps=gaps, duplicates=int((steps == 0).sum()),
+        out_of_order=int((raw_steps < 0).sum()), clock_changes=_clock_changes(known, raw_steps, step, times),
+    )  # fmt: skip
 
 
 def _clock_changes(known: Whole, steps: Whole, step: int, times: Times) -> tuple[str, ...]:
@@ -176,16 +169,9 @@ class Grid:
 
 
 def make_grid(
-    times: Times,
-    facts: TimeFacts,
-    *,
-    dt: float | None = None,
-    start: int | None = None,
-    stop: int | None = None,
-    keep: NDArray[np.bool_] | None = None,
-    longest_gap: float | None = None,
-    span: tuple[int, int] | None = None,
-) -> Grid:
+    times: Times, facts: TimeFacts, *, dt: float | None = None, start: int | None = None, stop: int | None = None,
+    keep: NDArray[np.bool_] | None = None, longest_gap: float | None = None, span: tuple[int, int] | None = None,
+) -> Grid:  # fmt: skip
     """Put the rows of a table on a regular grid.
 
     Parameters

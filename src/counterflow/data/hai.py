@@ -53,13 +53,9 @@ FAMILIES = Families(
 
 
 def prepare_hai(
-    files: Sequence[str | Path],
-    *,
-    labels: Sequence[str | Path] = (),
-    rows: int | None = None,
-    normal_only: bool = True,
-    standardise: bool = False,
-) -> Prepared:
+    files: Sequence[str | Path], *, labels: Sequence[str | Path] = (), rows: int | None = None,
+    normal_only: bool = True, standardise: bool = False,
+) -> Prepared:  # fmt: skip
     """Prepare files of HAI 20.07, 21.03, 22.04 or 23.05.
 
     Parameters
@@ -99,13 +95,9 @@ def prepare_hai(
     attacked, how = _attacked(table, label_files)
     done = "cut out" if normal_only else "kept"
     work, preparation = presets.read_columns(
-        table,
-        FAMILIES,
-        attacked,
-        normal_only=normal_only,
-        rows=rows,
+        table, FAMILIES, attacked, normal_only=normal_only, rows=rows,
         labelled=lambda n: Step("i", f"(i) {n} rows are labelled as attacks ({how}); {done}.", {"attacks": n}),
-    )
+    )  # fmt: skip
     presets.drop_discrete(work, list(work.columns))
     presets.split(work, FAMILIES)
     return presets.finish(work, preparation, standardise=standardise, number="v")

@@ -131,13 +131,9 @@ def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple
 
 
 def prepare(
-    table: Table,
-    units: Sequence[Chosen],
-    rules: Rules | None = None,
-    *,
-    keep: NDArray[np.bool_] | None = None,
+    table: Table, units: Sequence[Chosen], rules: Rules | None = None, *, keep: NDArray[np.bool_] | None = None,
     span: tuple[int, int] | None = None,
-) -> tuple[Recording, Preparation]:
+) -> tuple[Recording, Preparation]:  # fmt: skip
     """Put the chosen columns of a table on a regular grid; see `read_logs`.
 
     Parameters
@@ -208,16 +204,10 @@ def prepare(
         return times.shown(grid.time_of(row)) if times is not None else f"row {row}"
 
     return recording, Preparation(
-        files=tuple(file.name for file in table.files),
-        rows_read=table.rows,
-        rows=recording.rows,
-        dt=grid.dt / SECOND,
-        start=shown(first),
-        stop=shown(last - 1),
-        steps=tuple(steps),
-        dropped=dropped,
+        files=tuple(file.name for file in table.files), rows_read=table.rows, rows=recording.rows,
+        dt=grid.dt / SECOND, start=shown(first), stop=shown(last - 1), steps=tuple(steps), dropped=dropped,
         stretches=tuple(stretches),
-    )
+    )  # fmt: skip
 
 
 def align(
@@ -290,14 +280,9 @@ def align(
 
 
 def _unit(
-    table: Table,
-    columns: Iterator[tuple[str, Numbers]],
-    chosen: Chosen,
-    grid: Grid,
-    rules: Rules,
-    hold: int,
+    table: Table, columns: Iterator[tuple[str, Numbers]], chosen: Chosen, grid: Grid, rules: Rules, hold: int,
     counts: Counts,
-) -> tuple[UnitRecording, dict[str, str]]:
+) -> tuple[UnitRecording, dict[str, str]]:  # fmt: skip
     """The next columns, which are this unit's."""
     inputs = {column for column, _ in chosen.inputs}
     found: dict[str, FloatArray] = {}

@@ -115,14 +115,9 @@ def join_files(opened: Sequence[SourceFile], labels: Sequence[str]) -> Table:
 
 
 def read_columns(
-    table: Table,
-    families: Families,
-    attacked: NDArray[np.bool_],
-    *,
-    normal_only: bool,
-    rows: int | None,
+    table: Table, families: Families, attacked: NDArray[np.bool_], *, normal_only: bool, rows: int | None,
     labelled: Callable[[int], Step],
-) -> tuple[Columns, Preparation]:
+) -> tuple[Columns, Preparation]:  # fmt: skip
     """Steps (i) and (ii): every tag of a unit on a regular grid, attacks cut out; constant channels dropped.
 
     Parameters

@@ -92,14 +92,9 @@ class Counts:
 
 
 def describe_rows(
-    table: Table,
-    times: Times | None,
-    facts: TimeFacts | None,
-    grid: Grid,
-    keep: NDArray[np.bool_] | None,
-    stretches: Sequence[tuple[int, int]],
-    hold: int,
-) -> Iterator[Step]:
+    table: Table, times: Times | None, facts: TimeFacts | None, grid: Grid, keep: NDArray[np.bool_] | None,
+    stretches: Sequence[tuple[int, int]], hold: int,
+) -> Iterator[Step]:  # fmt: skip
     """The steps from the rows of a table to those of the grid."""
     files = ", ".join(f"{file.name} ({file.kind})" for file in table.files)
     yield Step("read", f"{files}: {table.rows} rows, {len(table.channels)} channels.", {"rows": table.rows})

@@ -47,15 +47,9 @@ FAMILIES = Families(
 
 
 def prepare_swat(
-    files: Sequence[str | Path],
-    *,
-    rows: int | None = ROWS,
-    correlation: float = CORRELATION,
-    noise: float = NOISE,
-    seed: int = 0,
-    normal_only: bool = True,
-    standardise: bool = False,
-) -> Prepared:
+    files: Sequence[str | Path], *, rows: int | None = ROWS, correlation: float = CORRELATION, noise: float = NOISE,
+    seed: int = 0, normal_only: bool = True, standardise: bool = False,
+) -> Prepared:  # fmt: skip
     """Prepare files of SWaT 2015.
 
     Parameters
@@ -99,13 +93,9 @@ def prepare_swat(
         table = replace(table, time_options=TimeOptions(day_first=True))
     done = "cut out" if normal_only else "kept"
     work, preparation = presets.read_columns(
-        table,
-        FAMILIES,
-        _attacked(table),
-        normal_only=normal_only,
-        rows=rows,
+        table, FAMILIES, _attacked(table), normal_only=normal_only, rows=rows,
         labelled=lambda n: Step("i", f"(i) {n} rows are labelled as attacks; {done}.", {"rows": n}),
-    )
+    )  # fmt: skip
     measured = [tag for tag in work.columns if (found := FAMILIES.side(tag)) is not None and found[0] == "outputs"]
     presets.drop_discrete(work, measured, ", measurements only")
     presets.split(work, FAMILIES)

@@ -116,13 +116,9 @@ class Table:
         if len(whole) == 0:
             raise DataError(f"{self.title} has a header but no rows: give a table with data")
         return parse(
-            whole,
-            self.time_name,
-            time_format=options.format,
-            day_first=options.day_first,
-            timezone=options.timezone,
+            whole, self.time_name, time_format=options.format, day_first=options.day_first, timezone=options.timezone,
             line=self.place,
-        )
+        )  # fmt: skip
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -156,18 +152,10 @@ class Table:
 
 
 def open_table(
-    source: object,
-    *,
-    time: str | None = None,
-    time_format: str | None = None,
-    day_first: bool | None = None,
-    timezone: str | None = None,
-    separator: str | None = None,
-    decimal: str | None = None,
-    skip_rows: int = 0,
-    skip_after_header: int = 0,
-    header_word: str | None = None,
-) -> Table:
+    source: object, *, time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
+    timezone: str | None = None, separator: str | None = None, decimal: str | None = None, skip_rows: int = 0,
+    skip_after_header: int = 0, header_word: str | None = None,
+) -> Table:  # fmt: skip
     """Open a table of logs; only the beginnings of its files are read.
 
     Parameters
@@ -325,12 +313,9 @@ def _from_series(series: polars.Series, file: SourceFile) -> Numbers:
     odd = {word: count for word, count in counted.items() if word not in known}
     odd_row = int((left & ~text.is_in(list(known))).arg_true()[0]) if odd else -1
     return Numbers(
-        values,
-        {word: counted[word] for word in list(known)[:_MOST_WORDS]},
-        {word[:60]: odd[word] for word in list(odd)[:_MOST_WORDS]},
-        sum(odd.values()),
-        odd_row,
-    )
+        values, {word: counted[word] for word in list(known)[:_MOST_WORDS]},
+        {word[:60]: odd[word] for word in list(odd)[:_MOST_WORDS]}, sum(odd.values()), odd_row,
+    )  # fmt: skip
 
 
 def _joined(parts: Sequence[Numbers]) -> Numbers:

@@ -145,14 +145,9 @@ class _Cells:
 
 
 def parse(
-    column: polars.Series,
-    name: str,
-    *,
-    time_format: str | None = None,
-    day_first: bool | None = None,
-    timezone: str | None = None,
-    line: Callable[[int], str] = lambda row: "",
-) -> Times:
+    column: polars.Series, name: str, *, time_format: str | None = None, day_first: bool | None = None,
+    timezone: str | None = None, line: Callable[[int], str] = lambda row: "",
+) -> Times:  # fmt: skip
     """Read a time column.
 
     Parameters

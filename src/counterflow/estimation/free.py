@@ -61,15 +61,9 @@ class FreeSystem:
 
 
 def identify_free(
-    s: FloatArray,
-    u: FloatArray,
-    windows: tuple[int, int, list[slice]],
-    split: tuple[list[slice], list[slice]],
-    order: int | None,
-    tolerance: float,
-    evaluations: int,
-    progress: Callable[[int, float], None] | None,
-) -> FreeSystem:
+    s: FloatArray, u: FloatArray, windows: tuple[int, int, list[slice]], split: tuple[list[slice], list[slice]],
+    order: int | None, tolerance: float, evaluations: int, progress: Callable[[int, float], None] | None,
+) -> FreeSystem:  # fmt: skip
     """Subspace start, then maximum likelihood of A, B, Q, R and C."""
     whole = _subspace_start(s, u, windows, split, order)
     rows = middle_stretch(s)  # the subspace start has seen everything; a stretch is enough to refine it
@@ -98,12 +92,9 @@ def identify_free(
 
 
 def _subspace_start(
-    s: FloatArray,
-    u: FloatArray,
-    windows: tuple[int, int, list[slice]],
-    split: tuple[list[slice], list[slice]],
+    s: FloatArray, u: FloatArray, windows: tuple[int, int, list[slice]], split: tuple[list[slice], list[slice]],
     order: int | None,
-) -> SharedRecord:
+) -> SharedRecord:  # fmt: skip
     """Where the likelihood starts from; ``order`` None: the fewest states that predict held-out rows as well as any."""
     past, future, runs = windows
     r = s.shape[1]

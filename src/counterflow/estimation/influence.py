@@ -150,12 +150,9 @@ def _reach(count: int, kept: dict[tuple[int, int], bool]) -> NDArray[np.bool_]:
 
 
 def _strengths(
-    A: FloatArray,
-    B: FloatArray,
-    observation: FloatArray,
-    state_slices: tuple[slice, ...],
+    A: FloatArray, B: FloatArray, observation: FloatArray, state_slices: tuple[slice, ...],
     input_slices: tuple[slice, ...],
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Root mean square of m's whitened measurements for white inputs at n: in total, and with only n and m alive."""
     count = len(state_slices)
     total, direct = np.full((count, count), np.nan), np.full((count, count), np.nan)

@@ -145,13 +145,9 @@ def _ahead(u: FloatArray) -> FloatArray:
 
 
 def _alignment(
-    names: tuple[str, ...],
-    s: FloatArray,
-    inputs: Sequence[FloatArray],
-    scale: FloatArray,
-    runs: Sequence[slice],
+    names: tuple[str, ...], s: FloatArray, inputs: Sequence[FloatArray], scale: FloatArray, runs: Sequence[slice],
     given: bool | Mapping[str, bool] | None,
-) -> tuple[tuple[bool, ...], tuple[str, ...]]:
+) -> tuple[tuple[bool, ...], tuple[str, ...]]:  # fmt: skip
     """For each unit, whether knowing its input of row t helps to predict row t, given everything before.
 
     So it would, too, if a controller set the input from that row's measurements. Then earlier measurements foretell
@@ -249,13 +245,9 @@ def _wanted(
 
 
 def _free(
-    s: FloatArray,
-    u: FloatArray,
-    runs: Sequence[slice],
-    order: int | None,
-    options: JointOptions,
+    s: FloatArray, u: FloatArray, runs: Sequence[slice], order: int | None, options: JointOptions,
     progress: Callable[[int, float], None] | None,
-) -> FreeSystem:
+) -> FreeSystem:  # fmt: skip
     """The system without owners of its states; of a long record, by a stretch in its middle and all of its products."""
     past, future, long = _windows(s.shape[1], u.shape[1], runs)
     split = _split(long, len(s), past + future + 2)
@@ -357,14 +349,9 @@ def _refined(
 
 
 def _standard(
-    record: SharedRecord,
-    found: Estimated,
-    own: tuple[slice, ...],
-    scale: FloatArray,
-    level: FloatArray,
-    same_row: tuple[bool, ...],
-    notes: tuple[Caveat, ...],
-) -> System:
+    record: SharedRecord, found: Estimated, own: tuple[slice, ...], scale: FloatArray, level: FloatArray,
+    same_row: tuple[bool, ...], notes: tuple[Caveat, ...],
+) -> System:  # fmt: skip
     """The same in engineering units of the inputs, with the numbers whitened: the form of sufficient messages."""
     assert found.R is not None
     B = found.B / scale

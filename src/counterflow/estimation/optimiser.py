@@ -111,18 +111,10 @@ def maximum_likelihood(
 
 
 def _climb(
-    record: SharedRecord,
-    parameters: Parameters,
-    local: FloatArray,
-    vector: FloatArray,
-    limit: float,
-    tolerance: float,
-    evaluations: int,
-    flat: float,
-    near: bool,
-    penalty: Quadratic | None,
+    record: SharedRecord, parameters: Parameters, local: FloatArray, vector: FloatArray, limit: float,
+    tolerance: float, evaluations: int, flat: float, near: bool, penalty: Quadratic | None,
     progress: Callable[[int, float], None] | None,
-) -> Estimated:
+) -> Estimated:  # fmt: skip
     P, size = record.A_local.shape[0], parameters.coupling_size()
     flat *= len(vector)
     fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks

@@ -39,12 +39,9 @@ def as_floats(name: str, value: Any, error: type[ModelError] | type[DataError] =
 
 
 def as_shaped(
-    name: str,
-    value: Any,
-    shape: tuple[int | str, ...],
-    error: type[ModelError] | type[DataError] = ModelError,
+    name: str, value: Any, shape: tuple[int | str, ...], error: type[ModelError] | type[DataError] = ModelError,
     finite: bool = True,
-) -> FloatArray:
+) -> FloatArray:  # fmt: skip
     """Return a float array of this shape; a word in `shape` names a free dimension."""
     array = as_floats(name, value, error)
     matches = array.ndim == len(shape) and all(

@@ -34,15 +34,9 @@ class Forecast:
 
 
 def forecast(
-    mean: FloatArray,
-    covariance: FloatArray,
-    u_future: FloatArray,
-    A: FloatArray,
-    B: FloatArray,
-    C: FloatArray,
-    Q: FloatArray,
-    R: FloatArray,
-) -> Forecast:
+    mean: FloatArray, covariance: FloatArray, u_future: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray,
+    Q: FloatArray, R: FloatArray,
+) -> Forecast:  # fmt: skip
     """Forecast states and measurements from the last filtered row.
 
     Parameters

@@ -36,19 +36,10 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 def kalman_filter(
-    y: FloatArray,
-    u: FloatArray,
-    A: FloatArray,
-    B: FloatArray,
-    C: FloatArray,
-    Q: FloatArray,
-    R: FloatArray,
-    *,
-    initial_mean: FloatArray | None = None,
-    initial_covariance: FloatArray | None = None,
-    covariances: bool = False,
+    y: FloatArray, u: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray, *,
+    initial_mean: FloatArray | None = None, initial_covariance: FloatArray | None = None, covariances: bool = False,
     settled: float = TO_ROUNDING,
-) -> FilterResult:
+) -> FilterResult:  # fmt: skip
     """Estimate the state in every row from the measurements up to that row.
 
     Parameters
@@ -119,17 +110,9 @@ def kalman_filter(
 
 
 def log_likelihood(
-    y: FloatArray,
-    u: FloatArray,
-    A: FloatArray,
-    B: FloatArray,
-    C: FloatArray,
-    Q: FloatArray,
-    R: FloatArray,
-    *,
-    initial_mean: FloatArray | None = None,
-    initial_covariance: FloatArray | None = None,
-) -> float:
+    y: FloatArray, u: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray, *,
+    initial_mean: FloatArray | None = None, initial_covariance: FloatArray | None = None,
+) -> float:  # fmt: skip
     """Log-likelihood of every measured number; the arguments are those of `kalman_filter`.
 
     Keeps nothing of length T.

@@ -29,16 +29,10 @@ from counterflow.recurrence import linear_recurrence
 
 
 def rts_smoother(
-    result: FilterResult,
-    A: FloatArray,
-    Q: FloatArray | None = None,
-    *,
-    covariances: bool = False,
-    lag_covariances: bool = False,
-    sums: bool = False,
-    groups: NDArray[np.intp] | None = None,
+    result: FilterResult, A: FloatArray, Q: FloatArray | None = None, *, covariances: bool = False,
+    lag_covariances: bool = False, sums: bool = False, groups: NDArray[np.intp] | None = None,
     settled: float = TO_ROUNDING,
-) -> SmootherResult:
+) -> SmootherResult:  # fmt: skip
     """Estimate the state in every row from all measurements.
 
     Parameters
@@ -120,15 +114,9 @@ class _Backward:
     """Backward pass for the covariances."""
 
     def __init__(
-        self,
-        runs: tuple[Run, ...],
-        A: FloatArray,
-        Q: FloatArray,
-        rows: bool,
-        lag_rows: bool,
-        groups: NDArray[np.intp] | None,
-        settled: float,
-    ) -> None:
+        self, runs: tuple[Run, ...], A: FloatArray, Q: FloatArray, rows: bool, lag_rows: bool,
+        groups: NDArray[np.intp] | None, settled: float,
+    ) -> None:  # fmt: skip
         self.settled = settled
         P, T = len(A), runs[-1].stop - 1
         self.runs, self.A, self.Q = runs, A, Q

@@ -90,12 +90,9 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
     gain = change.gain @ np.linalg.solve(change.factor, compression.reach) if change.factor.size else 0 * C.T
     innovation = C @ X @ C.T + R
     return SteadyState(
-        predicted_covariance=freeze(X),
-        filtered_covariance=freeze(change.filtered),
-        gain=freeze(gain),
-        innovation_covariance=freeze((innovation + innovation.T) / 2),
-        radius=spectral_radius(closed_loop(A, change)),
-    )
+        predicted_covariance=freeze(X), filtered_covariance=freeze(change.filtered), gain=freeze(gain),
+        innovation_covariance=freeze((innovation + innovation.T) / 2), radius=spectral_radius(closed_loop(A, change)),
+    )  # fmt: skip
 
 
 def _solve(A: FloatArray, observation: FloatArray, Q: FloatArray) -> FloatArray:

@@ -109,13 +109,9 @@ def order_from_singular_values(
 
 
 def held_out_log_likelihood(
-    model: InnovationsModel,
-    y: ArrayLike,
-    u: ArrayLike,
-    stretches: Sequence[slice] | None = None,
-    *,
+    model: InnovationsModel, y: ArrayLike, u: ArrayLike, stretches: Sequence[slice] | None = None, *,
     warm_up: int | None = None,
-) -> FloatArray:
+) -> FloatArray:  # fmt: skip
     """Log-likelihood of each row given the rows before it in its stretch.
 
     Parameters
@@ -181,13 +177,9 @@ def held_out_log_likelihood(
 
 
 def choose_order(
-    models: Sequence[InnovationsModel],
-    y: ArrayLike,
-    u: ArrayLike,
-    stretches: Sequence[slice] | None = None,
-    *,
+    models: Sequence[InnovationsModel], y: ArrayLike, u: ArrayLike, stretches: Sequence[slice] | None = None, *,
     warm_up: int | None = None,
-) -> OrderChoice:
+) -> OrderChoice:  # fmt: skip
     """Take the smallest model whose held-out score is within one standard error of the best one.
 
     The standard error is that of the paired difference of the two models, from the spread of its means over 30 blocks
@@ -232,11 +224,6 @@ def choose_order(
     lag = scores[best] - scores
     index = min((k for k in range(len(models)) if lag[k] <= errors[k]), key=lambda k: (orders[k], lag[k]), default=best)
     return OrderChoice(
-        index=index,
-        order=orders[index],
-        orders=orders,
-        scores=freeze(scores),
-        lag=freeze(lag),
-        standard_errors=freeze(errors),
-        rows=int(behind.shape[1]),
-    )
+        index=index, order=orders[index], orders=orders, scores=freeze(scores), lag=freeze(lag),
+        standard_errors=freeze(errors), rows=int(behind.shape[1]),
+    )  # fmt: skip

@@ -73,14 +73,9 @@ class PooledModel:
 
 
 def pooled_model(
-    y: Mapping[str, ArrayLike],
-    u: Mapping[str, ArrayLike],
-    order: int | None = None,
-    *,
-    basis: str = "canonical",
-    past: int | None = None,
-    future: int | None = None,
-) -> PooledModel:
+    y: Mapping[str, ArrayLike], u: Mapping[str, ArrayLike], order: int | None = None, *, basis: str = "canonical",
+    past: int | None = None, future: int | None = None,
+) -> PooledModel:  # fmt: skip
     """Identify a plant from the POOLED RAW DATA of all units, as the paper did, and divide its states among them.
 
     All channels are standardised; one model is identified by `subspace`; each state goes to the unit on whose outputs

@@ -167,14 +167,9 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     W, noise = np.zeros((D, r)), np.full(D, FINEST)
     W[live], noise[live] = basis, _white(left * windows / (windows - columns), basis)
     return SignalSpace(
-        mean=freeze(mean),
-        scale=freeze(scale),
-        W=freeze(W),
-        noise=freeze(noise),
-        correlations=freeze(correlations),
-        edge=freeze(edge),
-        shared=int(common.shape[1]),
-    )
+        mean=freeze(mean), scale=freeze(scale), W=freeze(W), noise=freeze(noise), correlations=freeze(correlations),
+        edge=freeze(edge), shared=int(common.shape[1]),
+    )  # fmt: skip
 
 
 def project(space: SignalSpace, y: ArrayLike) -> FloatArray:

@@ -73,14 +73,9 @@ class Subspace:
 
 
 def subspace(
-    y: ArrayLike,
-    u: ArrayLike,
-    order: int | None = None,
-    *,
-    past: int | None = None,
-    future: int | None = None,
+    y: ArrayLike, u: ArrayLike, order: int | None = None, *, past: int | None = None, future: int | None = None,
     stretches: Sequence[slice] | None = None,
-) -> Subspace:
+) -> Subspace:  # fmt: skip
     """Identify a stable innovations model from a record.
 
     Parameters
@@ -122,14 +117,9 @@ def subspace(
 
 
 def subspaces(
-    y: ArrayLike,
-    u: ArrayLike,
-    orders: Iterable[int] | None = None,
-    *,
-    past: int | None = None,
-    future: int | None = None,
-    stretches: Sequence[slice] | None = None,
-) -> tuple[Subspace, ...]:
+    y: ArrayLike, u: ArrayLike, orders: Iterable[int] | None = None, *, past: int | None = None,
+    future: int | None = None, stretches: Sequence[slice] | None = None,
+) -> tuple[Subspace, ...]:  # fmt: skip
     """Identify models of several orders, at nearly the cost of one.
 
     Parameters and errors are those of `subspace`; `orders` holds the numbers of states.
@@ -307,21 +297,12 @@ def _memory(gram: LaggedGram, past: int) -> _Memory:
     after, u_now, y_now = before + m, past * m + np.arange(r, m), past * m + np.arange(r)
     now, later = J @ G[before], J @ G[after]
     return _Memory(
-        singular_values=np.clip(singular_values, 0.0, 1.0),
-        now=_symmetric(now[:, before] @ J.T),
-        next_now=later[:, before] @ J.T,
-        input_now=now[:, u_now].T,
-        output_now=now[:, y_now].T,
-        next_input=later[:, u_now],
-        next_output=later[:, y_now],
-        input_input=G[np.ix_(u_now, u_now)],
-        output_input=G[np.ix_(y_now, u_now)],
-        output_output=G[np.ix_(y_now, y_now)],
-        scale=scale,
-        past=past,
-        future=future,
-        windows=windows,
-    )
+        singular_values=np.clip(singular_values, 0.0, 1.0), now=_symmetric(now[:, before] @ J.T),
+        next_now=later[:, before] @ J.T, input_now=now[:, u_now].T, output_now=now[:, y_now].T,
+        next_input=later[:, u_now], next_output=later[:, y_now], input_input=G[np.ix_(u_now, u_now)],
+        output_input=G[np.ix_(y_now, u_now)], output_output=G[np.ix_(y_now, y_now)], scale=scale, past=past,
+        future=future, windows=windows,
+    )  # fmt: skip
 
 
 def _realise(memory: _Memory, n: int) -> Subspace:

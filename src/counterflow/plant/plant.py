@@ -316,12 +316,9 @@ class Plant:
         return response
 
     def simulate(
-        self,
-        steps: int,
-        rng: simulation.Seed = None,
-        inputs: simulation.Inputs = None,
+        self, steps: int, rng: simulation.Seed = None, inputs: simulation.Inputs = None,
         initial_state: ArrayLike | Mapping[str, ArrayLike] | None = None,
-    ) -> Recording:
+    ) -> Recording:  # fmt: skip
         """Run the plant for `steps` steps and record rows 0..steps of every unit; see `simulation.simulate`.
 
         Parameters

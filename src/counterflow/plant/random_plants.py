@@ -114,12 +114,9 @@ def random_plant(
 
 
 def _members(
-    units: object,
-    states: int,
-    inputs: int | Sequence[str | Channel],
-    outputs: int | Sequence[str | Channel],
+    units: object, states: int, inputs: int | Sequence[str | Channel], outputs: int | Sequence[str | Channel],
     names: Sequence[str] | None,
-) -> tuple[Unit, ...]:
+) -> tuple[Unit, ...]:  # fmt: skip
     if isinstance(units, Sequence) and not isinstance(units, (str, bytes)):
         if names is not None:
             raise OptionError(f"units is {units!r} and names is {names!r}: give one of the two.")

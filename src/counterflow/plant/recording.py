@@ -142,11 +142,8 @@ class Recording(Mapping[str, UnitRecording]):
 
     @classmethod
     def from_arrays(
-        cls,
-        arrays: Mapping[str, Any],
-        dt: float = 1.0,
-        units: Iterable[Unit] | None = None,
-    ) -> Recording:
+        cls, arrays: Mapping[str, Any], dt: float = 1.0, units: Iterable[Unit] | None = None,
+    ) -> Recording:  # fmt: skip
         """A recording from arrays.
 
         Parameters

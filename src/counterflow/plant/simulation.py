@@ -55,13 +55,9 @@ def simulate(
 
 
 def simulate(
-    plant: Plant,
-    steps: int,
-    rng: Seed = None,
-    inputs: Inputs = None,
-    initial_state: InitialState = None,
+    plant: Plant, steps: int, rng: Seed = None, inputs: Inputs = None, initial_state: InitialState = None,
     return_states: bool = False,
-) -> Recording | tuple[Recording, FloatArray]:
+) -> Recording | tuple[Recording, FloatArray]:  # fmt: skip
     """Run `plant` for `steps` steps and record rows 0..steps of every unit.
 
     Parameters

@@ -149,12 +149,9 @@ class Unit:
     outputs: tuple[Channel, ...]
 
     def __init__(
-        self,
-        name: str,
-        states: int = 2,
-        inputs: int | Sequence[str | Channel] = 2,
+        self, name: str, states: int = 2, inputs: int | Sequence[str | Channel] = 2,
         outputs: int | Sequence[str | Channel] = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_name(name, "unit")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "states", whole_number(states, f"unit {name!r}: states", 1, ModelError))

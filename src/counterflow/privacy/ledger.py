@@ -67,18 +67,10 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Everything, in plain types."""
         return {
-            "id": self.id,
-            "time": self.time,
-            "what": self.what,
-            "rows": [self.cost.start, self.cost.stop],
-            "row_loss": self.cost.row_loss,
-            "epsilon": self.cost.epsilon,
-            "delta": self.cost.delta,
-            "spent": self.spent,
-            "fit": self.fit,
-            "mechanism": self.mechanism,
-            "source": self.source,
-        }
+            "id": self.id, "time": self.time, "what": self.what, "rows": [self.cost.start, self.cost.stop],
+            "row_loss": self.cost.row_loss, "epsilon": self.cost.epsilon, "delta": self.cost.delta,
+            "spent": self.spent, "fit": self.fit, "mechanism": self.mechanism, "source": self.source,
+        }  # fmt: skip
 
 
 @dataclass
@@ -238,17 +230,8 @@ class Ledger:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             numbers = (float(cost.row_loss) + 0.0, float(cost.epsilon) + 0.0, float(cost.delta) + 0.0)  # no -0.0
             content = (
-                self._balance.last + 1,
-                now,
-                what,
-                fit,
-                mechanism,
-                source,
-                cost.start,
-                cost.stop,
-                *numbers,
-                spent,
-            )
+                self._balance.last + 1, now, what, fit, mechanism, source, cost.start, cost.stop, *numbers, spent,
+            )  # fmt: skip
             row = (*content, ledger_file.seal(self._balance.seal, content))
             connection.execute(f"INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         with self._lock:  # committed; if another thread was quicker, _read_new has seen this row already
