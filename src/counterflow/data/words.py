@@ -10,16 +10,8 @@ MISSING = frozenset(
         "out of serv", "configure", "shutdown", "scan off", "error", "missing",
     )
 )  # fmt: skip
-ON = frozenset(
-    (
-        "on", "true", "yes", "open", "opened", "running", "run", "start", "started", "active", "enabled",
-    )
-)  # fmt: skip
-OFF = frozenset(
-    (
-        "off", "false", "no", "closed", "close", "stopped", "stop", "inactive", "disabled",
-    )
-)  # fmt: skip
+ON = frozenset(["on", "true", "yes", "open", "opened", "running", "run", "start", "started", "active", "enabled"])
+OFF = frozenset(["off", "false", "no", "closed", "close", "stopped", "stop", "inactive", "disabled"])
 
 
 def meaning(text: str) -> float | None:

@@ -33,25 +33,16 @@ __all__ = ["Inputs", "Seed", "simulate"]
 
 @overload
 def simulate(
-    plant: Plant,
-    steps: int,
-    rng: Seed = ...,
-    inputs: Inputs = ...,
-    initial_state: InitialState = ...,
+    plant: Plant, steps: int, rng: Seed = ..., inputs: Inputs = ..., initial_state: InitialState = ...,
     return_states: Literal[False] = ...,
-) -> Recording: ...
+) -> Recording: ...  # fmt: skip
 
 
 @overload
 def simulate(
-    plant: Plant,
-    steps: int,
-    rng: Seed = ...,
-    inputs: Inputs = ...,
-    initial_state: InitialState = ...,
-    *,
+    plant: Plant, steps: int, rng: Seed = ..., inputs: Inputs = ..., initial_state: InitialState = ..., *,
     return_states: Literal[True],
-) -> tuple[Recording, FloatArray]: ...
+) -> tuple[Recording, FloatArray]: ...  # fmt: skip
 
 
 def simulate(

@@ -35,7 +35,6 @@ from counterflow.privacy.noise import Source
 
 if TYPE_CHECKING:
     import sqlite3
-    from types import TracebackType
 
 ROUNDING = 1e-9  # relative: the whole budget can be spent although its parts are rounded
 SUFFIX = ".ledger"
@@ -138,8 +137,8 @@ class Ledger:
     >>> from counterflow.privacy.accounting import Cost
     >>> ledger = Ledger.temporary("boiler", epsilon=1.0, delta=1e-6)
     >>> entry = ledger.spend(Cost(0, 500, epsilon=0.75), "models", fit="1", mechanism="claimed", source="seed 1")
-    >>> ledger.spent, ledger.left, ledger.affords([Cost(0, 500, epsilon=0.5)])
-    (0.75, 0.25, False)
+    >>> ledger.spent, ledger.left
+    (0.75, 0.25)
     """
 
     path: Path | None  # None: in memory
@@ -222,7 +221,7 @@ class Ledger:
                     f"unit {self.unit!r}: {name} must be printable text of 1 to {_LONGEST_TEXT} characters, "
                     f"got {text if not isinstance(text, str) else text[:40]!r}"
                 )
-        with self._writing() as connection:
+        with self._transaction("IMMEDIATE") as connection:  # one process at a time, from the check to the commit
             self._read_new()
             spent = self._balance.total(self.delta, self.window, [cost])
             if not self._within(spent):
@@ -240,12 +239,6 @@ class Ledger:
                 self._absorb(entry, row[-1])
                 self._spent = (entry.id, spent)
         return entry
-
-    def affords(self, costs: Sequence[Cost]) -> bool:
-        """Whether all these releases could be spent now. Another process may be quicker: only ``spend`` decides."""
-        with self._reading():
-            self._read_new()
-            return self._within(self._balance.total(self.delta, self.window, costs))
 
     def require(self, costs: Sequence[Cost], what: str) -> None:
         """Refuse now, before long work begins, what ``spend`` would refuse later."""
@@ -298,9 +291,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -330,7 +321,11 @@ class Ledger:
                 return
             connection.execute(f"BEGIN {kind}")
             try:
-                self._check_same_file()
+                # one that was deleted or replaced can still be written to by whoever has it open; that would be lost
+                if self.path is not None and ledger_file.identity(self.path) != self._identity:
+                    raise StorageError(
+                        f"{ledger_file.FORM.named(self.path)} has been replaced by another file: open it again."
+                    )
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -339,14 +334,6 @@ class Ledger:
 
     def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         return self._transaction("DEFERRED")
-
-    def _writing(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return self._transaction("IMMEDIATE")  # one process at a time, from the check to the commit
-
-    def _check_same_file(self) -> None:
-        """A file that was deleted or replaced can still be written to by whoever has it open; that would be lost."""
-        if self.path is not None and ledger_file.identity(self.path) != self._identity:
-            raise StorageError(f"the ledger {str(self.path)!r} has been replaced by another file: open it again.")
 
     def _read_budget(self) -> None:
         assert self._connection is not None
