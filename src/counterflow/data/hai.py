@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from counterflow.data import presets
 from counterflow.data.files import SourceFile, open_file
 from counterflow.data.presets import Families, Prepared
-from counterflow.data.table import Table, TimeOptions, join
-from counterflow.data.times import NONE
+from counterflow.data.table import Table, join
+from counterflow.data.times import NONE, TimeOptions
 from counterflow.errors import DataError
 
 _PAPER, _OURS = "paper", "ours"

@@ -21,8 +21,8 @@ from counterflow.data.grid import fill, time_facts
 from counterflow.data.preparation import Rules, prepare
 from counterflow.data.report import Preparation, Step
 from counterflow.data.selection import Chosen
-from counterflow.data.table import Table, TimeOptions, join
-from counterflow.data.times import SECOND
+from counterflow.data.table import Table, join
+from counterflow.data.times import SECOND, TimeOptions
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.randomness import stream

@@ -13,6 +13,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -30,8 +31,6 @@ HAI_VERSIONS = ("20.07", "21.03", "22.04", "23.05")
 SWAT_VERSIONS = ("normal-v0", "normal-v1", "attack-v0", "xlsx")
 _DATASETS = {"hai": ("HAI", HAI_VERSIONS, "21.03"), "swat": ("SWaT", SWAT_VERSIONS, "normal-v1")}
 NOTICE = "A stand-in: simulated numbers in the format of {name}. This is not the real data set.\n"
-
-
 _TAGS = {
     dataset: {name: words.split() for name, words in lists.items()}
     for dataset, lists in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
@@ -139,8 +138,7 @@ def _simulated(
 
 def _telegraph(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
     """-1 and 1, with holds of `hold` rows in the mean."""
-    rng = stream(seed, "telegraph", tag)
-    flips = rng.random(rows) < 1.0 / hold
+    flips = stream(seed, "telegraph", tag).random(rows) < 1.0 / hold
     return np.asarray(np.where(np.cumsum(flips) % 2 == 0, 1.0, -1.0))
 
 
@@ -172,9 +170,7 @@ def _hai_role(tag: str) -> str:
         return "constant"
     if tag.startswith("P1_B"):
         return "setpoint"
-    if tag.endswith("Z") and side[0] == "inputs":
-        return "position"
-    return "input" if side[0] == "inputs" else "output"
+    return "position" if tag.endswith("Z") and side[0] == "inputs" else side[0].removesuffix("s")
 
 
 def hai_columns(version: str, rows: int, seed: int) -> dict[str, FloatArray]:
@@ -217,23 +213,19 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         part = slice(k * rows, (k + 1) * rows)
         # the test was another day
         moments = [begin + timedelta(days=k, seconds=j) for j in range(rows)]
-        header = [time_name, *columns, *labels]
-        if version == "22.04" and kind == "test1":  # spelled otherwise
-            header = ["time", *columns, "attack"]
-        lines = [separator.join(header)]
+        odd = version == "22.04" and kind == "test1"  # spelled otherwise
+        lines = [separator.join(["time", *columns, "attack"] if odd else [time_name, *columns, *labels])]
         table = np.stack(list(columns.values()), axis=1)[part]
         for moment, values, mark in zip(moments, table, attacked[part], strict=True):
             marks = (str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels)
             lines.append(separator.join((f"{moment:%Y-%m-%d %H:%M:%S}", *_shown(values, 5), *marks)))
-        path = folder / f"{prefix}{kind}{ending}"
+        written.append(folder / f"{prefix}{kind}{ending}")
         data = ("\n".join(lines) + "\n").encode()
-        path.write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
-        written.append(path)
+        written[-1].write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
         if version == "23.05" and kind == "test1":
             lines = [f"{moment:%Y-%m-%d %H:%M:%S},{mark}" for moment, mark in zip(moments, attacked[part], strict=True)]
-            path = folder / "label-test1.csv"
-            path.write_text("\n".join(["timestamp,label", *lines]) + "\n")
-            written.append(path)
+            written.append(folder / "label-test1.csv")
+            written[-1].write_text("\n".join(["timestamp,label", *lines]) + "\n")
     return written
 
 
@@ -245,7 +237,7 @@ def _swat_role(tag: str) -> str:
         return "other"
     side = swat.FAMILIES.side(tag)
     assert side is not None
-    return "input" if side[0] == "inputs" else "output"
+    return side[0].removesuffix("s")
 
 
 def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
@@ -280,12 +272,12 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         body.append([date, *_shown(table[k], 6), labels[k]])
     names = [f" {tag}" if attack and tag in _TAGS["swat"]["blanks"] else tag for tag in _SWAT]
     header = [" Timestamp", *names, "Normal/Attack"]
+    whole = [header, *body] if attack else [_stages(), header, *body]
     if version == "xlsx":
         path = folder / "SWaT_Dataset_Normal_v1.xlsx"
-        _write_xlsx(path, [_stages(), header, *body])
+        _write_xlsx(path, whole)
         return [path]
-    rows_of = [header, *body] if attack else [_stages(), header, *body]
-    text = "\r\n".join(",".join(row) for row in rows_of) + "\r\n"
+    text = "\r\n".join(",".join(row) for row in whole) + "\r\n"
     path = folder / f"SWaT_Dataset_{'Attack' if attack else 'Normal'}_{version.rpartition('-')[2]}.csv"
     path.write_bytes((b"\xef\xbb\xbf" if attack else b"") + text.encode())
     return [path]
@@ -293,12 +285,8 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
 
 def _stages() -> list[str]:
     """The row of stages: each above its first tag."""
-    cells, before = [""], ""
-    for tag in _SWAT:
-        stage = (swat.unit_of(tag) or "").replace("S", "P")
-        cells.append(stage if stage != before else "")
-        before = stage
-    return [*cells, ""]
+    stages = [(swat.unit_of(tag) or "").replace("S", "P") for tag in _SWAT]
+    return ["", *("" if stage == before else stage for before, stage in pairwise(["", *stages])), ""]
 
 
 def _write_xlsx(path: Path, rows: Sequence[Sequence[str]]) -> None:

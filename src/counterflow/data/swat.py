@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from counterflow.data import presets
 from counterflow.data.files import SourceFile, open_file
 from counterflow.data.presets import Columns, Families, Prepared
-from counterflow.data.table import Table, TimeOptions
-from counterflow.data.times import AMBIGUOUS
+from counterflow.data.table import Table
+from counterflow.data.times import AMBIGUOUS, TimeOptions
 from counterflow.errors import DataError
 
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")

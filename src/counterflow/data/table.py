@@ -13,7 +13,7 @@ import polars
 
 from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, open_file, source_of
-from counterflow.data.times import Times, find_time, parse
+from counterflow.data.times import TimeOptions, Times, find_time, parse
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
 
@@ -46,16 +46,6 @@ class Numbers:
     odd: dict[str, int] = field(default_factory=dict)
     odd_count: int = 0
     odd_row: int = -1
-
-
-@dataclass(frozen=True)
-class TimeOptions:
-    """How to find and read the time column; see `open_table`."""
-
-    column: str | None = None
-    format: str | None = None
-    day_first: bool | None = None
-    timezone: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,6 @@ class Table:
         """The time column of all files, in the order of the files; None if there is none."""
         if self.time_name is None:
             return None
-        options = self.time_options
         parts = []
         for file in self.files:
             part = file.column(self.time_name)
@@ -115,10 +104,7 @@ class Table:
         whole = polars.concat(parts)
         if len(whole) == 0:
             raise DataError(f"{self.title} has a header but no rows: give a table with data")
-        return parse(
-            whole, self.time_name, time_format=options.format, day_first=options.day_first, timezone=options.timezone,
-            line=self.place,
-        )  # fmt: skip
+        return parse(whole, self.time_name, self.time_options, self.place)
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -248,9 +234,8 @@ def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
 
 def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
     if file.layout is None:
-        return {
-            series.name: _from_series(series, file) for series in file.scan().select(names).collect().iter_columns()
-        }
+        frame = file.scan().select(names).collect()
+        return {series.name: _from_series(series, file) for series in frame.iter_columns()}
     sample = file.scan().select(names).head(_SAMPLE_ROWS).collect()
     plain = [name for name in names if _castable(sample.get_column(name), file.layout.decimal)]
     texts = [name for name in names if name not in plain]
@@ -304,12 +289,11 @@ def _from_series(series: polars.Series, file: SourceFile) -> Numbers:
     counts_frame = text.filter(left).value_counts(sort=True)
     counted = dict(zip(counts_frame.to_series(0).to_list(), counts_frame.to_series(1).to_list(), strict=True))
     known = {word: number for word in counted if (number := meaning(word)) is not None}
+    values = _floats(found).copy()
     if known:
-        replaced = text.filter(left).replace_strict(known, default=None, return_dtype=polars.Float64)
-        values = _floats(found).copy()
-        values[left.to_numpy()] = _floats(replaced)
-    else:
-        values = _floats(found)
+        values[left.to_numpy()] = _floats(
+            text.filter(left).replace_strict(known, default=None, return_dtype=polars.Float64)
+        )
     odd = {word: count for word, count in counted.items() if word not in known}
     odd_row = int((left & ~text.is_in(list(known))).arg_true()[0]) if odd else -1
     return Numbers(
