@@ -20,10 +20,10 @@ from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
 from counterflow.plant.recording import UnitRecording
 
-_RESAMPLE = ("auto", "mean", "last")
-_FILL = ("hold", "interpolate")
-_LONG_GAPS = ("hold", "longest", "refuse")
-_TEXT = ("refuse", "missing")
+_CHOICES = {
+    "resample": ("auto", "mean", "last"), "fill": ("hold", "interpolate"), "long_gaps": ("hold", "longest", "refuse"),
+    "text": ("refuse", "missing"),
+}  # fmt: skip
 _BLOCK = 4096  # rows
 _HELD_ROWS = 10  # by default inputs are held over at most so many rows without doubt
 TABLE_OPTIONS = (
@@ -48,9 +48,7 @@ class Rules:
     text: str = "refuse"
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("resample", _RESAMPLE), ("fill", _FILL), ("long_gaps", _LONG_GAPS), ("text", _TEXT),
-        ):  # fmt: skip
+        for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
                 raise OptionError(f"{name} is {value!r}: give one of {', '.join(allowed)}.")

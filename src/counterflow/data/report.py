@@ -66,11 +66,8 @@ class Preparation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return (
-            asdict(self)
-            | {"files": list(self.files), "stretches": [list(ends) for ends in self.stretches]}
-            | {"steps": [asdict(step) for step in self.steps]}
-        )
+        steps, stretches = [asdict(step) for step in self.steps], [list(ends) for ends in self.stretches]
+        return asdict(self) | {"files": list(self.files), "stretches": stretches, "steps": steps}
 
     def __str__(self) -> str:
         return "\n".join(f"{'! ' if step.doubt else '  '}{step.text}" for step in self.steps)
