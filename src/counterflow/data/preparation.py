@@ -158,15 +158,11 @@ def prepare(
     facts = time_facts(times) if times is not None else None
     if times is not None and facts is not None:
         grid = make_grid(
-            times,
-            facts,
-            dt=rules.dt,
+            times, facts, dt=rules.dt,
             start=None if rules.start is None else moment(rules.start, times.dated, "start"),
-            stop=None if rules.stop is None else moment(rules.stop, times.dated, "stop"),
-            keep=keep,
-            longest_gap=rules.longest_gap,
-            span=span,
-        )
+            stop=None if rules.stop is None else moment(rules.stop, times.dated, "stop"), keep=keep,
+            longest_gap=rules.longest_gap, span=span,
+        )  # fmt: skip
     else:
         if rules.start is not None or rules.stop is not None:
             raise OptionError("start and stop need a time column: name it with 'time'.")

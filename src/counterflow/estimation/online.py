@@ -51,7 +51,8 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     found, P = memory.found, memory.mean.shape[0]
     parameters = found.parameters
     assert parameters is not None
-    if found.parameters is not None and (new.names, new.states, new.inputs) != _layout(parameters):
+    old = parameters.record
+    if (new.names, new.states, new.inputs) != (old.names, old.states, old.inputs):
         raise DataError("update: the new rows must come from the same units, with the same states and inputs")
     # the past's last row, fully missing, carries its filtered state; its input acts on the first new row
     joined = replace(
@@ -71,19 +72,13 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     # of all rows, to second order: what the past loses by moving away from its own maximum is the quadratic
     total = memory.found.log_likelihood - past(moving.pack(np.hstack([next_found.A, next_found.B])))[0]
     next_found = replace(next_found, parameters=moving, log_likelihood=total + next_found.log_likelihood)
-    fresh = _new_information(joined, next_found)
-    information = memory.information + fresh
+    information = memory.information + _new_information(joined, next_found)
     spread = Uncertainty(moving, np.asarray(np.linalg.inv(information), np.float64))
     filtered = joined.filter(next_found.A, next_found.B, next_found.Q)
     later = Memory(
         next_found, information, filtered.final_mean, filtered.final_covariance, new.u[-1], memory.rows + new.steps + 1
     )
     return next_found, spread, later
-
-
-def _layout(parameters: Parameters) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
-    record = parameters.record
-    return record.names, record.states, record.inputs
 
 
 def _new_information(record: SharedRecord, found: Estimated) -> FloatArray:

@@ -66,18 +66,11 @@ class Quadratic:
 
 
 def maximum_likelihood(
-    record: SharedRecord,
-    estimate: Estimate = "couplings",
-    *,
-    start: tuple[FloatArray, FloatArray] | None = None,
-    tolerance: float = 1e-5,
-    evaluations: int = 200,
-    flat: float = 0.0,
-    floors: tuple[FloatArray, FloatArray] | None = None,
-    near: bool = False,
-    penalty: Quadratic | None = None,
+    record: SharedRecord, estimate: Estimate = "couplings", *, start: tuple[FloatArray, FloatArray] | None = None,
+    tolerance: float = 1e-5, evaluations: int = 200, flat: float = 0.0,
+    floors: tuple[FloatArray, FloatArray] | None = None, near: bool = False, penalty: Quadratic | None = None,
     progress: Callable[[int, float], None] | None = None,
-) -> Estimated:
+) -> Estimated:  # fmt: skip
     """Estimate couplings from a shared record.
 
     Parameters

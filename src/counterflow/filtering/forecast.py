@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import DataError, ModelError, UnstableError
-from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
+from counterflow.errors import DataError, UnstableError
+from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_system
 from counterflow.filtering.results import freeze
 from counterflow.filtering.update import predict
 from counterflow.recurrence import linear_recurrence
@@ -58,13 +58,9 @@ def forecast(
     >>> ahead.measurements.ravel().tolist(), ahead.measurement_covariance.ravel().tolist()
     ([4.0, 2.0], [2.25, 2.3125])
     """
-    A = as_transition("A", A)
+    A, C, Q = as_system(A, C, Q)
     P = len(A)
     B = as_shaped("B", B, (P, "U"))
-    C = as_shaped("C", C, ("D", P))
-    if len(C) == 0:
-        raise ModelError("C must have at least one row")
-    Q = as_covariance("Q", Q, P)
     R = as_noise("R", R, len(C))
     mean = as_shaped("mean", mean, (P,), DataError)
     X = as_covariance("covariance", covariance, P)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import ModelError, UnstableError
-from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
+from counterflow.errors import UnstableError
+from counterflow.filtering.checks import as_noise, as_system
 from counterflow.filtering.compression import compress
 from counterflow.filtering.initial import default_covariance, lyapunov
 from counterflow.filtering.results import freeze
@@ -77,12 +77,7 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
     >>> steady.predicted_covariance.round(6).tolist(), round(steady.radius, 6)
     ([[1.618034]], 0.381966)
     """
-    A = as_transition("A", A)
-    P = len(A)
-    C = as_shaped("C", C, ("D", P))
-    if len(C) == 0:
-        raise ModelError("C must have at least one row; a model without measurements cannot be filtered")
-    Q = as_covariance("Q", Q, P)
+    A, C, Q = as_system(A, C, Q)
     R = as_noise("R", R, len(C))
     compression = compress(C, R)
     X = _solve(A, compression.observation, Q)

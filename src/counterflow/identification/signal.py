@@ -138,11 +138,11 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     measured = np.isfinite(y).all(axis=1)
     if measured.sum() < 2:
         raise DataError(f"{int(measured.sum())} rows have all {D} channels measured; give at least a few hundred")
-    mean, scale, live = _standard(y[measured])
+    mean, scale, live = standard(y[measured])
     if not live.any():
         raise DataError("no channel of y ever moves; there is no signal to find")
     z = (y - mean)[:, live] / scale[live]
-    u_mean, u_scale, moving = _standard(u)
+    u_mean, u_scale, moving = standard(u)
     drive = (u - u_mean)[:, moving] / u_scale[moving]
 
     known, left, windows, columns = _predictable(z, drive, runs)
@@ -205,7 +205,7 @@ def lift(space: SignalSpace, changes: ArrayLike) -> FloatArray:
     return np.asarray(changes @ space.W.T * space.scale)
 
 
-def _standard(values: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+def standard(values: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
     """Mean and standard deviation of each column, and which columns move at all."""
     if not len(values):
         return np.zeros(values.shape[1]), np.ones(values.shape[1]), np.zeros(values.shape[1], dtype=bool)

@@ -339,17 +339,11 @@ def _realise(memory: _Memory, n: int) -> Subspace:
         repaired.append(f"A - K C had spectral radius {radius:.6g}; K is the gain of a Kalman filter instead")
     outputs, inputs = memory.scale[:r], memory.scale[r:]
     return Subspace(
-        A=freeze(A),
-        B=freeze(B / inputs),
-        C=freeze(C * outputs[:, None]),
-        K=freeze(K / outputs),
+        A=freeze(A), B=freeze(B / inputs), C=freeze(C * outputs[:, None]), K=freeze(K / outputs),
         innovation=freeze(_symmetric(innovation * outputs * outputs[:, None])),
-        singular_values=freeze(memory.singular_values),
-        past=memory.past,
-        future=memory.future,
-        windows=memory.windows,
-        repaired=tuple(repaired),
-    )
+        singular_values=freeze(memory.singular_values), past=memory.past, future=memory.future,
+        windows=memory.windows, repaired=tuple(repaired),
+    )  # fmt: skip
 
 
 def shrink(A: FloatArray, limit: float = STABLE) -> FloatArray:

@@ -18,19 +18,11 @@ _LARGEST_RADIUS = 0.95
 
 
 def random_plant(
-    units: int | Sequence[str] | Sequence[Unit] = 2,
-    states: int = 2,
-    inputs: int | Sequence[str | Channel] = 2,
-    outputs: int | Sequence[str | Channel] = 8,
-    coupling: float = 0.3,
-    topology: str = "dense",
-    rng: Seed = None,
-    process_noise: float = 0.1,
-    measurement_noise: float = 1.0,
-    density: float = 0.2,
-    spectral_radius: float | None = None,
-    names: Sequence[str] | None = None,
-) -> Plant:
+    units: int | Sequence[str] | Sequence[Unit] = 2, states: int = 2, inputs: int | Sequence[str | Channel] = 2,
+    outputs: int | Sequence[str | Channel] = 8, coupling: float = 0.3, topology: str = "dense", rng: Seed = None,
+    process_noise: float = 0.1, measurement_noise: float = 1.0, density: float = 0.2,
+    spectral_radius: float | None = None, names: Sequence[str] | None = None,
+) -> Plant:  # fmt: skip
     """A random stable plant of coupled units.
 
     Parameters
