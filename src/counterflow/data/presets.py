@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile
-from counterflow.data.grid import fill, time_facts
-from counterflow.data.preparation import Rules, prepare
+from counterflow.data.grid import Rules, fill, time_facts
+from counterflow.data.preparation import prepare
 from counterflow.data.report import Preparation, Step
 from counterflow.data.selection import Chosen
 from counterflow.data.table import Table, join
@@ -139,7 +139,7 @@ def read_columns(
     work.steps = [replace(step, text=f"(i) {step.text}") for step in preparation.steps]
     work.fate = {tag: "left out in step i: it belongs to no unit" for tag in table.channels if tag not in owners}
     count, done = int(attacked.sum()), "cut out" if normal_only else "kept"
-    work.note("i", f"{count} rows are labelled as attacks{how}; {done}.", **{key: count})
+    work.steps.append(Step("i", f"(i) {count} rows are labelled as attacks{how}; {done}.", {key: count}))
     _drop_constant(work, "over the full run")
     _truncate(work, rows)
     _drop_constant(work, "after truncation")

@@ -69,10 +69,6 @@ def kalman_filter(
         Relative error of a covariance that is taken to have settled. The default is rounding; where many passes are
         made over records with slow modes or many gaps, more of it saves much time.
 
-    Returns
-    -------
-    FilterResult
-
     Raises
     ------
     ModelError, DataError

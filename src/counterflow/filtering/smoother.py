@@ -54,10 +54,6 @@ def rts_smoother(
     settled : float
         As in `kalman_filter`.
 
-    Returns
-    -------
-    SmootherResult
-
     Examples
     --------
     >>> import numpy as np

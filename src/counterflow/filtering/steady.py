@@ -59,10 +59,6 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
         May be singular, or zero.
     R : (D, D) array
 
-    Returns
-    -------
-    SteadyState
-
     Raises
     ------
     UnstableError

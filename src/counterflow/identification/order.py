@@ -192,10 +192,6 @@ def choose_order(
     y, u, stretches, warm_up
         As in `held_out_log_likelihood`; the warm-up is that of the model with the longest past.
 
-    Returns
-    -------
-    OrderChoice
-
     Examples
     --------
     >>> import numpy as np

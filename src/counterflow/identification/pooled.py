@@ -99,10 +99,6 @@ def pooled_model(
     past, future : int, optional
         As in `subspace`.
 
-    Returns
-    -------
-    PooledModel
-
     Examples
     --------
     >>> import numpy as np

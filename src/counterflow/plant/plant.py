@@ -239,19 +239,16 @@ class Plant:
             outside[self._slices(letter, unit.name, unit.name)] = False
         if outside.any():
             row, column = (int(k) for k in np.argwhere(outside)[0])
-            owners = self._owners(letter, row, column)
+            spans = {name: self._slices(letter, name, name) for name in self.names}
+            owners = [
+                next(name for name, both in spans.items() if both[side].start <= at < both[side].stop)
+                for side, at in enumerate((row, column))
+            ]
             raise ModelError(
                 f"plant: {letter} must be block-diagonal by unit, but couples {owners[0]!r} with {owners[1]!r}: "
                 f"entry [{row}, {column}] is {getattr(self, letter)[row, column]:g}. "
                 "Set that block to zero, or make the two one unit."
             )
-
-    def _owners(self, letter: str, row: int, column: int) -> tuple[str, str]:
-        def owner(at: int, side: int) -> str:
-            spans = {name: self._slices(letter, name, name)[side] for name in self.names}
-            return next(name for name, span in spans.items() if span.start <= at < span.stop)
-
-        return owner(row, 0), owner(column, 1)
 
     # ---- other plants from this one
 
