@@ -22,7 +22,7 @@ from counterflow.plant.recording import UnitRecording
 
 _BLOCK = 4096  # rows
 _HELD_ROWS = 10  # by default inputs are held over at most so many rows without doubt
-TABLE_OPTIONS = tuple(open_table.__kwdefaults__)  # its keywords
+TABLE_OPTIONS = tuple(open_table.__kwdefaults__ or ())  # its keywords
 
 
 def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple[Recording, Preparation]:

@@ -223,9 +223,7 @@ class Ledger:
                 )
         with self._transaction("IMMEDIATE") as connection:  # one process at a time, from the check to the commit
             self._read_new()
-            spent = self._balance.total(self.delta, self.window, [cost])
-            if not self._within(spent):
-                raise self._refusal([cost], what, spent)
+            spent = self._afforded([cost], what)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             numbers = (float(cost.row_loss) + 0.0, float(cost.epsilon) + 0.0, float(cost.delta) + 0.0)  # no -0.0
             content = (
@@ -244,9 +242,7 @@ class Ledger:
         """Refuse now, before long work begins, what ``spend`` would refuse later."""
         with self._reading():
             self._read_new()
-            spent = self._balance.total(self.delta, self.window, costs)
-            if not self._within(spent):
-                raise self._refusal(costs, what, spent)
+            self._afforded(costs, what)
 
     # ---- looking
 
@@ -398,10 +394,11 @@ class Ledger:
                 raise self._changed(str(error)) from None
         return self._spent[1]
 
-    def _within(self, spent: float) -> bool:
-        return spent <= self.epsilon * (1 + ROUNDING)
-
-    def _refusal(self, costs: Sequence[Cost], what: str, spent: float) -> PrivacyError:
+    def _afforded(self, costs: Sequence[Cost], what: str) -> float:
+        """ε in all once these are spent; refuses what is over the budget."""
+        spent = self._balance.total(self.delta, self.window, costs)
+        if spent <= self.epsilon * (1 + ROUNDING):
+            return spent
         before = self._total()
         first, last = min((cost.start for cost in costs), default=0), max((cost.stop for cost in costs), default=1) - 1
         rows = "rows that may be any" if (first, last + 1) == ANY_ROWS else f"rows {first} to {last}"
@@ -411,7 +408,7 @@ class Ledger:
             else "be more than any epsilon can promise (its claims use up delta, or its noise is next to nothing)"
         )
         place = "" if self.path is None else f" ({self.path})"
-        return PrivacyError(
+        raise PrivacyError(
             f"unit {self.unit!r}: {what} of {rows} would {asked}, but the budget{place} is "
             f"epsilon={self.epsilon:g} at delta={self.delta:g}, of which {before:.6g} is spent. Nothing was released. "
             "Ask for a smaller epsilon, use rows that were not released before (Privacy.start), or let the unit's "

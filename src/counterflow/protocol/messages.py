@@ -277,8 +277,32 @@ class Request(Message):
     """Server to unit: send your sufficient message."""
 
 
+class _Measured(Message):
+    """A message with values (n, r) of some rows only, which ``spans`` (k, 2) names as half-open intervals."""
+
+    values: FloatArray
+    spans: FloatArray
+
+    def _check_spans(self, rows: int) -> None:
+        """Growing intervals of 0..rows that hold as many rows as there are values."""
+        self._expect(spans=(self.spans.shape[0], 2))
+        edges, count = self.spans.ravel(), self.values.shape[0]
+        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+        lengths = self.spans[:, 1] - self.spans[:, 0]
+        if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != count:
+            raise ProtocolError(
+                f"{self.label}: field 'spans' must hold growing intervals of 0..{rows} with {count} rows"
+            )
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Indices of the measured rows."""
+        pieces = [np.arange(int(a), int(b)) for a, b in self.spans]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
+
+
 @dataclass(frozen=True)
-class Sufficient(Message):
+class Sufficient(_Measured):
     """Unit to server, once: all that its measurements say about the states, and nothing else of them.
 
     ``values`` (n, r): s[t] = C̃ h[t] + N(0, I) of the rows that were measured, in order; ``spans`` (k, 2): those rows as
@@ -302,19 +326,13 @@ class Sufficient(Message):
                 f"{rows} rows, {states} states, {rank} numbers"
             )
         self._expect(A=(states, states), B=(states, inputs), Q=(states, states), values=(self.values.shape[0], rank))
-        self._expect(spans=(self.spans.shape[0], 2))
         if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
             raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
-        _check_spans(self.label, self.spans, rows, self.values.shape[0])
-
-    @property
-    def rows(self) -> NDArray[np.intp]:
-        """Indices of the measured rows."""
-        return _rows_of(self.spans)
+        self._check_spans(rows)
 
 
 @dataclass(frozen=True)
-class Reduced(Message):
+class Reduced(_Measured):
     """Unit to server, once, if it has a log and no model: its measurements reduced to a few numbers a row.
 
     ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows that were
@@ -330,13 +348,7 @@ class Reduced(Message):
         rows, rank = self.inputs.shape[0], self.values.shape[1]
         if rows < 2 or rank < 1:
             raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
-        self._expect(spans=(self.spans.shape[0], 2))
-        _check_spans(self.label, self.spans, rows, self.values.shape[0])
-
-    @property
-    def rows(self) -> NDArray[np.intp]:
-        """Indices of the measured rows."""
-        return _rows_of(self.spans)
+        self._check_spans(rows)
 
 
 @dataclass(frozen=True)
@@ -474,17 +486,3 @@ KINDS: dict[str, type[Message]] = {
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
 KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms)}
-
-
-def _check_spans(label: str, spans: FloatArray, rows: int, count: int) -> None:
-    """Growing half-open intervals of 0..rows that hold ``count`` rows."""
-    edges = spans.ravel()
-    whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
-    lengths = spans[:, 1] - spans[:, 0]
-    if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != count:
-        raise ProtocolError(f"{label}: field 'spans' must hold growing intervals of 0..{rows} with {count} rows")
-
-
-def _rows_of(spans: FloatArray) -> NDArray[np.intp]:
-    pieces = [np.arange(int(a), int(b)) for a, b in spans]
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
