@@ -14,13 +14,22 @@ import polars
 from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, open_file, source_of
 from counterflow.data.times import TimeOptions, Times, find_time, parse
-from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
 
 _SAMPLE_ROWS = 200
 _BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file
 _TEXT_COLUMNS = 8  # read at once where cells are text, which takes several times the room of numbers
 _MOST_WORDS = 20
+# as historians, spreadsheets and PLC gateways write them, in lower case
+_MISSING = frozenset(
+    (
+        "", "nan", "null", "none", "na", "n/a", "#n/a", "#value!", "#ref!", "#div/0!", "?", "-", "--", "---", "bad",
+        "bad input", "bad value", "no data", "no sample", "i/o timeout", "comm fail", "pt created", "not connect",
+        "out of serv", "configure", "shutdown", "scan off", "error", "missing",
+    )
+)  # fmt: skip
+_ON = frozenset(["on", "true", "yes", "open", "opened", "running", "run", "start", "started", "active", "enabled"])
+_OFF = frozenset(["off", "false", "no", "closed", "close", "stopped", "stop", "inactive", "disabled"])
 
 
 @dataclass(frozen=True)
@@ -166,7 +175,6 @@ def open_table(
 
     Examples
     --------
-    >>> import polars
     >>> table = open_table(polars.DataFrame({"Time": ["2024-05-01 06:00"], "flow": [3.5]}))
     >>> table.time_name, table.channels, table.rows
     ('Time', ('flow',), 1)
@@ -252,6 +260,22 @@ def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
         frame = file.scan().select(some).collect()
         out |= {series.name: _from_series(series, file) for series in frame.iter_columns()}
     return out
+
+
+def meaning(text: str) -> float | None:
+    """The number that a cell's text stands for: NaN if missing, 1 or 0 for on and off, None if it is none of these.
+
+    Examples
+    --------
+    >>> meaning(" Open "), meaning("OFF"), meaning("Bad Input"), meaning("lovely")
+    (1.0, 0.0, nan, None)
+    """
+    word = text.strip().strip("[]").casefold()
+    if word in _MISSING:
+        return float("nan")
+    if word in _ON:
+        return 1.0
+    return 0.0 if word in _OFF else None
 
 
 def _castable(sample: polars.Series, decimal: str) -> bool:

@@ -170,7 +170,6 @@ def parse(
 
     Examples
     --------
-    >>> import polars
     >>> found = parse(polars.Series([" 22/12/2015 4:00:00 PM", " 22/12/2015 4:00:01 PM"]), "Timestamp")
     >>> found.kind, found.shown(found.nanoseconds[0])
     ('dates, day first', '2015-12-22 16:00:00')

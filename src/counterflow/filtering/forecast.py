@@ -52,7 +52,6 @@ def forecast(
 
     Examples
     --------
-    >>> import numpy as np
     >>> one = np.eye(1)
     >>> ahead = forecast(np.array([8.0]), one, np.zeros((2, 1)), 0.5 * one, one, one, one, one)
     >>> ahead.measurements.ravel().tolist(), ahead.measurement_covariance.ravel().tolist()

@@ -80,7 +80,6 @@ def kalman_filter(
     --------
     A tank level (an integrator) with an inflow of 1 a step, measured twice; the second row is missing.
 
-    >>> import numpy as np
     >>> y = np.array([[1.1, 0.9], [np.nan, np.nan], [3.1, 2.9]])
     >>> result = kalman_filter(y, np.ones((3, 1)), np.eye(1), np.eye(1), np.ones((2, 1)), 0.01 * np.eye(1), np.eye(2))
     >>> result.filtered.round(3).ravel().tolist()
@@ -115,7 +114,6 @@ def log_likelihood(
 
     Examples
     --------
-    >>> import numpy as np
     >>> one = np.eye(1)
     >>> round(log_likelihood(np.zeros((1, 1)), np.zeros((1, 0)), 0 * one, np.zeros((1, 0)), one, one, one), 4)
     -1.2655

@@ -56,7 +56,6 @@ def rts_smoother(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.filtering import kalman_filter
     >>> one, none = np.eye(1), np.zeros((1, 0))
     >>> y = np.array([[np.nan], [np.nan], [3.0]])  # only the last row is measured

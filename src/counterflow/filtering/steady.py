@@ -67,7 +67,6 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
 
     Examples
     --------
-    >>> import numpy as np
     >>> one = np.eye(1)
     >>> steady = steady_state(one, one, one, one)  # a random walk: the golden ratio
     >>> steady.predicted_covariance.round(6).tolist(), round(steady.radius, 6)

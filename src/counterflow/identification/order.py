@@ -138,7 +138,6 @@ def held_out_log_likelihood(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.identification import subspace
     >>> y = np.random.default_rng(0).normal(size=(2000, 1))
     >>> y[1:] += 0.9 * y[:-1]
@@ -194,7 +193,6 @@ def choose_order(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.identification import subspaces
     >>> y = np.random.default_rng(1).normal(size=(3000, 1))
     >>> for t in range(2, 3000):

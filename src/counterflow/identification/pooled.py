@@ -101,7 +101,6 @@ def pooled_model(
 
     Examples
     --------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> h, u = np.zeros((2000, 2)), rng.normal(size=(2000, 2))
     >>> for t in range(1, 2000):

@@ -120,7 +120,6 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     --------
     Two slow signals in six channels:
 
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> s = np.zeros((3000, 2))
     >>> for t in range(1, 3000):

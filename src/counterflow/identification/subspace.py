@@ -104,7 +104,6 @@ def subspace(
 
     Examples
     --------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> u, y = rng.normal(size=(500, 1)), np.zeros((500, 1))
     >>> for t in range(1, 500):
@@ -126,7 +125,6 @@ def subspaces(
 
     Examples
     --------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> [model.order for model in subspaces(rng.normal(size=(300, 2)), rng.normal(size=(300, 1)), range(1, 4))]
     [1, 2, 3]
@@ -154,7 +152,6 @@ def default_past(y: ArrayLike, u: ArrayLike, *, stretches: Sequence[slice] | Non
 
     Examples
     --------
-    >>> import numpy as np
     >>> y = np.random.default_rng(0).normal(size=(1000, 1))
     >>> for t in range(3, 1000):
     ...     y[t] += 0.5 * y[t - 3]
@@ -214,7 +211,6 @@ def subspaces_from_gram(gram: LaggedGram, orders: Sequence[int] | None, *, past:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.identification import lagged_gram
     >>> y = np.random.default_rng(0).normal(size=(300, 1)).cumsum(axis=0)
     >>> model, = subspaces_from_gram(lagged_gram(y, y[:, :0], 6), [1], past=3)

@@ -20,17 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from counterflow import database
 from counterflow.errors import OptionError, PrivacyError, StorageError
-from counterflow.privacy import ledger_file
-from counterflow.privacy.accounting import (
-    ANY_ROWS,
-    LARGEST_MU,
-    Cost,
-    check_budget,
-    gaussian_epsilon,
-    gaussian_mu,
-    total_epsilon,
-    worst_window,
-)
+from counterflow.privacy import accounting, ledger_file
+from counterflow.privacy.accounting import Cost, worst_window
 from counterflow.privacy.noise import Source
 
 if TYPE_CHECKING:
@@ -103,9 +94,9 @@ class _Balance:
         except (OptionError, OverflowError):  # a sum that is no number, or claims of δ = 1 and more
             return math.inf
         try:
-            return total_epsilon(merged, delta, window)
+            return accounting.total_epsilon(merged, delta, window)
         except OptionError:
-            if worst_window(merged, window) > LARGEST_MU**2:
+            if worst_window(merged, window) > accounting.LARGEST_MU**2:
                 return math.inf
             raise  # so much noise that its cost cannot be told
 
@@ -113,9 +104,9 @@ class _Balance:
         """See ``Ledger.room``."""
         left = epsilon - float(self.epsilon), delta - float(self.delta)
         try:
-            most = gaussian_mu(*left) ** 2
+            most = accounting.gaussian_mu(*left) ** 2
             spent = worst_window([Cost(*span, row_loss=float(loss)) for span, loss in self.losses.items()], window)
-            return gaussian_epsilon(math.sqrt(max(most - spent, 0.0)), delta)
+            return accounting.gaussian_epsilon(math.sqrt(max(most - spent, 0.0)), delta)
         except OptionError:  # nothing to speak of is left
             return 0.0
 
@@ -401,7 +392,7 @@ class Ledger:
             return spent
         before = self._total()
         first, last = min((cost.start for cost in costs), default=0), max((cost.stop for cost in costs), default=1) - 1
-        rows = "rows that may be any" if (first, last + 1) == ANY_ROWS else f"rows {first} to {last}"
+        rows = "rows that may be any" if (first, last + 1) == accounting.ANY_ROWS else f"rows {first} to {last}"
         asked = (
             f"bring epsilon to {spent:.6g}"
             if math.isfinite(spent)
@@ -434,7 +425,7 @@ def _budget(unit: object, epsilon: object, delta: object, window: object, create
     """What a ledger begins with, checked."""
     if not _is_text(unit):
         raise OptionError(f"ledger: unit must be printable text of 1 to {_LONGEST_TEXT} characters, got {unit!r}")
-    checked = check_budget(epsilon, delta, f"ledger of unit {unit!r}")
+    checked = accounting.check_budget(epsilon, delta, f"ledger of unit {unit!r}")
     if type(window) is not int or not 1 <= window < 2**40:
         raise OptionError(f"ledger of unit {unit!r}: window must be a whole number of at least 1, got {window!r}")
     if created is not None and not _is_time(created):

@@ -249,7 +249,7 @@ def test_thousands_of_releases_of_the_same_rows_are_one_in_memory(monkeypatch: p
         sizes.append(len(list(costs)))
         return real(costs, delta, window)
 
-    monkeypatch.setattr("counterflow.privacy.ledger.total_epsilon", watched)
+    monkeypatch.setattr("counterflow.privacy.accounting.total_epsilon", watched)
     ledger = Ledger.temporary("boiler", 3.0, DELTA)
     for _ in range(300):
         spend(ledger, Cost(0, 50, row_loss=1e-5, epsilon=1e-3, delta=1e-10))
