@@ -92,16 +92,12 @@ def kalman_filter(
     filter_.run()
     runs = tuple(filter_.runs)
     return FilterResult(
-        predicted=freeze(filter_.predicted),
-        filtered=freeze(filter_.filtered),
-        log_likelihood=filter_.log_likelihood,
-        innovations=freeze(filter_.innovations),
-        initialisation=filter_.initialisation,
+        predicted=freeze(filter_.predicted), filtered=freeze(filter_.filtered), log_likelihood=filter_.log_likelihood,
+        innovations=freeze(filter_.innovations), initialisation=filter_.initialisation,
         steady_from=filter_.steady_from,
         predicted_covariance=freeze(expand(runs, lambda run: run.predicted)) if covariances else None,
-        filtered_covariance=freeze(expand(runs, lambda run: run.filtered)) if covariances else None,
-        runs=runs,
-    )
+        filtered_covariance=freeze(expand(runs, lambda run: run.filtered)) if covariances else None, runs=runs,
+    )  # fmt: skip
 
 
 def log_likelihood(

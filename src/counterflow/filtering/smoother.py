@@ -75,15 +75,12 @@ def rts_smoother(
     backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, groups, settled)
     backward.run()
     return SmootherResult(
-        smoothed,
-        covariance=_frozen(backward.covariance),
-        lag_covariance=_frozen(backward.lag_covariance),
+        smoothed, covariance=_frozen(backward.covariance), lag_covariance=_frozen(backward.lag_covariance),
         covariance_sum=freeze(backward.covariance_sum) if sums else None,
         lag_covariance_sum=freeze(backward.lag_covariance_sum) if sums else None,
-        first_covariance=_frozen(backward.first),
-        last_covariance=_frozen(backward.last),
+        first_covariance=_frozen(backward.first), last_covariance=_frozen(backward.last),
         group_sums=_frozen(backward.group_sums),
-    )
+    )  # fmt: skip
 
 
 def _means(result: FilterResult, A: FloatArray) -> FloatArray:

@@ -92,9 +92,8 @@ def simulate(
             noise = _noise(plant.block("R", name), steps + 1, seed, "measurement noise", name)
             y[name] = states[:, plant.state_slice(name)] @ plant.block("C", name).T + noise
     _refuse_overflow(plant, states, y)
-    recording = Recording(
-        {unit.name: UnitRecording(y[unit.name], u[unit.name], unit) for unit in plant.units}, plant.dt
-    )
+    parts = {unit.name: UnitRecording(y[unit.name], u[unit.name], unit) for unit in plant.units}
+    recording = Recording(parts, plant.dt)
     return (recording, states) if return_states else recording
 
 
