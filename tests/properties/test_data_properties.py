@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import counterflow as cf
 from counterflow.data import inspect, open_table, read_logs
-from counterflow.data.times import SECOND, parse
+from counterflow.data.times import SECOND, TimeOptions, parse
 
 NUMBERS = st.one_of(
     st.none(),
@@ -95,7 +95,7 @@ def test_times_in_any_format(kind: str, start: datetime, steps: list[int]) -> No
     cells = [FORMATS[kind](moment) for moment in moments]
     first = {"day first": True, "month first": False}.get(kind)
     expected = [int((moment - datetime(1970, 1, 1)).total_seconds()) * SECOND for moment in moments]
-    assert parse(polars.Series(cells), "t", day_first=first).nanoseconds.tolist() == expected
+    assert parse(polars.Series(cells), "t", TimeOptions(day_first=first)).nanoseconds.tolist() == expected
 
 
 @settings(max_examples=60, deadline=None)

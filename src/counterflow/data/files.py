@@ -197,14 +197,9 @@ def blaming(name: str) -> Iterator[None]:
 
 
 def open_file(
-    path: Path,
-    *,
-    separator: str | None = None,
-    decimal: str | None = None,
-    skip_rows: int = 0,
-    skip_after_header: int = 0,
-    header_word: str | None = None,
-) -> SourceFile:
+    path: Path, *, separator: str | None = None, decimal: str | None = None, skip_rows: int = 0,
+    skip_after_header: int = 0, header_word: str | None = None,
+) -> SourceFile:  # fmt: skip
     """Look at a file's beginning and say how it is to be read; the options are those of `open_table`."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     with blaming(path.name):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.times import NONE, SECOND, Times, runs
-from counterflow.errors import DataError
+from counterflow.data.times import NONE, SECOND, Times, moment, runs
+from counterflow.errors import DataError, OptionError
 
 Whole = NDArray[np.int64]
 
@@ -20,6 +21,41 @@ _GAP = 1.5  # a step longer than so many usual ones is a gap
 _DAY = 86_400 * SECOND
 _HOUR = 3600 * SECOND
 _MOST_ROWS = 200_000_000
+_CHOICES = {
+    "resample": ("auto", "mean", "last"), "fill": ("hold", "interpolate"), "long_gaps": ("hold", "longest", "refuse"),
+    "text": ("refuse", "missing"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a table becomes a regular grid; see `read_logs`."""
+
+    dt: float | None = None
+    start: Any = None
+    stop: Any = None
+    resample: str = "auto"
+    fill: str = "hold"
+    longest_hold: float | None = None
+    long_gaps: str = "hold"
+    longest_gap: float | None = None
+    drop_constant: bool = True
+    text: str = "refuse"
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise OptionError(f"{name} is {value!r}: give one of {', '.join(allowed)}.")
+        for name, above in (("dt", True), ("longest_hold", False), ("longest_gap", True)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+            if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
+                raise OptionError(f"{name} is {value!r}: give seconds{', above 0' if above else ''}.")
+        if not isinstance(self.drop_constant, bool):
+            raise OptionError(f"drop_constant is {self.drop_constant!r}: give true or false.")
 
 
 @dataclass(frozen=True)
@@ -97,17 +133,10 @@ def time_facts(times: Times) -> TimeFacts:
         Gap(int(ordered[k]), int(ordered[k + 1]), max(1, round(int(steps[k]) / step) - 1)) for k in wide.tolist()
     )
     return TimeFacts(
-        rows=len(nanoseconds),
-        untimed=len(nanoseconds) - len(known),
-        start=int(ordered[0]),
-        stop=int(ordered[-1]),
-        step=step,
-        regular=regular,
-        gaps=gaps,
-        duplicates=int((steps == 0).sum()),
-        out_of_order=int((raw_steps < 0).sum()),
-        clock_changes=_clock_changes(known, raw_steps, step, times),
-    )
+        rows=len(nanoseconds), untimed=len(nanoseconds) - len(known), start=int(ordered[0]), stop=int(ordered[-1]),
+        step=step, regular=regular, gaps=gaps, duplicates=int((steps == 0).sum()),
+        out_of_order=int((raw_steps < 0).sum()), clock_changes=_clock_changes(known, raw_steps, step, times),
+    )  # fmt: skip
 
 
 def _clock_changes(known: Whole, steps: Whole, step: int, times: Times) -> tuple[str, ...]:
@@ -176,15 +205,7 @@ class Grid:
 
 
 def make_grid(
-    times: Times,
-    facts: TimeFacts,
-    *,
-    dt: float | None = None,
-    start: int | None = None,
-    stop: int | None = None,
-    keep: NDArray[np.bool_] | None = None,
-    longest_gap: float | None = None,
-    span: tuple[int, int] | None = None,
+    times: Times, facts: TimeFacts, rules: Rules, keep: NDArray[np.bool_] | None, span: tuple[int, int] | None
 ) -> Grid:
     """Put the rows of a table on a regular grid.
 
@@ -192,23 +213,19 @@ def make_grid(
     ----------
     times, facts
         The time column.
-    dt : float, optional
-        Seconds between two grid rows; by default the usual step of the table.
-    start, stop : int, optional
-        Rows before `start`, and from `stop` on, are left out; nanoseconds.
+    rules : Rules
+        Of them dt, by default the usual step of the table; start and stop; and longest_gap.
     keep : (rows,) array of bool, optional
         Rows of the table to use.
-    longest_gap : float, optional
-        Seconds; longer gaps are shortened to this length.
     span : (int, int), optional
         Time of grid row 0 in nanoseconds, and the number of grid rows, for a grid that several tables share.
     """
     nanoseconds = times.nanoseconds
     use = nanoseconds != NONE
-    if start is not None:
-        use &= nanoseconds >= start
-    if stop is not None:
-        use &= nanoseconds < stop
+    if rules.start is not None:
+        use &= nanoseconds >= moment(rules.start, times.dated, "start")
+    if rules.stop is not None:
+        use &= nanoseconds < moment(rules.stop, times.dated, "stop")
     chosen = np.flatnonzero(use if keep is None else use & keep)
     if len(chosen) == 0:
         raise DataError("no row of the table is left between start and stop: check them against its period")
@@ -222,9 +239,9 @@ def make_grid(
         owner = np.flatnonzero(last)[np.searchsorted(np.flatnonzero(last), np.flatnonzero(~last))]
         replaced = np.stack((chosen[~last], chosen[owner]), axis=1)
         chosen, moments = chosen[last], moments[last]
-    width = facts.step if dt is None else round(dt * SECOND)
+    width = facts.step if rules.dt is None else round(rules.dt * SECOND)
     if width < 1:
-        raise DataError(f"dt is {dt!r} seconds: give at least a nanosecond")
+        raise DataError(f"dt is {rules.dt!r} seconds: give at least a nanosecond")
     coarser = width >= _GAP * facts.step
     origin = int(moments[0]) if span is None else span[0]
     if span is None and coarser and times.dated and _DAY % width == 0:
@@ -238,8 +255,8 @@ def make_grid(
         if len(bins) == 0:
             raise DataError("no row of the table falls into the period that all tables share")
     cuts: list[tuple[int, int]] = []
-    if longest_gap is not None:
-        most = max(1, round(longest_gap * SECOND / width))
+    if rules.longest_gap is not None:
+        most = max(1, round(rules.longest_gap * SECOND / width))
         jumps = np.diff(bins)
         excess = np.maximum(jumps - most - 1, 0)
         if excess.any():

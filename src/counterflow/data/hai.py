@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from counterflow.data import presets
 from counterflow.data.files import SourceFile, open_file
 from counterflow.data.presets import Families, Prepared
-from counterflow.data.report import Step
-from counterflow.data.table import Table, TimeOptions, join
-from counterflow.data.times import NONE
+from counterflow.data.table import Table, join
+from counterflow.data.times import NONE, TimeOptions
 from counterflow.errors import DataError
 
 _PAPER, _OURS = "paper", "ours"
@@ -53,13 +52,9 @@ FAMILIES = Families(
 
 
 def prepare_hai(
-    files: Sequence[str | Path],
-    *,
-    labels: Sequence[str | Path] = (),
-    rows: int | None = None,
-    normal_only: bool = True,
-    standardise: bool = False,
-) -> Prepared:
+    files: Sequence[str | Path], *, labels: Sequence[str | Path] = (), rows: int | None = None,
+    normal_only: bool = True, standardise: bool = False,
+) -> Prepared:  # fmt: skip
     """Prepare files of HAI 20.07, 21.03, 22.04 or 23.05.
 
     Parameters
@@ -97,15 +92,7 @@ def prepare_hai(
         raise DataError("no file with tags is among those given: give train or test files of HAI")
     table = presets.join_files(opened, _LABELS)
     attacked, how = _attacked(table, label_files)
-    done = "cut out" if normal_only else "kept"
-    work, preparation = presets.read_columns(
-        table,
-        FAMILIES,
-        attacked,
-        normal_only=normal_only,
-        rows=rows,
-        labelled=lambda n: Step("i", f"(i) {n} rows are labelled as attacks ({how}); {done}.", {"attacks": n}),
-    )
+    work, preparation = presets.read_columns(table, FAMILIES, attacked, normal_only, rows, f" ({how})", "attacks")
     presets.drop_discrete(work, list(work.columns))
     presets.split(work, FAMILIES)
     return presets.finish(work, preparation, standardise=standardise, number="v")

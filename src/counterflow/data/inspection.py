@@ -14,6 +14,7 @@ from counterflow.arrays import FloatArray
 from counterflow.data.grid import FEW_LEVELS, TimeFacts, time_facts
 from counterflow.data.table import Numbers, Table, open_table
 from counterflow.data.times import NONE, SECOND, Times, runs
+from counterflow.plant.units import unknown_name
 
 _SPIKE = 6.0  # spreads outside both neighbours
 _LONG_HOLD = 0.5  # share of rows that repeat the one before, from which a channel is called held
@@ -95,15 +96,15 @@ class ChannelFacts:
     @property
     def verdict(self) -> str:
         """What would be done with it."""
-        kind = self.kind
-        if kind == "text":
-            return f"text such as {next(iter(self.odd))!r}: exclude it"
-        if kind == "empty":
-            return "no number at all: would be dropped"
-        if kind == "mixed":
-            return f"{self.odd_count} cells of text such as {next(iter(self.odd))!r}: refused unless text = 'missing'"
-        if kind == "constant":
-            return f"always {self.low:g}: would be dropped"
+        kind, example = self.kind, repr(next(iter(self.odd), ""))
+        whole = {
+            "text": f"text such as {example}: exclude it",
+            "empty": "no number at all: would be dropped",
+            "mixed": f"{self.odd_count} cells of text such as {example}: refused unless text = 'missing'",
+            "constant": f"always {self.low:g}: would be dropped",
+        }
+        if kind in whole:
+            return whole[kind]
         notes = []
         if self.missing:
             notes.append(f"{100 * self.missing / self.rows:.2g} % missing: NaN as output, held as input")
@@ -138,12 +139,10 @@ class Inspection:
     short_rows: int = 0
 
     def __getitem__(self, name: str) -> ChannelFacts:
-        for channel in self.channels:
-            if channel.name == name:
-                return channel
-        from counterflow.plant.units import unknown_name
-
-        raise unknown_name("channel", name, [channel.name for channel in self.channels])
+        by_name = {channel.name: channel for channel in self.channels}
+        if name not in by_name:
+            raise unknown_name("channel", name, list(by_name))
+        return by_name[name]
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
@@ -190,32 +189,19 @@ class Inspection:
         time: dict[str, Any] | None = None
         if self.time is not None and self.times is not None:
             facts, shown = self.time, self.times.shown
+            counts = {name: getattr(facts, name) for name in ("regular", "untimed", "out_of_order", "duplicates")}
+            longest = sorted(facts.gaps, key=lambda gap: -gap.rows)[:_SHOWN_GAPS]
+            gaps = [{"after": shown(gap.before), "seconds": gap.seconds, "rows": gap.rows} for gap in longest]
             time = {
-                "column": self.time_name,
-                "kind": self.times.kind,
-                "start": shown(facts.start),
-                "stop": shown(facts.stop),
-                "step": facts.step / SECOND,
-                "regular": facts.regular,
-                "untimed": facts.untimed,
-                "out_of_order": facts.out_of_order,
-                "duplicates": facts.duplicates,
-                "gap_count": len(facts.gaps),
-                "gaps": [
-                    {"after": shown(gap.before), "seconds": gap.seconds, "rows": gap.rows}
-                    for gap in sorted(facts.gaps, key=lambda gap: -gap.rows)[:_SHOWN_GAPS]
-                ],
-                "clock_changes": list(facts.clock_changes),
-            }
+                "column": self.time_name, "kind": self.times.kind, "start": shown(facts.start),
+                "stop": shown(facts.stop), "step": facts.step / SECOND, **counts, "gap_count": len(facts.gaps),
+                "gaps": gaps, "clock_changes": list(facts.clock_changes),
+            }  # fmt: skip
         return {
-            "files": list(self.files),
-            "kinds": list(self.kinds),
-            "rows": self.rows,
-            "short_rows": self.short_rows,
-            "time": time,
-            "groups": {group: list(names) for group, names in self.groups.items()},
+            "files": list(self.files), "kinds": list(self.kinds), "rows": self.rows, "short_rows": self.short_rows,
+            "time": time, "groups": {group: list(names) for group, names in self.groups.items()},
             "channels": [channel.to_json() for channel in self.channels],
-        }
+        }  # fmt: skip
 
     def __str__(self) -> str:
         lines = list(self.sentences)
@@ -254,16 +240,9 @@ def inspect(source: object, *, channels: Sequence[str] | None = None, **options:
         if len(by_time) < len(times.nanoseconds) or (np.diff(by_time) < 0).any():
             order = by_time
     found = [channel_facts(name, numbers, order) for name, numbers in table.batches(wanted)]
-    return Inspection(
-        files=tuple(file.name for file in table.files),
-        kinds=tuple(file.kind for file in table.files),
-        time_name=table.time_name,
-        times=times,
-        time=None if times is None else time_facts(times),
-        rows=table.rows,
-        channels=tuple(found),
-        short_rows=table.short_rows,
-    )
+    files, kinds = (tuple(getattr(file, what) for file in table.files) for what in ("name", "kind"))
+    facts = None if times is None else time_facts(times)
+    return Inspection(files, kinds, table.time_name, times, facts, table.rows, tuple(found), table.short_rows)
 
 
 def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None = None) -> ChannelFacts:
@@ -276,25 +255,16 @@ def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None =
     same = known[1:] == known[:-1]
     repeats = np.diff(np.sort(known)) == 0  # of equal values in a row, the longest run is the commonest value
     levels = len(known) - int(repeats.sum())
+    low, high, mean, spread, commonest = (np.nan,) * 5
+    if len(known):
+        low, high, mean, spread = (float(of()) for of in (known.min, known.max, known.mean, known.std))
+        commonest = longest_run(repeats) / len(known)
     return ChannelFacts(
-        name=name,
-        group=guess_unit(name),
-        rows=rows,
-        missing=rows - len(known) - infinite,
-        low=float(known.min()) if len(known) else np.nan,
-        high=float(known.max()) if len(known) else np.nan,
-        mean=float(known.mean()) if len(known) else np.nan,
-        spread=float(known.std()) if len(known) else np.nan,
-        levels=levels,
-        commonest=longest_run(repeats) / len(known) if len(known) else np.nan,
-        held=float(same.mean()) if len(same) else 0.0,
-        longest_hold=longest_run(same) if len(known) else 0,
-        infinite=infinite,
-        spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
-        words=numbers.words,
-        odd=numbers.odd,
-        odd_count=numbers.odd_count,
-    )
+        name, guess_unit(name), rows, rows - len(known) - infinite, low, high, mean, spread, levels, commonest,
+        held=float(same.mean()) if len(same) else 0.0, longest_hold=longest_run(same) if len(known) else 0,
+        infinite=infinite, spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
+        words=numbers.words, odd=numbers.odd, odd_count=numbers.odd_count,
+    )  # fmt: skip
 
 
 def longest_run(same: NDArray[np.bool_]) -> int:
@@ -344,10 +314,7 @@ def guess_unit(name: str) -> str:
     >>> guess_unit("P1_FCV01D"), guess_unit("bio_2_do"), guess_unit("LIT301"), guess_unit("pressure")
     ('P1', 'bio_2', '3', 'plant')
     """
-    digit = _LETTERS_DIGIT.fullmatch(name)
-    if digit:
+    if digit := _LETTERS_DIGIT.fullmatch(name):
         return digit[1]
     found = _PREFIX.match(name)
-    if not found:
-        return "plant"
-    return f"{found[1]}_{found[2]}" if found[2] else found[1]
+    return "_".join(filter(None, found.groups())) if found else "plant"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.grid import Grid, fill, make_grid, on_grid, row_grid, time_facts
+from counterflow.data.grid import Grid, Rules, fill, make_grid, on_grid, row_grid, time_facts
 from counterflow.data.report import Counts, Preparation, Step, describe_rows, describe_values
 from counterflow.data.selection import Chosen, choose, suggestion
 from counterflow.data.table import Numbers, Table, open_table, refuse_text
@@ -20,49 +20,9 @@ from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
 from counterflow.plant.recording import UnitRecording
 
-_RESAMPLE = ("auto", "mean", "last")
-_FILL = ("hold", "interpolate")
-_LONG_GAPS = ("hold", "longest", "refuse")
-_TEXT = ("refuse", "missing")
 _BLOCK = 4096  # rows
 _HELD_ROWS = 10  # by default inputs are held over at most so many rows without doubt
-TABLE_OPTIONS = (
-    "time", "time_format", "day_first", "timezone", "separator", "decimal", "skip_rows", "skip_after_header",
-    "header_word",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How a table becomes a regular grid; see `read_logs`."""
-
-    dt: float | None = None
-    start: Any = None
-    stop: Any = None
-    resample: str = "auto"
-    fill: str = "hold"
-    longest_hold: float | None = None
-    long_gaps: str = "hold"
-    longest_gap: float | None = None
-    drop_constant: bool = True
-    text: str = "refuse"
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("resample", _RESAMPLE), ("fill", _FILL), ("long_gaps", _LONG_GAPS), ("text", _TEXT),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value not in allowed:
-                raise OptionError(f"{name} is {value!r}: give one of {', '.join(allowed)}.")
-        for name, above in (("dt", True), ("longest_hold", False), ("longest_gap", True)):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-            if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
-                raise OptionError(f"{name} is {value!r}: give seconds{', above 0' if above else ''}.")
-        if not isinstance(self.drop_constant, bool):
-            raise OptionError(f"drop_constant is {self.drop_constant!r}: give true or false.")
+TABLE_OPTIONS = tuple(open_table.__kwdefaults__ or ())  # its keywords
 
 
 def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple[Recording, Preparation]:
@@ -131,13 +91,9 @@ def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple
 
 
 def prepare(
-    table: Table,
-    units: Sequence[Chosen],
-    rules: Rules | None = None,
-    *,
-    keep: NDArray[np.bool_] | None = None,
+    table: Table, units: Sequence[Chosen], rules: Rules | None = None, *, keep: NDArray[np.bool_] | None = None,
     span: tuple[int, int] | None = None,
-) -> tuple[Recording, Preparation]:
+) -> tuple[Recording, Preparation]:  # fmt: skip
     """Put the chosen columns of a table on a regular grid; see `read_logs`.
 
     Parameters
@@ -163,16 +119,7 @@ def prepare(
     times = table.times
     facts = time_facts(times) if times is not None else None
     if times is not None and facts is not None:
-        grid = make_grid(
-            times,
-            facts,
-            dt=rules.dt,
-            start=None if rules.start is None else moment(rules.start, times.dated, "start"),
-            stop=None if rules.stop is None else moment(rules.stop, times.dated, "stop"),
-            keep=keep,
-            longest_gap=rules.longest_gap,
-            span=span,
-        )
+        grid = make_grid(times, facts, rules, keep, span)
     else:
         if rules.start is not None or rules.stop is not None:
             raise OptionError("start and stop need a time column: name it with 'time'.")
@@ -204,20 +151,12 @@ def prepare(
         steps.append(Step("longest", text, {"from": first, "to": last}))
         stretches = [(0, last - first)]
 
-    def shown(row: int) -> str:
-        return times.shown(grid.time_of(row)) if times is not None else f"row {row}"
-
+    start, stop = (times.shown(grid.time_of(k)) if times is not None else f"row {k}" for k in (first, last - 1))
     return recording, Preparation(
-        files=tuple(file.name for file in table.files),
-        rows_read=table.rows,
-        rows=recording.rows,
-        dt=grid.dt / SECOND,
-        start=shown(first),
-        stop=shown(last - 1),
-        steps=tuple(steps),
-        dropped=dropped,
+        files=tuple(file.name for file in table.files), rows_read=table.rows, rows=recording.rows,
+        dt=grid.dt / SECOND, start=start, stop=stop, steps=tuple(steps), dropped=dropped,
         stretches=tuple(stretches),
-    )
+    )  # fmt: skip
 
 
 def align(
@@ -290,14 +229,9 @@ def align(
 
 
 def _unit(
-    table: Table,
-    columns: Iterator[tuple[str, Numbers]],
-    chosen: Chosen,
-    grid: Grid,
-    rules: Rules,
-    hold: int,
+    table: Table, columns: Iterator[tuple[str, Numbers]], chosen: Chosen, grid: Grid, rules: Rules, hold: int,
     counts: Counts,
-) -> tuple[UnitRecording, dict[str, str]]:
+) -> tuple[UnitRecording, dict[str, str]]:  # fmt: skip
     """The next columns, which are this unit's."""
     inputs = {column for column, _ in chosen.inputs}
     found: dict[str, FloatArray] = {}

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile
-from counterflow.data.grid import fill, time_facts
-from counterflow.data.preparation import Rules, prepare
+from counterflow.data.grid import Rules, fill, time_facts
+from counterflow.data.preparation import prepare
 from counterflow.data.report import Preparation, Step
 from counterflow.data.selection import Chosen
-from counterflow.data.table import Table, TimeOptions, join
-from counterflow.data.times import SECOND
+from counterflow.data.table import Table, join
+from counterflow.data.times import SECOND, TimeOptions
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.randomness import stream
@@ -50,11 +50,9 @@ class Families:
 
     def side(self, tag: str) -> tuple[str, str] | None:
         """("inputs" or "outputs", whose rule), or None."""
-        for side, rules in (("inputs", self.inputs), ("outputs", self.outputs)):
-            for pattern, source in rules:
-                if re.fullmatch(pattern, tag):
-                    return side, source
-        return None
+        sides = (("inputs", self.inputs), ("outputs", self.outputs))
+        found = ((side, source) for side, rules in sides for pattern, source in rules if re.fullmatch(pattern, tag))
+        return next(found, None)
 
 
 @dataclass
@@ -75,11 +73,6 @@ class Columns:
         names = f": {', '.join(reasons)}" if reasons else ""
         self.steps.append(Step(number, f"({number}) {what}: {len(reasons)} dropped{names}.", dict(reasons)))
 
-    def stacked(self, tags: Sequence[str]) -> FloatArray:
-        """Some columns side by side, time first."""
-        rows = len(next(iter(self.columns.values())))
-        return np.array([self.columns[tag] for tag in tags]).reshape(len(tags), rows).T
-
     def note(self, number: str, text: str, *, doubt: bool = False, **numbers: Any) -> None:
         """A step that drops nothing."""
         self.steps.append(Step(number, f"({number}) {text}", numbers, doubt))
@@ -97,15 +90,12 @@ class Prepared:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "preparation": self.preparation.to_json(),
-            "tags": dict(self.fate),
-            "scales": {
-                unit: {name: {"mean": mean, "std": std} for name, (mean, std) in channels.items()}
-                for unit, channels in self.scales.items()
-            },
-            "standardised": self.standardised,
+        scales = {
+            unit: {name: {"mean": mean, "std": std} for name, (mean, std) in channels.items()}
+            for unit, channels in self.scales.items()
         }
+        tags, preparation = dict(self.fate), self.preparation.to_json()
+        return {"preparation": preparation, "tags": tags, "scales": scales, "standardised": self.standardised}
 
 
 def join_files(opened: Sequence[SourceFile], labels: Sequence[str]) -> Table:
@@ -115,14 +105,9 @@ def join_files(opened: Sequence[SourceFile], labels: Sequence[str]) -> Table:
 
 
 def read_columns(
-    table: Table,
-    families: Families,
-    attacked: NDArray[np.bool_],
-    *,
-    normal_only: bool,
-    rows: int | None,
-    labelled: Callable[[int], Step],
-) -> tuple[Columns, Preparation]:
+    table: Table, families: Families, attacked: NDArray[np.bool_], normal_only: bool, rows: int | None,
+    how: str = "", key: str = "rows",
+) -> tuple[Columns, Preparation]:  # fmt: skip
     """Steps (i) and (ii): every tag of a unit on a regular grid, attacks cut out; constant channels dropped.
 
     Parameters
@@ -130,8 +115,8 @@ def read_columns(
     attacked : (rows of the table,) array of bool
     rows : int or None
         Keep the first so many.
-    labelled : callable
-        The step that says how many rows are labelled as attacks.
+    how, key : str
+        How rows are labelled as attacks, and what their number is called in the report.
     """
     owners = {tag: unit for tag in table.channels if (unit := families.unit(tag)) is not None}
     if not owners:
@@ -153,7 +138,8 @@ def read_columns(
     work = Columns(columns, owners)
     work.steps = [replace(step, text=f"(i) {step.text}") for step in preparation.steps]
     work.fate = {tag: "left out in step i: it belongs to no unit" for tag in table.channels if tag not in owners}
-    work.steps.append(labelled(int(attacked.sum())))
+    count, done = int(attacked.sum()), "cut out" if normal_only else "kept"
+    work.steps.append(Step("i", f"(i) {count} rows are labelled as attacks{how}; {done}.", {key: count}))
     _drop_constant(work, "over the full run")
     _truncate(work, rows)
     _drop_constant(work, "after truncation")
@@ -255,7 +241,8 @@ def finish(
                 values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
             work.columns[tag] = (values - mean) / std if standardise else values
             work.fate[tag] = f"kept, {'input' if tag in sides['inputs'] else 'output'} of {unit}"
-        arrays[unit] = (work.stacked(sides["outputs"]), work.stacked(sides["inputs"]))
+        y, u = ([work.columns[tag] for tag in sides[side]] for side in ("outputs", "inputs"))
+        arrays[unit] = (np.array(y).T, np.array(u).reshape(len(u), len(y[0])).T)
     verb = "z-scores are written" if standardise else "values stay in engineering units; --standardise writes z-scores"
     work.note("v", f"mean and standard deviation of every column are saved; {verb}.")
     if noise:
@@ -265,16 +252,14 @@ def finish(
     described = [Unit(n, inputs=sides["inputs"], outputs=sides["outputs"]) for n, sides in sorted(units.items())]
     recording = Recording.from_arrays(arrays, preparation.dt, described)
     rows = recording.rows
-    done = replace(
-        preparation,
-        rows=rows,
-        stop=preparation.stop if rows == preparation.rows else f"row {rows - 1}",
-        steps=tuple(work.steps),
-        dropped={
-            unit: {tag: work.fate[tag] for tag in work.fate if work.units.get(tag) == unit and tag not in work.columns}
-            for unit in sorted(set(work.units.values()))
-        },
-        stretches=tuple((a, min(b, rows)) for a, b in preparation.stretches if a < rows),
-    )
+    stop = preparation.stop if rows == preparation.rows else f"row {rows - 1}"
+    lost = {tag: fate for tag, fate in work.fate.items() if tag not in work.columns}
+    dropped = {
+        unit: {tag: fate for tag, fate in lost.items() if work.units.get(tag) == unit}
+        for unit in sorted(set(work.units.values()))
+    }
+    stretches = tuple((a, min(b, rows)) for a, b in preparation.stretches if a < rows)
+    steps = tuple(work.steps)
+    done = replace(preparation, rows=rows, stop=stop, steps=steps, dropped=dropped, stretches=stretches)
     order = {tag: work.fate[tag] for tag in (*work.units, *work.fate) if tag in work.fate}
     return Prepared(recording, done, order, scales, standardise)

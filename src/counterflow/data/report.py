@@ -66,11 +66,8 @@ class Preparation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return (
-            asdict(self)
-            | {"files": list(self.files), "stretches": [list(ends) for ends in self.stretches]}
-            | {"steps": [asdict(step) for step in self.steps]}
-        )
+        steps, stretches = [asdict(step) for step in self.steps], [list(ends) for ends in self.stretches]
+        return asdict(self) | {"files": list(self.files), "stretches": stretches, "steps": steps}
 
     def __str__(self) -> str:
         return "\n".join(f"{'! ' if step.doubt else '  '}{step.text}" for step in self.steps)
@@ -92,14 +89,9 @@ class Counts:
 
 
 def describe_rows(
-    table: Table,
-    times: Times | None,
-    facts: TimeFacts | None,
-    grid: Grid,
-    keep: NDArray[np.bool_] | None,
-    stretches: Sequence[tuple[int, int]],
-    hold: int,
-) -> Iterator[Step]:
+    table: Table, times: Times | None, facts: TimeFacts | None, grid: Grid, keep: NDArray[np.bool_] | None,
+    stretches: Sequence[tuple[int, int]], hold: int,
+) -> Iterator[Step]:  # fmt: skip
     """The steps from the rows of a table to those of the grid."""
     files = ", ".join(f"{file.name} ({file.kind})" for file in table.files)
     yield Step("read", f"{files}: {table.rows} rows, {len(table.channels)} channels.", {"rows": table.rows})

@@ -112,17 +112,13 @@ def selection(given: object, unit: str) -> Selection:
     for key in given:
         if key not in _KEYS:
             raise OptionError(f"unit {unit!r}: {key!r} is not known: {suggestion(str(key), _KEYS)}")
-    outputs = given.get("outputs")
     states = given.get("states", 2)
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise OptionError(f"unit {unit!r}: states is {states!r}: give a whole number of at least 1.")
-    found = Selection(
-        patterns(given.get("tags"), f"unit {unit!r}: tags"),
-        patterns(given.get("inputs"), f"unit {unit!r}: inputs"),
-        None if outputs is None else patterns(outputs, f"unit {unit!r}: outputs"),
-        patterns(given.get("exclude"), f"unit {unit!r}: exclude"),
-        states,
+    tags, inputs, outputs, exclude = (
+        patterns(given.get(key), f"unit {unit!r}: {key}") for key in ("tags", "inputs", "outputs", "exclude")
     )
+    found = Selection(tags, inputs, None if given.get("outputs") is None else outputs, exclude, states)
     if not found.tags and not found.outputs:
         raise OptionError(f"unit {unit!r}: give 'tags', such as 'P1_*', or 'outputs'.")
     return found
@@ -201,11 +197,8 @@ def choose(units: Mapping[str, Any], columns: Sequence[str]) -> list[Chosen]:
         chosen = _choose(name, selection(given, name), columns)
         for column in chosen.columns:
             if column in owners:
-                raise SelectionError(
-                    f"column {column!r} belongs to unit {owners[column]!r}, too: exclude it from one of them",
-                    name,
-                    _owner(selection(given, name), column),
-                )
+                text = f"column {column!r} belongs to unit {owners[column]!r}, too: exclude it from one of them"
+                raise SelectionError(text, name, _owner(selection(given, name), column))
             owners[column] = name
         found.append(chosen)
     return found
@@ -213,16 +206,9 @@ def choose(units: Mapping[str, Any], columns: Sequence[str]) -> list[Chosen]:
 
 def _owner(wanted: Selection, column: str) -> tuple[str | int, ...]:
     """Which entry of a selection brought a column in."""
-    sides: tuple[tuple[str, tuple[Pattern, ...]], ...] = (
-        ("inputs", wanted.inputs),
-        ("outputs", wanted.outputs or ()),
-        ("tags", wanted.tags),
-    )
-    for side, entries in sides:
-        for k, pattern in enumerate(entries):
-            if pattern.among([column]):
-                return (side, k)
-    return ()
+    sides = {"inputs": wanted.inputs, "outputs": wanted.outputs or (), "tags": wanted.tags}
+    fitting = ((side, k) for side in sides for k, pattern in enumerate(sides[side]) if pattern.among([column]))
+    return next(fitting, ())
 
 
 def _choose(unit: str, wanted: Selection, columns: Sequence[str]) -> Chosen:
@@ -236,11 +222,8 @@ def _choose(unit: str, wanted: Selection, columns: Sequence[str]) -> Chosen:
         outputs = _side(unit, "outputs", wanted.outputs, pool, columns)
     both = [column for column in outputs if column in inputs]
     if both:
-        raise SelectionError(
-            f"column {both[0]!r} is both an input and an output: leave it out of one of them",
-            unit,
-            ("outputs", *_owner(Selection((), (), wanted.outputs), both[0])[1:]),
-        )
+        text = f"column {both[0]!r} is both an input and an output: leave it out of one of them"
+        raise SelectionError(text, unit, ("outputs", *_owner(Selection((), (), wanted.outputs), both[0])[1:]))
     if not outputs:
         raise SelectionError("no output is left: a unit measures at least one; name some in 'outputs'", unit, ())
     taken: set[str] = set()

@@ -9,9 +9,11 @@ its actuators. The exact lists of tags of HAI 20.07 and 23.05 are not at hand: t
 from __future__ import annotations
 
 import gzip
+import tomllib
 import zipfile
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -29,54 +31,13 @@ HAI_VERSIONS = ("20.07", "21.03", "22.04", "23.05")
 SWAT_VERSIONS = ("normal-v0", "normal-v1", "attack-v0", "xlsx")
 _DATASETS = {"hai": ("HAI", HAI_VERSIONS, "21.03"), "swat": ("SWaT", SWAT_VERSIONS, "normal-v1")}
 NOTICE = "A stand-in: simulated numbers in the format of {name}. This is not the real data set.\n"
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-_HAI_21 = _words(
-    """
-P1_B2004 P1_B2016 P1_B3004 P1_B3005 P1_B4002 P1_B4005 P1_B400B P1_B4022 P1_FCV01D P1_FCV01Z P1_FCV02D P1_FCV02Z
-P1_FCV03D P1_FCV03Z P1_FT01 P1_FT01Z P1_FT02 P1_FT02Z P1_FT03 P1_FT03Z P1_LCV01D P1_LCV01Z P1_LIT01 P1_PCV01D P1_PCV01Z
-P1_PCV02D P1_PCV02Z P1_PIT01 P1_PIT02 P1_PP01AD P1_PP01AR P1_PP01BD P1_PP01BR P1_PP02D P1_PP02R P1_STSP P1_TIT01
-P1_TIT02 P2_24Vdc P2_ASD P2_AutoGO P2_CO_rpm P2_Emerg P2_HILout P2_MSD P2_ManualGO P2_OnOff P2_RTR P2_SIT01 P2_SIT02
-P2_TripEx P2_VT01 P2_VTR01 P2_VTR02 P2_VTR03 P2_VTR04 P2_VXT02 P2_VXT03 P2_VYT02 P2_VYT03 P3_FIT01 P3_LCP01D P3_LCV01D
-P3_LH P3_LIT01 P3_LL P3_PIT01 P4_HT_FD P4_HT_LD P4_HT_PO P4_HT_PS P4_LD P4_ST_FD P4_ST_GOV P4_ST_LD P4_ST_PO P4_ST_PS
-P4_ST_PT01 P4_ST_TT01
-"""
-)
-_HAI_22_WITHOUT = frozenset(
-    _words("""
-P2_ASD P2_CO_rpm P2_HILout P2_MSD P2_SIT02 P2_VXT02 P2_VXT03 P2_VYT02 P2_VYT03 P3_LH P3_LL P4_HT_LD
-""")
-)
-_HAI_22_NEW = _words("""
-P1_PIT01_HH P1_PP04 P1_PP04SP P1_SOL01D P1_SOL03D P1_TIT03 P2_ATSW_Lamp P2_AutoSD P2_MASW P2_MASW_Lamp P2_ManualSD
-P2_SCO P2_SCST P2_VIBTR01 P2_VIBTR02 P2_VIBTR03 P2_VIBTR04 P3_LH01 P3_LL01
-""")
-_HAI_22 = tuple(sorted({*_HAI_21, *_HAI_22_NEW} - _HAI_22_WITHOUT))
-# reported constant in training (21.03), and what later versions have in their places
-_HAI_CONSTANT = frozenset(
-    _words(
-        """
-P1_PCV02D P1_PP01AD P1_PP01AR P1_PP01BD P1_PP01BR P1_PP02D P1_PP02R P1_STSP P2_ASD P2_AutoGO P2_Emerg P2_MSD
-P2_ManualGO P2_OnOff P2_RTR P2_TripEx P2_VTR01 P2_VTR02 P2_VTR03 P2_VTR04 P3_LH P3_LL P1_PIT01_HH P1_SOL01D P1_SOL03D
-P1_PP04SP P2_ATSW_Lamp P2_AutoSD P2_MASW P2_MASW_Lamp P2_ManualSD P3_LH01 P3_LL01
-"""
-    )
-)
-_SWAT = _words(
-    """
-FIT101 LIT101 MV101 P101 P102 AIT201 AIT202 AIT203 FIT201 MV201 P201 P202 P203 P204 P205 P206 DPIT301 FIT301 LIT301
-MV301 MV302 MV303 MV304 P301 P302 AIT401 AIT402 FIT401 LIT401 P401 P402 P403 P404 UV401 AIT501 AIT502 AIT503 AIT504
-FIT501 FIT502 FIT503 FIT504 P501 P502 PIT501 PIT502 PIT503 FIT601 P601 P602 P603
-"""
-)
-_SWAT_BLANKS = frozenset(_words("MV101 AIT201 MV201 P201 P202 P204 MV303"))
-_SWAT_CONSTANT = frozenset(_words("P102 P201 P202 P204 P206 P301 P401 P403 P404 P502 P601 P603 UV401"))
-_SWAT_DISCRETE = frozenset(("FIT503",))  # a measurement that hardly ever moves
-_SWAT_ALONE = frozenset(("AIT501",))  # a measurement that nothing else has to do with
+_TAGS = {
+    dataset: {name: words.split() for name, words in lists.items()}
+    for dataset, lists in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
+}
+_SWAT = _TAGS["swat"]["all"]
+_SWAT_DISCRETE = "FIT503"  # a measurement that hardly ever moves
+_SWAT_ALONE = "AIT501"  # a measurement that nothing else has to do with
 _RANGES = {  # middle and spread by family, for a look of physics
     "LIT": (420.0, 20.0), "FIT": (2.4, 0.2), "FT": (900.0, 60.0), "PIT": (1.4, 0.05), "TIT": (36.0, 0.6),
     "SIT": (790.0, 6.0), "DPIT": (19.0, 1.0), "AIT": (260.0, 5.0), "V": (11.0, 0.5), "P4": (380.0, 30.0),
@@ -85,15 +46,15 @@ _RANGES = {  # middle and spread by family, for a look of physics
 
 def hai_tags(version: str) -> list[str]:
     """The tags of a version's stand-in, in order."""
-    if version == "20.07":
-        left_out = {f"P1_{tag}" for tag in ("FT01Z", "FT02Z", "FT03Z", "PP01AD", "PP01BD", "PP02D", "B400B", "FCV01Z")}
-        left_out |= {f"P2_{tag}" for tag in ("VTR01", "VTR02", "VTR03", "VTR04", "HILout", "ASD", "MSD", "RTR")}
-        return [tag for tag in _HAI_21 if tag not in left_out | {"P4_HT_LD", "P4_HT_PS", "P4_ST_GOV", "P3_LCP01D"}]
-    if version == "23.05":
-        found = [tag for tag in _HAI_22 if not tag.startswith("P1_B")]
-        found.insert(found.index("P1_PP04SP"), "P1_PP04D")
-        return [*found, "x1001_05_SETPOINT_OUT", "x1001_15_ASSIGN_OUT"]
-    return list(_HAI_21 if version == "21.03" else _HAI_22)
+    lists = _TAGS["hai"]
+    if version in ("20.07", "21.03"):
+        return [tag for tag in lists["21.03"] if version == "21.03" or tag not in lists["later"]]
+    found = sorted({*lists["21.03"], *lists["new"]} - {*lists["gone"]})
+    if version == "22.04":
+        return found
+    found = [tag for tag in found if not tag.startswith("P1_B")]
+    found.insert(found.index("P1_PP04SP"), "P1_PP04D")
+    return [*found, "x1001_05_SETPOINT_OUT", "x1001_15_ASSIGN_OUT"]
 
 
 def write_stand_in(
@@ -177,8 +138,7 @@ def _simulated(
 
 def _telegraph(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
     """-1 and 1, with holds of `hold` rows in the mean."""
-    rng = stream(seed, "telegraph", tag)
-    flips = rng.random(rows) < 1.0 / hold
+    flips = stream(seed, "telegraph", tag).random(rows) < 1.0 / hold
     return np.asarray(np.where(np.cumsum(flips) % 2 == 0, 1.0, -1.0))
 
 
@@ -193,10 +153,8 @@ def _shared(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
 
 def _family(tag: str) -> tuple[float, float]:
     bare = tag[3:] if tag[1:3] in ("1_", "2_", "3_", "4_") else tag
-    for start, scale in _RANGES.items():
-        if bare.startswith(start) or tag.startswith(start + "_"):
-            return scale
-    return 50.0, 5.0
+    fitting = (scale for start, scale in _RANGES.items() if bare.startswith(start) or tag.startswith(start + "_"))
+    return next(fitting, (50.0, 5.0))
 
 
 def _shown(values: FloatArray, digits: int) -> list[str]:
@@ -208,25 +166,22 @@ def _shown(values: FloatArray, digits: int) -> list[str]:
 
 def _hai_role(tag: str) -> str:
     side = hai.FAMILIES.side(tag)
-    if tag in _HAI_CONSTANT or side is None:
+    if tag in _TAGS["hai"]["constant"] or side is None:
         return "constant"
     if tag.startswith("P1_B"):
         return "setpoint"
-    if tag.endswith("Z") and side[0] == "inputs":
-        return "position"
-    return "input" if side[0] == "inputs" else "output"
+    return "position" if tag.endswith("Z") and side[0] == "inputs" else side[0].removesuffix("s")
 
 
 def hai_columns(version: str, rows: int, seed: int) -> dict[str, FloatArray]:
     """Every tag of a version, simulated."""
     tags = hai_tags(version)
     plant = chain(tags, hai.unit_of, _hai_role)
-    u, y = _simulated(
-        plant,
-        rows,
-        seed,
-        lambda tag: _telegraph(rows, 30, seed, tag) + 0.1 * stream(seed, "dither", tag).standard_normal(rows),
-    )
+
+    def moved(tag: str) -> FloatArray:
+        return _telegraph(rows, 30, seed, tag) + 0.1 * stream(seed, "dither", tag).standard_normal(rows)
+
+    u, y = _simulated(plant, rows, seed, moved)
     found = {tag: 50.0 + 10.0 * values for tag, values in u.items()} | y
     for tag in tags:
         role = _hai_role(tag)
@@ -258,23 +213,19 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         part = slice(k * rows, (k + 1) * rows)
         # the test was another day
         moments = [begin + timedelta(days=k, seconds=j) for j in range(rows)]
-        header = [time_name, *columns, *labels]
-        if version == "22.04" and kind == "test1":  # spelled otherwise
-            header = ["time", *columns, "attack"]
-        lines = [separator.join(header)]
+        odd = version == "22.04" and kind == "test1"  # spelled otherwise
+        lines = [separator.join(["time", *columns, "attack"] if odd else [time_name, *columns, *labels])]
         table = np.stack(list(columns.values()), axis=1)[part]
         for moment, values, mark in zip(moments, table, attacked[part], strict=True):
             marks = (str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels)
             lines.append(separator.join((f"{moment:%Y-%m-%d %H:%M:%S}", *_shown(values, 5), *marks)))
-        path = folder / f"{prefix}{kind}{ending}"
+        written.append(folder / f"{prefix}{kind}{ending}")
         data = ("\n".join(lines) + "\n").encode()
-        path.write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
-        written.append(path)
+        written[-1].write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
         if version == "23.05" and kind == "test1":
             lines = [f"{moment:%Y-%m-%d %H:%M:%S},{mark}" for moment, mark in zip(moments, attacked[part], strict=True)]
-            path = folder / "label-test1.csv"
-            path.write_text("\n".join(["timestamp,label", *lines]) + "\n")
-            written.append(path)
+            written.append(folder / "label-test1.csv")
+            written[-1].write_text("\n".join(["timestamp,label", *lines]) + "\n")
     return written
 
 
@@ -282,11 +233,11 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
 
 
 def _swat_role(tag: str) -> str:
-    if tag in _SWAT_CONSTANT or tag in _SWAT_DISCRETE or tag in _SWAT_ALONE:
+    if tag in (*_TAGS["swat"]["constant"], _SWAT_DISCRETE, _SWAT_ALONE):
         return "other"
     side = swat.FAMILIES.side(tag)
     assert side is not None
-    return "input" if side[0] == "inputs" else "output"
+    return side[0].removesuffix("s")
 
 
 def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
@@ -297,12 +248,10 @@ def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
         state = np.where(values > 0, 2.0, 1.0)
         moving = np.concatenate(([False], state[1:] != state[:-1]))
         found[tag] = np.where(moving, 0.0, state) if tag.startswith("MV") else state
-    for tag in _SWAT_CONSTANT:
+    for tag in _TAGS["swat"]["constant"]:
         found[tag] = np.full(rows, 2.0 if tag == "UV401" else 1.0)
-    for tag in _SWAT_DISCRETE:
-        found[tag] = np.where(np.arange(rows) % max(rows // 2, 1) == 0, 0.7, 0.73)
-    for tag in _SWAT_ALONE:
-        found[tag] = 7.8 + 0.01 * stream(seed, "alone", tag).standard_normal(rows)
+    found[_SWAT_DISCRETE] = np.where(np.arange(rows) % max(rows // 2, 1) == 0, 0.7, 0.73)
+    found[_SWAT_ALONE] = 7.8 + 0.01 * stream(seed, "alone", _SWAT_ALONE).standard_normal(rows)
     return {tag: found[tag] for tag in _SWAT}
 
 
@@ -321,14 +270,14 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         moment = begin + timedelta(seconds=k)
         date = f" {moment.day}/{moment.month}/{moment.year} {moment.hour % 12 or 12}:{moment:%M:%S %p}"
         body.append([date, *_shown(table[k], 6), labels[k]])
-    names = [f" {tag}" if attack and tag in _SWAT_BLANKS else tag for tag in _SWAT]
+    names = [f" {tag}" if attack and tag in _TAGS["swat"]["blanks"] else tag for tag in _SWAT]
     header = [" Timestamp", *names, "Normal/Attack"]
+    whole = [header, *body] if attack else [_stages(), header, *body]
     if version == "xlsx":
         path = folder / "SWaT_Dataset_Normal_v1.xlsx"
-        _write_xlsx(path, [_stages(), header, *body])
+        _write_xlsx(path, whole)
         return [path]
-    rows_of = [header, *body] if attack else [_stages(), header, *body]
-    text = "\r\n".join(",".join(row) for row in rows_of) + "\r\n"
+    text = "\r\n".join(",".join(row) for row in whole) + "\r\n"
     path = folder / f"SWaT_Dataset_{'Attack' if attack else 'Normal'}_{version.rpartition('-')[2]}.csv"
     path.write_bytes((b"\xef\xbb\xbf" if attack else b"") + text.encode())
     return [path]
@@ -336,12 +285,8 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
 
 def _stages() -> list[str]:
     """The row of stages: each above its first tag."""
-    cells, before = [""], ""
-    for tag in _SWAT:
-        stage = (swat.unit_of(tag) or "").replace("S", "P")
-        cells.append(stage if stage != before else "")
-        before = stage
-    return [*cells, ""]
+    stages = [(swat.unit_of(tag) or "").replace("S", "P") for tag in _SWAT]
+    return ["", *("" if stage == before else stage for before, stage in pairwise(["", *stages])), ""]
 
 
 def _write_xlsx(path: Path, rows: Sequence[Sequence[str]]) -> None:

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from counterflow.data import presets
 from counterflow.data.files import SourceFile, open_file
 from counterflow.data.presets import Columns, Families, Prepared
-from counterflow.data.report import Step
-from counterflow.data.table import Table, TimeOptions
-from counterflow.data.times import AMBIGUOUS
+from counterflow.data.table import Table
+from counterflow.data.times import AMBIGUOUS, TimeOptions
 from counterflow.errors import DataError
 
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")
@@ -39,23 +38,13 @@ def unit_of(tag: str) -> str | None:
     return f"S{found[1]}" if found else None
 
 
-FAMILIES = Families(
-    unit=unit_of,
-    inputs=((r"(MV|P|UV)\d{3}", "paper"),),
-    outputs=((r"(FIT|LIT|DPIT|PIT|AIT)\d{3}", "paper"),),
-)
+FAMILIES = Families(unit_of, ((r"(MV|P|UV)\d{3}", "paper"),), ((r"(FIT|LIT|DPIT|PIT|AIT)\d{3}", "paper"),))
 
 
 def prepare_swat(
-    files: Sequence[str | Path],
-    *,
-    rows: int | None = ROWS,
-    correlation: float = CORRELATION,
-    noise: float = NOISE,
-    seed: int = 0,
-    normal_only: bool = True,
-    standardise: bool = False,
-) -> Prepared:
+    files: Sequence[str | Path], *, rows: int | None = ROWS, correlation: float = CORRELATION, noise: float = NOISE,
+    seed: int = 0, normal_only: bool = True, standardise: bool = False,
+) -> Prepared:  # fmt: skip
     """Prepare files of SWaT 2015.
 
     Parameters
@@ -97,15 +86,7 @@ def prepare_swat(
             raise
         # a piece without a day after the 12th does not tell: this data set has the day first
         table = replace(table, time_options=TimeOptions(day_first=True))
-    done = "cut out" if normal_only else "kept"
-    work, preparation = presets.read_columns(
-        table,
-        FAMILIES,
-        _attacked(table),
-        normal_only=normal_only,
-        rows=rows,
-        labelled=lambda n: Step("i", f"(i) {n} rows are labelled as attacks; {done}.", {"rows": n}),
-    )
+    work, preparation = presets.read_columns(table, FAMILIES, _attacked(table), normal_only, rows)
     measured = [tag for tag in work.columns if (found := FAMILIES.side(tag)) is not None and found[0] == "outputs"]
     presets.drop_discrete(work, measured, ", measurements only")
     presets.split(work, FAMILIES)

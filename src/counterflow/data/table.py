@@ -13,14 +13,23 @@ import polars
 
 from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, open_file, source_of
-from counterflow.data.times import Times, find_time, parse
-from counterflow.data.words import meaning
+from counterflow.data.times import TimeOptions, Times, find_time, parse
 from counterflow.errors import DataError, OptionError
 
 _SAMPLE_ROWS = 200
 _BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file
 _TEXT_COLUMNS = 8  # read at once where cells are text, which takes several times the room of numbers
 _MOST_WORDS = 20
+# as historians, spreadsheets and PLC gateways write them, in lower case
+_MISSING = frozenset(
+    (
+        "", "nan", "null", "none", "na", "n/a", "#n/a", "#value!", "#ref!", "#div/0!", "?", "-", "--", "---", "bad",
+        "bad input", "bad value", "no data", "no sample", "i/o timeout", "comm fail", "pt created", "not connect",
+        "out of serv", "configure", "shutdown", "scan off", "error", "missing",
+    )
+)  # fmt: skip
+_ON = frozenset(["on", "true", "yes", "open", "opened", "running", "run", "start", "started", "active", "enabled"])
+_OFF = frozenset(["off", "false", "no", "closed", "close", "stopped", "stop", "inactive", "disabled"])
 
 
 @dataclass(frozen=True)
@@ -46,16 +55,6 @@ class Numbers:
     odd: dict[str, int] = field(default_factory=dict)
     odd_count: int = 0
     odd_row: int = -1
-
-
-@dataclass(frozen=True)
-class TimeOptions:
-    """How to find and read the time column; see `open_table`."""
-
-    column: str | None = None
-    format: str | None = None
-    day_first: bool | None = None
-    timezone: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,6 @@ class Table:
         """The time column of all files, in the order of the files; None if there is none."""
         if self.time_name is None:
             return None
-        options = self.time_options
         parts = []
         for file in self.files:
             part = file.column(self.time_name)
@@ -115,14 +113,7 @@ class Table:
         whole = polars.concat(parts)
         if len(whole) == 0:
             raise DataError(f"{self.title} has a header but no rows: give a table with data")
-        return parse(
-            whole,
-            self.time_name,
-            time_format=options.format,
-            day_first=options.day_first,
-            timezone=options.timezone,
-            line=self.place,
-        )
+        return parse(whole, self.time_name, self.time_options, self.place)
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -156,18 +147,10 @@ class Table:
 
 
 def open_table(
-    source: object,
-    *,
-    time: str | None = None,
-    time_format: str | None = None,
-    day_first: bool | None = None,
-    timezone: str | None = None,
-    separator: str | None = None,
-    decimal: str | None = None,
-    skip_rows: int = 0,
-    skip_after_header: int = 0,
-    header_word: str | None = None,
-) -> Table:
+    source: object, *, time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
+    timezone: str | None = None, separator: str | None = None, decimal: str | None = None, skip_rows: int = 0,
+    skip_after_header: int = 0, header_word: str | None = None,
+) -> Table:  # fmt: skip
     """Open a table of logs; only the beginnings of its files are read.
 
     Parameters
@@ -192,7 +175,6 @@ def open_table(
 
     Examples
     --------
-    >>> import polars
     >>> table = open_table(polars.DataFrame({"Time": ["2024-05-01 06:00"], "flow": [3.5]}))
     >>> table.time_name, table.channels, table.rows
     ('Time', ('flow',), 1)
@@ -260,9 +242,8 @@ def _date_beside(file: SourceFile, time_name: str | None) -> str | None:
 
 def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
     if file.layout is None:
-        return {
-            series.name: _from_series(series, file) for series in file.scan().select(names).collect().iter_columns()
-        }
+        frame = file.scan().select(names).collect()
+        return {series.name: _from_series(series, file) for series in frame.iter_columns()}
     sample = file.scan().select(names).head(_SAMPLE_ROWS).collect()
     plain = [name for name in names if _castable(sample.get_column(name), file.layout.decimal)]
     texts = [name for name in names if name not in plain]
@@ -279,6 +260,22 @@ def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
         frame = file.scan().select(some).collect()
         out |= {series.name: _from_series(series, file) for series in frame.iter_columns()}
     return out
+
+
+def meaning(text: str) -> float | None:
+    """The number that a cell's text stands for: NaN if missing, 1 or 0 for on and off, None if it is none of these.
+
+    Examples
+    --------
+    >>> meaning(" Open "), meaning("OFF"), meaning("Bad Input"), meaning("lovely")
+    (1.0, 0.0, nan, None)
+    """
+    word = text.strip().strip("[]").casefold()
+    if word in _MISSING:
+        return float("nan")
+    if word in _ON:
+        return 1.0
+    return 0.0 if word in _OFF else None
 
 
 def _castable(sample: polars.Series, decimal: str) -> bool:
@@ -316,21 +313,17 @@ def _from_series(series: polars.Series, file: SourceFile) -> Numbers:
     counts_frame = text.filter(left).value_counts(sort=True)
     counted = dict(zip(counts_frame.to_series(0).to_list(), counts_frame.to_series(1).to_list(), strict=True))
     known = {word: number for word in counted if (number := meaning(word)) is not None}
+    values = _floats(found).copy()
     if known:
-        replaced = text.filter(left).replace_strict(known, default=None, return_dtype=polars.Float64)
-        values = _floats(found).copy()
-        values[left.to_numpy()] = _floats(replaced)
-    else:
-        values = _floats(found)
+        values[left.to_numpy()] = _floats(
+            text.filter(left).replace_strict(known, default=None, return_dtype=polars.Float64)
+        )
     odd = {word: count for word, count in counted.items() if word not in known}
     odd_row = int((left & ~text.is_in(list(known))).arg_true()[0]) if odd else -1
     return Numbers(
-        values,
-        {word: counted[word] for word in list(known)[:_MOST_WORDS]},
-        {word[:60]: odd[word] for word in list(odd)[:_MOST_WORDS]},
-        sum(odd.values()),
-        odd_row,
-    )
+        values, {word: counted[word] for word in list(known)[:_MOST_WORDS]},
+        {word[:60]: odd[word] for word in list(odd)[:_MOST_WORDS]}, sum(odd.values()), odd_row,
+    )  # fmt: skip
 
 
 def _joined(parts: Sequence[Numbers]) -> Numbers:

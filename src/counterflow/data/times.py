@@ -118,11 +118,17 @@ def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | No
             return near[0]
         there = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         raise DataError(f"{file} has no time column {wanted!r}; its columns are {there}")
-    for usual in NAMES:
-        for name in names:
-            if name.casefold() == usual:
-                return name
-    return None
+    return next((name for usual in NAMES for name in names if name.casefold() == usual), None)
+
+
+@dataclass(frozen=True)
+class TimeOptions:
+    """How to find and read the time column; see `open_table` and `parse`."""
+
+    column: str | None = None
+    format: str | None = None
+    day_first: bool | None = None
+    timezone: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,13 +151,7 @@ class _Cells:
 
 
 def parse(
-    column: polars.Series,
-    name: str,
-    *,
-    time_format: str | None = None,
-    day_first: bool | None = None,
-    timezone: str | None = None,
-    line: Callable[[int], str] = lambda row: "",
+    column: polars.Series, name: str, options: TimeOptions | None = None, line: Callable[[int], str] = lambda row: ""
 ) -> Times:
     """Read a time column.
 
@@ -161,27 +161,26 @@ def parse(
         Of text, numbers, dates or date-times.
     name : str
         For messages.
-    time_format : str, optional
-        A strftime pattern, or one of "s", "ms", "us", "ns" (since 1970), "excel" (days), "seconds" (a plain count).
-    day_first : bool, optional
-        How to read 3/4/2024: the 3rd of April, or March 4th. Only asked for where the column does not tell.
-    timezone : str, optional
-        Zone of local times, such as "Europe/Berlin"; they are then turned into UTC.
+    options : TimeOptions, optional
+        ``format``: a strftime pattern, or one of "s", "ms", "us", "ns" (since 1970), "excel" (days), "seconds" (a plain
+        count). ``day_first``: how to read 3/4/2024, only asked for where the column does not tell. ``timezone``: of
+        local times, such as "Europe/Berlin"; they are then turned into UTC.
     line : callable
         Where a row stands, for messages.
 
     Examples
     --------
-    >>> import polars
     >>> found = parse(polars.Series([" 22/12/2015 4:00:00 PM", " 22/12/2015 4:00:01 PM"]), "Timestamp")
     >>> found.kind, found.shown(found.nanoseconds[0])
     ('dates, day first', '2015-12-22 16:00:00')
     >>> parse(polars.Series([1450800000000, 1450800060000]), "t").kind
     'milliseconds since 1970'
     """
-    dtype = column.dtype
+    dtype, options = column.dtype, options or TimeOptions()
+    time_format, timezone = options.format, options.timezone
     if dtype == polars.Date or isinstance(dtype, polars.Datetime):
-        found = _stored_dates(column)
+        zoned = isinstance(dtype, polars.Datetime) and dtype.time_zone is not None
+        found = Times(_filled(column, zoned), "dates with a zone" if zoned else "dates", True, zoned)
     elif dtype.is_numeric():
         found = _numbers(column, name, time_format)
     elif dtype == polars.String:
@@ -199,7 +198,7 @@ def parse(
             else:
                 if time_format is not None:
                     cells.refuse(numbers.is_null(), f"is not a number, as time_format {time_format!r} says")
-                found = _dates(cells, day_first)
+                found = _dates(cells, options.day_first)
     else:
         raise DataError(f"time column {name!r} has type {dtype}, which is neither a date, a number nor text")
     if (found.nanoseconds == NONE).all():
@@ -212,16 +211,11 @@ def parse(
     return found
 
 
-def _filled(series: polars.Series) -> Nanoseconds:
-    return np.array(series.fill_null(NONE).to_numpy(), np.int64)
-
-
-def _stored_dates(column: polars.Series) -> Times:
-    zoned = isinstance(column.dtype, polars.Datetime) and column.dtype.time_zone is not None
+def _filled(dates: polars.Series, zoned: bool) -> Nanoseconds:
+    """Dates in UTC, or as they stand if they have no zone."""
     if zoned:
-        column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-    nanoseconds = _filled(column.cast(polars.Datetime("ns")).cast(polars.Int64))
-    return Times(nanoseconds, "dates with a zone" if zoned else "dates", True, zoned)
+        dates = dates.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    return np.array(dates.cast(polars.Datetime("ns")).cast(polars.Int64).fill_null(NONE).to_numpy(), np.int64)
 
 
 def _pattern(cells: _Cells, pattern: str) -> Times:
@@ -231,9 +225,7 @@ def _pattern(cells: _Cells, pattern: str) -> Times:
     except polars.exceptions.PolarsError as error:
         raise DataError(f"time_format {pattern!r} cannot be used: {str(error).splitlines()[0]:.120}") from error
     cells.refuse(found.is_null(), f"does not fit time_format {pattern!r}")
-    if zoned:
-        found = found.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-    return Times(_filled(found.cast(polars.Int64)), f"dates, format {pattern}", True, zoned)
+    return Times(_filled(found, zoned), f"dates, format {pattern}", True, zoned)
 
 
 def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times:
@@ -249,17 +241,14 @@ def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times
     kind = time_format or _numeric_kind(values[known])
     if kind == "excel":
         # a serial holds about 1e-11 days: what is finer than 10 µs is rounding
-        days = values[known] + _EXCEL_EPOCH
-        found = np.round(days * 86_400e5).astype(np.int64) * 10_000
-    elif kind == "seconds":
-        found = _scaled(values[known], SECOND, name)
-    elif column.dtype.is_integer():  # exact: an epoch in ns has more digits than a float
+        found = np.round((values[known] + _EXCEL_EPOCH) * 86_400e5).astype(np.int64) * 10_000
+    elif kind != "seconds" and column.dtype.is_integer():  # exact: an epoch in ns has more digits than a float
         whole = column.cast(polars.Int64).fill_null(0).to_numpy()[known]
         if np.abs(whole).max() > np.iinfo(np.int64).max // _PER_UNIT[kind]:
             raise DataError(f"time column {name!r} holds {whole[0]}, which is no time in {kind} since 1970")
         found = whole * _PER_UNIT[kind]
     else:
-        found = _scaled(values[known], _PER_UNIT[kind], name)
+        found = _scaled(values[known], _PER_UNIT.get(kind, SECOND), name)
     out = np.full(len(values), NONE, np.int64)
     out[known] = found
     words = {
@@ -326,11 +315,8 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
         differ(half | ~timed, "has AM or PM")  # at midnight some exports write the date alone
     if named.any():
         lower = middle.str.to_lowercase().str.slice(0, 3)
-        b = np.array(
-            lower.replace_strict({word: k + 1 for k, word in enumerate(_MONTHS)}, default=0, return_dtype=polars.Int64)
-            .fill_null(0)
-            .to_numpy()
-        )
+        months = {word: k + 1 for k, word in enumerate(_MONTHS)}
+        b = np.array(lower.replace_strict(months, default=0, return_dtype=polars.Int64).fill_null(0).to_numpy())
     else:
         b = whole("b")
     kind = "dates"
@@ -340,8 +326,7 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
         day, month, year = a, b, c
     else:
         first = _day_first(cells, a, b, day_first, bool((parts.get_column("sign") == ".").any()))
-        day, month = (a, b) if first else (b, a)
-        year = c
+        day, month, year = (a, b, c) if first else (b, a, c)
         kind = "dates, day first" if first else "dates, month first"
     if not year_first[known].any():
         year = np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
@@ -361,7 +346,11 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
     fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64).to_numpy()
     nanoseconds = (((days * 24 + hour) * 60 + minute) * 60 + second) * SECOND + fraction
     if zone[known].any():
-        nanoseconds = nanoseconds - _offsets(parts.get_column("zone")) * 60 * SECOND
+        digits = parts.get_column("zone").str.replace(":", "", literal=True)
+        offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
+        west = digits.str.starts_with("-").fill_null(False).to_numpy()
+        east = np.where(west, -1, 1) * (offset // 100 * 60 + offset % 100)  # minutes from Greenwich
+        nanoseconds = nanoseconds - east * 60 * SECOND
         kind += " with a zone"
     return Times(np.where(known, nanoseconds, NONE), kind, True, bool(zone[known].any()))
 
@@ -392,23 +381,13 @@ def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None
     )
 
 
-def _offsets(zone: polars.Series) -> Nanoseconds:
-    """Minutes east of Greenwich."""
-    digits = zone.str.replace(":", "", literal=True)
-    offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
-    minutes = offset // 100 * 60 + offset % 100
-    west = digits.str.starts_with("-").fill_null(False).to_numpy()
-    return np.asarray(np.where(west, -minutes, minutes), np.int64)
-
-
 def _localised(found: Times, name: str, timezone: str) -> Times:
     """Local times as UTC. Of the hour that comes twice in autumn, the first run is summer time, the second is not."""
     known = found.nanoseconds != NONE
     local = polars.Series(found.nanoseconds[known]).cast(polars.Datetime("ns"))
 
     def to_utc(ambiguous: Any) -> Nanoseconds:
-        zoned = local.dt.replace_time_zone(timezone, ambiguous=ambiguous, non_existent="null")
-        return _filled(zoned.dt.convert_time_zone("UTC").dt.replace_time_zone(None).cast(polars.Int64))
+        return _filled(local.dt.replace_time_zone(timezone, ambiguous=ambiguous, non_existent="null"), True)
 
     try:
         early, late = to_utc("earliest"), to_utc("latest")
@@ -423,14 +402,11 @@ def _localised(found: Times, name: str, timezone: str) -> Times:
             f"time column {name!r}: {shown_time(int(found.nanoseconds[row]))} in row {row} does not exist in "
             f"{timezone}: clocks went forward then; is it the right zone?"
         )
-    double = early != late
     nanoseconds = early.copy()
-    for start, stop in zip(*runs(double), strict=True):
+    for start, stop in zip(*runs(early != late), strict=True):
         back = np.flatnonzero(np.diff(early[start:stop]) < 0)
-        turn = start + back[0] + 1 if len(back) else None
-        if turn is None and start > 0 and early[start] <= early[start - 1]:
-            turn = start
-        if turn is not None:
+        if len(back) or (start > 0 and early[start] <= early[start - 1]):
+            turn = start + back[0] + 1 if len(back) else start
             nanoseconds[turn:stop] = late[turn:stop]
     out = found.nanoseconds.copy()
     out[known] = nanoseconds

@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, slices
 from counterflow.errors import CounterflowError, DataError
 from counterflow.estimation.information import QUICK_FORM, quadratic_form, unbroken
-from counterflow.estimation.layout import slices_of
+from counterflow.estimation.layout import own_blocks
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, maximum_likelihood
 from counterflow.estimation.parameters import Parameters
@@ -61,15 +61,9 @@ class FreeSystem:
 
 
 def identify_free(
-    s: FloatArray,
-    u: FloatArray,
-    windows: tuple[int, int, list[slice]],
-    split: tuple[list[slice], list[slice]],
-    order: int | None,
-    tolerance: float,
-    evaluations: int,
-    progress: Callable[[int, float], None] | None,
-) -> FreeSystem:
+    s: FloatArray, u: FloatArray, windows: tuple[int, int, list[slice]], split: tuple[list[slice], list[slice]],
+    order: int | None, tolerance: float, evaluations: int, progress: Callable[[int, float], None] | None,
+) -> FreeSystem:  # fmt: skip
     """Subspace start, then maximum likelihood of A, B, Q, R and C."""
     whole = _subspace_start(s, u, windows, split, order)
     rows = middle_stretch(s)  # the subspace start has seen everything; a stretch is enough to refine it
@@ -98,12 +92,9 @@ def identify_free(
 
 
 def _subspace_start(
-    s: FloatArray,
-    u: FloatArray,
-    windows: tuple[int, int, list[slice]],
-    split: tuple[list[slice], list[slice]],
+    s: FloatArray, u: FloatArray, windows: tuple[int, int, list[slice]], split: tuple[list[slice], list[slice]],
     order: int | None,
-) -> SharedRecord:
+) -> SharedRecord:  # fmt: skip
     """Where the likelihood starts from; ``order`` None: the fewest states that predict held-out rows as well as any."""
     past, future, runs = windows
     r = s.shape[1]
@@ -170,10 +161,8 @@ def least_noises(record: SharedRecord, A: FloatArray) -> tuple[FloatArray, Float
         seen += step.T @ step
         step = step @ A
     seen += 1e-9 * np.trace(seen) * np.eye(len(A))
-    whole, Q = LEAST_PROCESS * np.linalg.inv(seen), np.zeros_like(A)
-    for own in record.state_slices:
-        Q[own, own] = (whole[own, own] + whole[own, own].T) / 2
-    return Q, R
+    whole = LEAST_PROCESS * np.linalg.inv(seen)
+    return own_blocks((whole + whole.T) / 2, record.state_slices, record.state_slices), R
 
 
 def roomier(noise: FloatArray, floor: FloatArray) -> FloatArray:
@@ -330,18 +319,15 @@ def standard_free(
     """The record and estimate in the form of sufficient messages; observation and noise of the numbers; uncertainty."""
     whole = owned(free, own)
     B = whole.B / scale
-    R = np.zeros_like(free.record.noise)
+    R = own_blocks(free.record.noise, own, own)
     values, observation = [], np.zeros_like(whole.observation)
     for numbers in own:
-        R[numbers, numbers] = free.record.noise[numbers, numbers]
         squeezed = compress(whole.observation[numbers], R[numbers, numbers])
         values.append(free.record.values[:, numbers] @ squeezed.reach.T)
         observation[numbers] = squeezed.observation
-    A_local, B_local = np.zeros_like(whole.A), np.zeros_like(B)
-    Q_local = np.zeros_like(whole.Q)
-    for states, columns in zip(slices_of(whole.states), slices_of(inputs), strict=True):
-        A_local[states, states], B_local[states, columns] = whole.A[states, states], B[states, columns]
-        Q_local[states, states] = whole.Q[states, states]
+    states = slices(whole.states)
+    A_local, Q_local = (own_blocks(matrix, states, states) for matrix in (whole.A, whole.Q))
+    B_local = own_blocks(B, states, slices(inputs))
     record = SharedRecord(
         names=names, states=whole.states, inputs=inputs, values=np.hstack(values), u=free.record.u * scale,
         observation=observation, noise=np.eye(len(R)), A_local=A_local, B_local=B_local, Q_local=Q_local,

@@ -150,36 +150,30 @@ def _reach(count: int, kept: dict[tuple[int, int], bool]) -> NDArray[np.bool_]:
 
 
 def _strengths(
-    A: FloatArray,
-    B: FloatArray,
-    observation: FloatArray,
-    state_slices: tuple[slice, ...],
+    A: FloatArray, B: FloatArray, observation: FloatArray, state_slices: tuple[slice, ...],
     input_slices: tuple[slice, ...],
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Root mean square of m's whitened measurements for white inputs at n: in total, and with only n and m alive."""
     count = len(state_slices)
     total, direct = np.full((count, count), np.nan), np.full((count, count), np.nan)
     for n in range(count):
         drive = B[:, input_slices[n]]
-        total[:, n] = _responses(A, drive @ drive.T, observation, state_slices)
+        reached = _gramian(A, drive @ drive.T)
+        total[:, n] = [_size(observation[:, own], reached[own, own]) for own in state_slices]
         for m in range(count):
             if m == n:
                 continue
             alive = np.zeros(A.shape[0], bool)
             alive[state_slices[n]] = alive[state_slices[m]] = True
-            inside = np.ix_(alive, alive)
-            part = (drive @ drive.T)[inside]
-            X = _gramian(A[inside], part)
+            inside, own = np.ix_(alive, alive), state_slices[m]
             whole = np.zeros_like(A)
-            whole[inside] = X
-            seen = observation[:, state_slices[m]]
-            direct[m, n] = np.sqrt(max(np.trace(seen @ whole[state_slices[m], state_slices[m]] @ seen.T), 0.0))
+            whole[inside] = _gramian(A[inside], (drive @ drive.T)[inside])
+            direct[m, n] = _size(observation[:, own], whole[own, own])
     return total, direct
 
 
-def _responses(A: FloatArray, noise: FloatArray, observation: FloatArray, slices: tuple[slice, ...]) -> FloatArray:
-    X = _gramian(A, noise)
-    return np.array([np.sqrt(max(np.trace(observation[:, s] @ X[s, s] @ observation[:, s].T), 0.0)) for s in slices])
+def _size(seen: FloatArray, X: FloatArray) -> float:
+    return float(np.sqrt(max(np.trace(seen @ X @ seen.T), 0.0)))
 
 
 def _gramian(A: FloatArray, noise: FloatArray) -> FloatArray:

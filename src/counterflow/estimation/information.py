@@ -44,14 +44,9 @@ def affordable(record: SharedRecord, parameters: Parameters) -> bool:
 
 
 def settled_information(
-    record: SharedRecord,
-    parameters: Parameters,
-    A: FloatArray,
-    B: FloatArray,
-    Q: FloatArray,
-    R: FloatArray | None = None,
-    noise_directions: tuple[FloatArray, FloatArray] | None = None,
-) -> FloatArray:
+    record: SharedRecord, parameters: Parameters, A: FloatArray, B: FloatArray, Q: FloatArray,
+    R: FloatArray | None = None, noise_directions: tuple[FloatArray, FloatArray] | None = None,
+) -> FloatArray:  # fmt: skip
     """Information of all parameters, from the settled filter.
 
     ``noise_directions``: dQ (k, P, P) and dR (l, r, r) for each parameter of the noises; default: one basis of them.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.caveats import Caveat
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.free import (
@@ -31,7 +31,7 @@ from counterflow.estimation.free import (
     roomy,
     standard_free,
 )
-from counterflow.estimation.layout import slices_of
+from counterflow.estimation.layout import own_blocks
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, maximum_likelihood
 from counterflow.estimation.parameters import Parameters
@@ -117,14 +117,11 @@ def identify(
 def _numbers(messages: Sequence[Reduced]) -> tuple[FloatArray, tuple[slice, ...]]:
     """All numbers side by side, NaN where a unit is missing."""
     rows = messages[0].inputs.shape[0]
-    blocks, own, at = [], [], 0
-    for message in messages:
-        block = np.full((rows, message.values.shape[1]), np.nan)
-        block[message.rows] = message.values
-        blocks.append(block)
-        own.append(slice(at, at + block.shape[1]))
-        at += block.shape[1]
-    return np.hstack(blocks), tuple(own)
+    own = slices(message.values.shape[1] for message in messages)
+    out = np.full((rows, own[-1].stop), np.nan)
+    for message, mine in zip(messages, own, strict=True):
+        out[message.rows, mine] = message.values
+    return out, own
 
 
 def _input_scale(messages: Sequence[Reduced]) -> tuple[FloatArray, FloatArray]:
@@ -145,13 +142,9 @@ def _ahead(u: FloatArray) -> FloatArray:
 
 
 def _alignment(
-    names: tuple[str, ...],
-    s: FloatArray,
-    inputs: Sequence[FloatArray],
-    scale: FloatArray,
-    runs: Sequence[slice],
+    names: tuple[str, ...], s: FloatArray, inputs: Sequence[FloatArray], scale: FloatArray, runs: Sequence[slice],
     given: bool | Mapping[str, bool] | None,
-) -> tuple[tuple[bool, ...], tuple[str, ...]]:
+) -> tuple[tuple[bool, ...], tuple[str, ...]]:  # fmt: skip
     """For each unit, whether knowing its input of row t helps to predict row t, given everything before.
 
     So it would, too, if a controller set the input from that row's measurements. Then earlier measurements foretell
@@ -249,13 +242,9 @@ def _wanted(
 
 
 def _free(
-    s: FloatArray,
-    u: FloatArray,
-    runs: Sequence[slice],
-    order: int | None,
-    options: JointOptions,
+    s: FloatArray, u: FloatArray, runs: Sequence[slice], order: int | None, options: JointOptions,
     progress: Callable[[int, float], None] | None,
-) -> FreeSystem:
+) -> FreeSystem:  # fmt: skip
     """The system without owners of its states; of a long record, by a stretch in its middle and all of its products."""
     past, future, long = _windows(s.shape[1], u.shape[1], runs)
     split = _split(long, len(s), past + future + 2)
@@ -307,7 +296,7 @@ def _partition(
         at += states[-1]
     T = np.vstack(rows)
     back = np.linalg.pinv(T, rcond=1e-9)
-    spread, blocks = T @ Q @ T.T, slices_of(tuple(states))
+    spread, blocks = T @ Q @ T.T, slices(tuple(states))
     noise = np.zeros_like(spread)
     for own_states in blocks:
         block = spread[own_states, own_states]
@@ -321,12 +310,10 @@ def _partition(
 def _record(
     names: tuple[str, ...], s: FloatArray, u: FloatArray, start: _Start, inputs: tuple[int, ...]
 ) -> SharedRecord:
-    own, B = np.zeros_like(start.A), np.zeros_like(start.B)
-    for rows, columns in zip(slices_of(start.states), slices_of(inputs), strict=True):
-        own[rows, rows], B[rows, columns] = start.A[rows, rows], start.B[rows, columns]
+    rows = slices(start.states)
     return SharedRecord(
         names=names, states=start.states, inputs=inputs, values=s, u=u, observation=start.C, noise=start.R,
-        A_local=own, B_local=B, Q_local=start.Q,
+        A_local=own_blocks(start.A, rows, rows), B_local=own_blocks(start.B, rows, slices(inputs)), Q_local=start.Q,
     )  # fmt: skip
 
 
@@ -357,14 +344,9 @@ def _refined(
 
 
 def _standard(
-    record: SharedRecord,
-    found: Estimated,
-    own: tuple[slice, ...],
-    scale: FloatArray,
-    level: FloatArray,
-    same_row: tuple[bool, ...],
-    notes: tuple[Caveat, ...],
-) -> System:
+    record: SharedRecord, found: Estimated, own: tuple[slice, ...], scale: FloatArray, level: FloatArray,
+    same_row: tuple[bool, ...], notes: tuple[Caveat, ...],
+) -> System:  # fmt: skip
     """The same in engineering units of the inputs, with the numbers whitened: the form of sufficient messages."""
     assert found.R is not None
     B = found.B / scale
@@ -373,10 +355,8 @@ def _standard(
         squeezed = compress(record.observation[numbers, states], found.R[numbers, numbers])
         values.append(record.values[:, numbers] @ squeezed.reach.T)
         observations.append(squeezed.observation)
-    A_local, B_local = np.zeros_like(found.A), np.zeros_like(B)
-    for states, inputs in zip(record.state_slices, record.input_slices, strict=True):
-        A_local[states, states] = found.A[states, states]
-        B_local[states, inputs] = B[states, inputs]
+    A_local = own_blocks(found.A, record.state_slices, record.state_slices)
+    B_local = own_blocks(B, record.state_slices, record.input_slices)
     observation = block_diagonal(observations)
     standard = replace(
         record, values=np.hstack(values), u=record.u * scale, observation=observation,
@@ -394,11 +374,9 @@ def _notes(
     held_out = "by the likelihood of held-out rows"
     ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
     how = held_out if options.same_row is None else "as given"
-    acting = (
-        f"inputs of {', '.join(ahead)} act on their own row, others on the next"
-        if ahead
-        else ("inputs act on the next row")
-    )
+    acting = "inputs act on the next row"
+    if ahead:
+        acting = f"inputs of {', '.join(ahead)} act on their own row, others on the next"
     chosen = states.format(held_out if options.order is None else "as given")
     notes = (Caveat("states-chosen", "", chosen), Caveat("input-alignment", "", f"{acting} ({how})"))
     if not unsure:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
+from counterflow.arrays import FloatArray, slices
 from counterflow.errors import ProtocolError
 
 
@@ -22,17 +22,19 @@ class Layout:
 
     @cached_property
     def state_slices(self) -> tuple[slice, ...]:
-        return slices_of(self.states)
+        return slices(self.states)
 
     @cached_property
     def input_slices(self) -> tuple[slice, ...]:
-        return slices_of(self.inputs)
+        return slices(self.inputs)
 
 
-def slices_of(sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    """Where blocks of these sizes stand, side by side."""
-    ends = np.cumsum((0, *sizes))
-    return tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+def own_blocks(matrix: FloatArray, rows: Sequence[slice], columns: Sequence[slice]) -> FloatArray:
+    """`matrix` with zeros in place of every block that is not one unit's own."""
+    out = np.zeros_like(matrix)
+    for own, theirs in zip(rows, columns, strict=True):
+        out[own, theirs] = matrix[own, theirs]
+    return out
 
 
 def refuse_other_rows(unit: str, rows: int, others: Mapping[str, int]) -> None:

@@ -41,9 +41,8 @@ def remember(record: SharedRecord, found: Estimated, spread: Uncertainty) -> Mem
         )
     filtered = record.filter(found.A, found.B, found.Q)
     half = np.linalg.inv(spread.covariance)
-    return Memory(
-        found, (half + half.T) / 2, filtered.final_mean, filtered.final_covariance, record.u[-1], record.steps + 1
-    )
+    mean, covariance = filtered.final_mean, filtered.final_covariance
+    return Memory(found, (half + half.T) / 2, mean, covariance, record.u[-1], record.steps + 1)
 
 
 def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, Memory]:
@@ -51,17 +50,15 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     found, P = memory.found, memory.mean.shape[0]
     parameters = found.parameters
     assert parameters is not None
-    if found.parameters is not None and (new.names, new.states, new.inputs) != _layout(parameters):
+    old = parameters.record
+    if (new.names, new.states, new.inputs) != (old.names, old.states, old.inputs):
         raise DataError("update: the new rows must come from the same units, with the same states and inputs")
     # the past's last row, fully missing, carries its filtered state; its input acts on the first new row
     joined = replace(
-        new,
-        values=np.vstack([np.full((1, new.values.shape[1]), np.nan), new.values]),
-        u=np.vstack([memory.last_input, new.u]),
-        initial_mean=memory.mean,
-        initial_covariance=memory.covariance,
+        new, values=np.vstack([np.full((1, new.values.shape[1]), np.nan), new.values]),
+        u=np.vstack([memory.last_input, new.u]), initial_mean=memory.mean, initial_covariance=memory.covariance,
         Q_local=found.Q,
-    )
+    )  # fmt: skip
     centre = parameters.pack(np.hstack([found.A, found.B]))
     estimate: Estimate = "couplings" if parameters.estimate == "couplings" else "blocks"
     moving = Parameters(joined, estimate, np.eye(P))
@@ -71,19 +68,11 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     # of all rows, to second order: what the past loses by moving away from its own maximum is the quadratic
     total = memory.found.log_likelihood - past(moving.pack(np.hstack([next_found.A, next_found.B])))[0]
     next_found = replace(next_found, parameters=moving, log_likelihood=total + next_found.log_likelihood)
-    fresh = _new_information(joined, next_found)
-    information = memory.information + fresh
+    information = memory.information + _new_information(joined, next_found)
     spread = Uncertainty(moving, np.asarray(np.linalg.inv(information), np.float64))
     filtered = joined.filter(next_found.A, next_found.B, next_found.Q)
-    later = Memory(
-        next_found, information, filtered.final_mean, filtered.final_covariance, new.u[-1], memory.rows + new.steps + 1
-    )
-    return next_found, spread, later
-
-
-def _layout(parameters: Parameters) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
-    record = parameters.record
-    return record.names, record.states, record.inputs
+    state, rows = (filtered.final_mean, filtered.final_covariance), memory.rows + new.steps + 1
+    return next_found, spread, Memory(next_found, information, *state, new.u[-1], rows)
 
 
 def _new_information(record: SharedRecord, found: Estimated) -> FloatArray:

@@ -66,18 +66,11 @@ class Quadratic:
 
 
 def maximum_likelihood(
-    record: SharedRecord,
-    estimate: Estimate = "couplings",
-    *,
-    start: tuple[FloatArray, FloatArray] | None = None,
-    tolerance: float = 1e-5,
-    evaluations: int = 200,
-    flat: float = 0.0,
-    floors: tuple[FloatArray, FloatArray] | None = None,
-    near: bool = False,
-    penalty: Quadratic | None = None,
+    record: SharedRecord, estimate: Estimate = "couplings", *, start: tuple[FloatArray, FloatArray] | None = None,
+    tolerance: float = 1e-5, evaluations: int = 200, flat: float = 0.0,
+    floors: tuple[FloatArray, FloatArray] | None = None, near: bool = False, penalty: Quadratic | None = None,
     progress: Callable[[int, float], None] | None = None,
-) -> Estimated:
+) -> Estimated:  # fmt: skip
     """Estimate couplings from a shared record.
 
     Parameters
@@ -111,18 +104,10 @@ def maximum_likelihood(
 
 
 def _climb(
-    record: SharedRecord,
-    parameters: Parameters,
-    local: FloatArray,
-    vector: FloatArray,
-    limit: float,
-    tolerance: float,
-    evaluations: int,
-    flat: float,
-    near: bool,
-    penalty: Quadratic | None,
+    record: SharedRecord, parameters: Parameters, local: FloatArray, vector: FloatArray, limit: float,
+    tolerance: float, evaluations: int, flat: float, near: bool, penalty: Quadratic | None,
     progress: Callable[[int, float], None] | None,
-) -> Estimated:
+) -> Estimated:  # fmt: skip
     P, size = record.A_local.shape[0], parameters.coupling_size()
     flat *= len(vector)
     fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks

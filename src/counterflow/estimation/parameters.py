@@ -164,49 +164,44 @@ class Parameters:
 
     def noises(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Q and R."""
-        of_process, of_measurement = self._noise_values(vector)
-        Q = self.process.covariance(of_process) if self.process.size else self.record.Q_local
-        R = self.measurement.covariance(of_measurement) if self.measurement.size else self.record.noise
-        return Q, R
+        (process, of_process), (measurement, of_measurement) = self._parts(vector)
+        Q = process.covariance(of_process) if process.size else self.record.Q_local
+        return Q, measurement.covariance(of_measurement) if measurement.size else self.record.noise
 
     def noise_is_off(self, vector: FloatArray) -> bool:
         """Whether a noise has left what its start allows."""
-        of_process, of_measurement = self._noise_values(vector)
-        return (self.process.size > 0 and self.process.off(of_process)) or (
-            self.measurement.size > 0 and self.measurement.off(of_measurement)
-        )
+        return any(part.size > 0 and part.off(values) for part, values in self._parts(vector))
 
     def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
         """dℓ/d(parameters of Q and R)."""
-        of_process, of_measurement = self._noise_values(vector)
-        pieces = []
-        if self.process.size:
-            pieces.append(self.process.gradient(of_process, at.Q, at.noise_moment - at.steps * at.Q))
-        if self.measurement.size:
-            pieces.append(self.measurement.gradient(of_measurement, at.R, at.measurement_gap))
-        return np.concatenate(pieces) if pieces else np.zeros(0)
+        (process, of_process), (measurement, of_measurement) = self._parts(vector)
+        pieces = [np.zeros(0)]
+        if process.size:
+            pieces.append(process.gradient(of_process, at.Q, at.noise_moment - at.steps * at.Q))
+        if measurement.size:
+            pieces.append(measurement.gradient(of_measurement, at.R, at.measurement_gap))
+        return np.concatenate(pieces)
 
     def noise_step(self, vector: FloatArray, at: Evaluation) -> FloatArray:
         """What one step of EM multiplies the gradient in the noises with."""
-        of_process, of_measurement = self._noise_values(vector)
-        pieces = [self.process.expected_step(of_process, np.full(len(self.process.slices), at.steps))]
-        if self.measurement.size:
-            pieces.append(self.measurement.expected_step(of_measurement, self.record.measured_rows))
+        (process, of_process), (measurement, of_measurement) = self._parts(vector)
+        pieces = [process.expected_step(of_process, np.full(len(process.slices), at.steps))]
+        if measurement.size:
+            pieces.append(measurement.expected_step(of_measurement, self.record.measured_rows))
         return np.concatenate(pieces)
 
     def clipped(self, vector: FloatArray) -> FloatArray:
         """The nearest vector whose noises are allowed."""
-        if not self.noise_size():
-            return vector
-        of_process, of_measurement = self._noise_values(vector)
-        start = vector[: self.coupling_size()]
-        return np.concatenate([start, self.process.clipped(of_process), self.measurement.clipped(of_measurement)])
+        noises = (part.clipped(values) for part, values in self._parts(vector))
+        return np.concatenate([vector[: self.coupling_size()], *noises]) if self.noise_size() else vector
 
     def noise_directions(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
         """dQ/d(each parameter of Q) (k, P, P) and dR/d(each of R) (l, r, r) at ``vector``."""
-        of_process, of_measurement = self._noise_values(vector)
-        return self.process.directions(of_process), self.measurement.directions(of_measurement)
+        of_process, of_measurement = (part.directions(values) for part, values in self._parts(vector))
+        return of_process, of_measurement
 
-    def _noise_values(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _parts(self, vector: FloatArray) -> tuple[tuple[Triangles, FloatArray], tuple[Triangles, FloatArray]]:
+        """The noises of process and measurement, each with its own parameters."""
         start = self.coupling_size()
-        return vector[start : start + self.process.size], vector[start + self.process.size :]
+        middle = start + self.process.size
+        return (self.process, vector[start:middle]), (self.measurement, vector[middle:])

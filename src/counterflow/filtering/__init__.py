@@ -8,15 +8,6 @@ from counterflow.filtering.smoother import rts_smoother
 from counterflow.filtering.steady import SteadyState, steady_state
 
 __all__ = [
-    "Compression",
-    "FilterResult",
-    "Forecast",
-    "SmootherResult",
-    "SteadyState",
-    "compress",
-    "forecast",
-    "kalman_filter",
-    "log_likelihood",
-    "rts_smoother",
-    "steady_state",
-]
+    "Compression", "FilterResult", "Forecast", "SmootherResult", "SteadyState", "compress", "forecast",
+    "kalman_filter", "log_likelihood", "rts_smoother", "steady_state",
+]  # fmt: skip

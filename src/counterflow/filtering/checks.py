@@ -39,12 +39,9 @@ def as_floats(name: str, value: Any, error: type[ModelError] | type[DataError] =
 
 
 def as_shaped(
-    name: str,
-    value: Any,
-    shape: tuple[int | str, ...],
-    error: type[ModelError] | type[DataError] = ModelError,
+    name: str, value: Any, shape: tuple[int | str, ...], error: type[ModelError] | type[DataError] = ModelError,
     finite: bool = True,
-) -> FloatArray:
+) -> FloatArray:  # fmt: skip
     """Return a float array of this shape; a word in `shape` names a free dimension."""
     array = as_floats(name, value, error)
     matches = array.ndim == len(shape) and all(
@@ -126,16 +123,20 @@ def as_noise(name: str, value: Any, size: int) -> FloatArray:
     return R
 
 
+def as_system(A: Any, C: Any, Q: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Check what a model does without inputs: dynamics, at least one measurement, process noise."""
+    A = as_transition("A", A)
+    C = as_shaped("C", C, ("D", len(A)))
+    if len(C) == 0:
+        raise ModelError("C must have at least one row; a model without measurements cannot be filtered")
+    return A, C, as_covariance("Q", Q, len(A))
+
+
 def as_problem(y: Any, u: Any, A: Any, B: Any, C: Any, Q: Any, R: Any) -> Problem:
     """Check a whole filtering problem; missing measurements (NaN in `y`) are let through, infinities are not."""
-    A = as_transition("A", A)
-    P = len(A)
-    C = as_shaped("C", C, ("D", P))
-    D = len(C)
-    if D == 0:
-        raise ModelError("C must have at least one row; a model without measurements cannot be filtered")
+    A, C, Q = as_system(A, C, Q)
+    P, D = len(A), len(C)
     B = as_shaped("B", B, (P, "U"))
-    Q = as_covariance("Q", Q, P)
     y = as_shaped("y", y, ("T+1", D), DataError, finite=False)
     rows = len(y)
     if rows == 0:

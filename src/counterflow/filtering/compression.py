@@ -62,7 +62,6 @@ def compress(C: FloatArray, R: FloatArray) -> Compression:
 
     Examples
     --------
-    >>> import numpy as np
     >>> twice = compress(np.array([[1.0], [1.0]]), np.eye(2))  # the same state measured twice
     >>> np.abs(twice.observation).round(4).tolist()
     [[1.4142]]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import DataError, ModelError, UnstableError
-from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
+from counterflow.errors import DataError, UnstableError
+from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_system
 from counterflow.filtering.results import freeze
 from counterflow.filtering.update import predict
 from counterflow.recurrence import linear_recurrence
@@ -34,15 +34,9 @@ class Forecast:
 
 
 def forecast(
-    mean: FloatArray,
-    covariance: FloatArray,
-    u_future: FloatArray,
-    A: FloatArray,
-    B: FloatArray,
-    C: FloatArray,
-    Q: FloatArray,
-    R: FloatArray,
-) -> Forecast:
+    mean: FloatArray, covariance: FloatArray, u_future: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray,
+    Q: FloatArray, R: FloatArray,
+) -> Forecast:  # fmt: skip
     """Forecast states and measurements from the last filtered row.
 
     Parameters
@@ -58,19 +52,14 @@ def forecast(
 
     Examples
     --------
-    >>> import numpy as np
     >>> one = np.eye(1)
     >>> ahead = forecast(np.array([8.0]), one, np.zeros((2, 1)), 0.5 * one, one, one, one, one)
     >>> ahead.measurements.ravel().tolist(), ahead.measurement_covariance.ravel().tolist()
     ([4.0, 2.0], [2.25, 2.3125])
     """
-    A = as_transition("A", A)
+    A, C, Q = as_system(A, C, Q)
     P = len(A)
     B = as_shaped("B", B, (P, "U"))
-    C = as_shaped("C", C, ("D", P))
-    if len(C) == 0:
-        raise ModelError("C must have at least one row")
-    Q = as_covariance("Q", Q, P)
     R = as_noise("R", R, len(C))
     mean = as_shaped("mean", mean, (P,), DataError)
     X = as_covariance("covariance", covariance, P)

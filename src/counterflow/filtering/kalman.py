@@ -36,19 +36,10 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 def kalman_filter(
-    y: FloatArray,
-    u: FloatArray,
-    A: FloatArray,
-    B: FloatArray,
-    C: FloatArray,
-    Q: FloatArray,
-    R: FloatArray,
-    *,
-    initial_mean: FloatArray | None = None,
-    initial_covariance: FloatArray | None = None,
-    covariances: bool = False,
+    y: FloatArray, u: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray, *,
+    initial_mean: FloatArray | None = None, initial_covariance: FloatArray | None = None, covariances: bool = False,
     settled: float = TO_ROUNDING,
-) -> FilterResult:
+) -> FilterResult:  # fmt: skip
     """Estimate the state in every row from the measurements up to that row.
 
     Parameters
@@ -78,10 +69,6 @@ def kalman_filter(
         Relative error of a covariance that is taken to have settled. The default is rounding; where many passes are
         made over records with slow modes or many gaps, more of it saves much time.
 
-    Returns
-    -------
-    FilterResult
-
     Raises
     ------
     ModelError, DataError
@@ -93,7 +80,6 @@ def kalman_filter(
     --------
     A tank level (an integrator) with an inflow of 1 a step, measured twice; the second row is missing.
 
-    >>> import numpy as np
     >>> y = np.array([[1.1, 0.9], [np.nan, np.nan], [3.1, 2.9]])
     >>> result = kalman_filter(y, np.ones((3, 1)), np.eye(1), np.eye(1), np.ones((2, 1)), 0.01 * np.eye(1), np.eye(2))
     >>> result.filtered.round(3).ravel().tolist()
@@ -106,37 +92,24 @@ def kalman_filter(
     filter_.run()
     runs = tuple(filter_.runs)
     return FilterResult(
-        predicted=freeze(filter_.predicted),
-        filtered=freeze(filter_.filtered),
-        log_likelihood=filter_.log_likelihood,
-        innovations=freeze(filter_.innovations),
-        initialisation=filter_.initialisation,
+        predicted=freeze(filter_.predicted), filtered=freeze(filter_.filtered), log_likelihood=filter_.log_likelihood,
+        innovations=freeze(filter_.innovations), initialisation=filter_.initialisation,
         steady_from=filter_.steady_from,
         predicted_covariance=freeze(expand(runs, lambda run: run.predicted)) if covariances else None,
-        filtered_covariance=freeze(expand(runs, lambda run: run.filtered)) if covariances else None,
-        runs=runs,
-    )
+        filtered_covariance=freeze(expand(runs, lambda run: run.filtered)) if covariances else None, runs=runs,
+    )  # fmt: skip
 
 
 def log_likelihood(
-    y: FloatArray,
-    u: FloatArray,
-    A: FloatArray,
-    B: FloatArray,
-    C: FloatArray,
-    Q: FloatArray,
-    R: FloatArray,
-    *,
-    initial_mean: FloatArray | None = None,
-    initial_covariance: FloatArray | None = None,
-) -> float:
+    y: FloatArray, u: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray, *,
+    initial_mean: FloatArray | None = None, initial_covariance: FloatArray | None = None,
+) -> float:  # fmt: skip
     """Log-likelihood of every measured number; the arguments are those of `kalman_filter`.
 
     Keeps nothing of length T.
 
     Examples
     --------
-    >>> import numpy as np
     >>> one = np.eye(1)
     >>> round(log_likelihood(np.zeros((1, 1)), np.zeros((1, 0)), 0 * one, np.zeros((1, 0)), one, one, one), 4)
     -1.2655

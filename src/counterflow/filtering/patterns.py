@@ -31,7 +31,6 @@ def stretches(y: FloatArray, *, all_rows_differ: bool) -> list[Stretch]:
 
     Examples
     --------
-    >>> import numpy as np
     >>> y = np.ones((20, 1))
     >>> y[8:17] = np.nan
     >>> [(part.start, part.stop) for part in stretches(y, all_rows_differ=False)]

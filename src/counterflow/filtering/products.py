@@ -21,7 +21,6 @@ def product(tall: FloatArray, matrix: FloatArray, out: FloatArray | None = None)
 
     Examples
     --------
-    >>> import numpy as np
     >>> product(np.ones((3, 2)), np.eye(2)).sum()
     np.float64(6.0)
     """
@@ -44,7 +43,6 @@ def triangular_solve(L: FloatArray, right: FloatArray, *, transpose: bool = Fals
 
     Examples
     --------
-    >>> import numpy as np
     >>> triangular_solve(np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[2.0], [3.0]])).ravel().tolist()
     [1.0, 2.0]
     """

@@ -29,16 +29,10 @@ from counterflow.recurrence import linear_recurrence
 
 
 def rts_smoother(
-    result: FilterResult,
-    A: FloatArray,
-    Q: FloatArray | None = None,
-    *,
-    covariances: bool = False,
-    lag_covariances: bool = False,
-    sums: bool = False,
-    groups: NDArray[np.intp] | None = None,
+    result: FilterResult, A: FloatArray, Q: FloatArray | None = None, *, covariances: bool = False,
+    lag_covariances: bool = False, sums: bool = False, groups: NDArray[np.intp] | None = None,
     settled: float = TO_ROUNDING,
-) -> SmootherResult:
+) -> SmootherResult:  # fmt: skip
     """Estimate the state in every row from all measurements.
 
     Parameters
@@ -60,13 +54,8 @@ def rts_smoother(
     settled : float
         As in `kalman_filter`.
 
-    Returns
-    -------
-    SmootherResult
-
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.filtering import kalman_filter
     >>> one, none = np.eye(1), np.zeros((1, 0))
     >>> y = np.array([[np.nan], [np.nan], [3.0]])  # only the last row is measured
@@ -86,15 +75,12 @@ def rts_smoother(
     backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, groups, settled)
     backward.run()
     return SmootherResult(
-        smoothed,
-        covariance=_frozen(backward.covariance),
-        lag_covariance=_frozen(backward.lag_covariance),
+        smoothed, covariance=_frozen(backward.covariance), lag_covariance=_frozen(backward.lag_covariance),
         covariance_sum=freeze(backward.covariance_sum) if sums else None,
         lag_covariance_sum=freeze(backward.lag_covariance_sum) if sums else None,
-        first_covariance=_frozen(backward.first),
-        last_covariance=_frozen(backward.last),
+        first_covariance=_frozen(backward.first), last_covariance=_frozen(backward.last),
         group_sums=_frozen(backward.group_sums),
-    )
+    )  # fmt: skip
 
 
 def _means(result: FilterResult, A: FloatArray) -> FloatArray:
@@ -120,15 +106,9 @@ class _Backward:
     """Backward pass for the covariances."""
 
     def __init__(
-        self,
-        runs: tuple[Run, ...],
-        A: FloatArray,
-        Q: FloatArray,
-        rows: bool,
-        lag_rows: bool,
-        groups: NDArray[np.intp] | None,
-        settled: float,
-    ) -> None:
+        self, runs: tuple[Run, ...], A: FloatArray, Q: FloatArray, rows: bool, lag_rows: bool,
+        groups: NDArray[np.intp] | None, settled: float,
+    ) -> None:  # fmt: skip
         self.settled = settled
         P, T = len(A), runs[-1].stop - 1
         self.runs, self.A, self.Q = runs, A, Q

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import ModelError, UnstableError
-from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_transition
+from counterflow.errors import UnstableError
+from counterflow.filtering.checks import as_noise, as_system
 from counterflow.filtering.compression import compress
 from counterflow.filtering.initial import default_covariance, lyapunov
 from counterflow.filtering.results import freeze
@@ -59,10 +59,6 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
         May be singular, or zero.
     R : (D, D) array
 
-    Returns
-    -------
-    SteadyState
-
     Raises
     ------
     UnstableError
@@ -71,18 +67,12 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
 
     Examples
     --------
-    >>> import numpy as np
     >>> one = np.eye(1)
     >>> steady = steady_state(one, one, one, one)  # a random walk: the golden ratio
     >>> steady.predicted_covariance.round(6).tolist(), round(steady.radius, 6)
     ([[1.618034]], 0.381966)
     """
-    A = as_transition("A", A)
-    P = len(A)
-    C = as_shaped("C", C, ("D", P))
-    if len(C) == 0:
-        raise ModelError("C must have at least one row; a model without measurements cannot be filtered")
-    Q = as_covariance("Q", Q, P)
+    A, C, Q = as_system(A, C, Q)
     R = as_noise("R", R, len(C))
     compression = compress(C, R)
     X = _solve(A, compression.observation, Q)
@@ -90,12 +80,9 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
     gain = change.gain @ np.linalg.solve(change.factor, compression.reach) if change.factor.size else 0 * C.T
     innovation = C @ X @ C.T + R
     return SteadyState(
-        predicted_covariance=freeze(X),
-        filtered_covariance=freeze(change.filtered),
-        gain=freeze(gain),
-        innovation_covariance=freeze((innovation + innovation.T) / 2),
-        radius=spectral_radius(closed_loop(A, change)),
-    )
+        predicted_covariance=freeze(X), filtered_covariance=freeze(change.filtered), gain=freeze(gain),
+        innovation_covariance=freeze((innovation + innovation.T) / 2), radius=spectral_radius(closed_loop(A, change)),
+    )  # fmt: skip
 
 
 def _solve(A: FloatArray, observation: FloatArray, Q: FloatArray) -> FloatArray:

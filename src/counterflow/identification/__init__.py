@@ -14,25 +14,8 @@ from counterflow.identification.signal import SignalSpace, lift, project, signal
 from counterflow.identification.subspace import Subspace, default_past, subspace, subspaces, subspaces_from_gram
 
 __all__ = [
-    "InnovationsModel",
-    "LaggedGram",
-    "OrderChoice",
-    "PooledModel",
-    "SignalSpace",
-    "Subspace",
-    "assign_states",
-    "choose_order",
-    "default_past",
-    "held_out_log_likelihood",
-    "independent_noises",
-    "lagged_gram",
-    "lift",
-    "order_from_singular_values",
-    "pooled_model",
-    "project",
-    "signal_space",
-    "stretches",
-    "subspace",
-    "subspaces",
+    "InnovationsModel", "LaggedGram", "OrderChoice", "PooledModel", "SignalSpace", "Subspace", "assign_states",
+    "choose_order", "default_past", "held_out_log_likelihood", "independent_noises", "lagged_gram", "lift",
+    "order_from_singular_values", "pooled_model", "project", "signal_space", "stretches", "subspace", "subspaces",
     "subspaces_from_gram",
-]
+]  # fmt: skip

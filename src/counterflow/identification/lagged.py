@@ -101,10 +101,6 @@ def lagged_gram(y: ArrayLike, u: ArrayLike, window: int, stretches: Sequence[sli
     stretches : sequence of slice, optional
         Runs of rows to use; no window reaches over the end of one. By default, all runs without a missing value.
 
-    Returns
-    -------
-    LaggedGram
-
     Notes
     -----
     Cost O(T · window · m²) in matrix products, memory O((window · m)²) whatever T is.

@@ -47,7 +47,6 @@ def independent_noises(A: ArrayLike, C: ArrayLike, K: ArrayLike, Omega: ArrayLik
     --------
     The steady filter of a known model gives its noises back:
 
-    >>> import numpy as np
     >>> from counterflow.filtering import steady_state
     >>> A, C, Q, R = np.array([[0.9]]), np.eye(1), np.array([[0.5]]), np.array([[2.0]])
     >>> steady = steady_state(A, C, Q, R)

@@ -109,13 +109,9 @@ def order_from_singular_values(
 
 
 def held_out_log_likelihood(
-    model: InnovationsModel,
-    y: ArrayLike,
-    u: ArrayLike,
-    stretches: Sequence[slice] | None = None,
-    *,
+    model: InnovationsModel, y: ArrayLike, u: ArrayLike, stretches: Sequence[slice] | None = None, *,
     warm_up: int | None = None,
-) -> FloatArray:
+) -> FloatArray:  # fmt: skip
     """Log-likelihood of each row given the rows before it in its stretch.
 
     Parameters
@@ -142,7 +138,6 @@ def held_out_log_likelihood(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.identification import subspace
     >>> y = np.random.default_rng(0).normal(size=(2000, 1))
     >>> y[1:] += 0.9 * y[:-1]
@@ -181,13 +176,9 @@ def held_out_log_likelihood(
 
 
 def choose_order(
-    models: Sequence[InnovationsModel],
-    y: ArrayLike,
-    u: ArrayLike,
-    stretches: Sequence[slice] | None = None,
-    *,
+    models: Sequence[InnovationsModel], y: ArrayLike, u: ArrayLike, stretches: Sequence[slice] | None = None, *,
     warm_up: int | None = None,
-) -> OrderChoice:
+) -> OrderChoice:  # fmt: skip
     """Take the smallest model whose held-out score is within one standard error of the best one.
 
     The standard error is that of the paired difference of the two models, from the spread of its means over 30 blocks
@@ -200,13 +191,8 @@ def choose_order(
     y, u, stretches, warm_up
         As in `held_out_log_likelihood`; the warm-up is that of the model with the longest past.
 
-    Returns
-    -------
-    OrderChoice
-
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.identification import subspaces
     >>> y = np.random.default_rng(1).normal(size=(3000, 1))
     >>> for t in range(2, 3000):
@@ -232,11 +218,6 @@ def choose_order(
     lag = scores[best] - scores
     index = min((k for k in range(len(models)) if lag[k] <= errors[k]), key=lambda k: (orders[k], lag[k]), default=best)
     return OrderChoice(
-        index=index,
-        order=orders[index],
-        orders=orders,
-        scores=freeze(scores),
-        lag=freeze(lag),
-        standard_errors=freeze(errors),
-        rows=int(behind.shape[1]),
-    )
+        index=index, order=orders[index], orders=orders, scores=freeze(scores), lag=freeze(lag),
+        standard_errors=freeze(errors), rows=int(behind.shape[1]),
+    )  # fmt: skip

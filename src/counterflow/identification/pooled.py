@@ -17,6 +17,7 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import as_pair, as_record, stretches
+from counterflow.identification.signal import standard
 from counterflow.identification.subspace import STABLE, Subspace, shrink, subspace
 from counterflow.recurrence import linear_recurrence
 
@@ -73,14 +74,9 @@ class PooledModel:
 
 
 def pooled_model(
-    y: Mapping[str, ArrayLike],
-    u: Mapping[str, ArrayLike],
-    order: int | None = None,
-    *,
-    basis: str = "canonical",
-    past: int | None = None,
-    future: int | None = None,
-) -> PooledModel:
+    y: Mapping[str, ArrayLike], u: Mapping[str, ArrayLike], order: int | None = None, *, basis: str = "canonical",
+    past: int | None = None, future: int | None = None,
+) -> PooledModel:  # fmt: skip
     """Identify a plant from the POOLED RAW DATA of all units, as the paper did, and divide its states among them.
 
     All channels are standardised; one model is identified by `subspace`; each state goes to the unit on whose outputs
@@ -103,13 +99,8 @@ def pooled_model(
     past, future : int, optional
         As in `subspace`.
 
-    Returns
-    -------
-    PooledModel
-
     Examples
     --------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> h, u = np.zeros((2000, 2)), rng.normal(size=(2000, 2))
     >>> for t in range(1, 2000):
@@ -137,8 +128,8 @@ def pooled_model(
     whole = np.isfinite(all_y).all(axis=1)
     if not whole.any():
         raise DataError("no row has all channels of all units measured; leave out channels that are mostly missing")
-    mean_y, scale_y = _standard(all_y[whole])
-    mean_u, scale_u = _standard(all_u)
+    mean_y, scale_y, _ = standard(all_y[whole])
+    mean_u, scale_u, _ = standard(all_u)
     z, drive = (all_y - mean_y) / scale_y, (all_u - mean_u) / scale_u
 
     source = subspace(z, drive, order, past=past, future=future)
@@ -165,27 +156,17 @@ def pooled_model(
         A = shrink(A)
         B = np.linalg.lstsq(driven, following - x @ A.T, rcond=None)[0].T
         repaired.append(f"A had spectral radius {radius:.6g}; it was brought to {STABLE:.6f} and B was fitted again")
-    Q = _by_unit(following - x @ A.T - driven @ B.T, owner, owner)
-    R = _by_unit(seen - x @ C.T, unit_of_row, unit_of_row)
+    Q = _by_unit(following - x @ A.T - driven @ B.T, owner)
+    R = _by_unit(seen - x @ C.T, unit_of_row)
     total = energy.sum(axis=1)
     return PooledModel(
-        A=freeze(A),
-        B=freeze(np.ascontiguousarray(B)),
-        C=freeze(C),
-        Q=freeze(Q),
-        R=freeze(R),
-        units=units,
-        owners=tuple(units[m] for m in owner),
-        columns=tuple(int(p) for p in order_of),
+        A=freeze(A), B=freeze(np.ascontiguousarray(B)), C=freeze(C), Q=freeze(Q), R=freeze(R), units=units,
+        owners=tuple(units[m] for m in owner), columns=tuple(int(p) for p in order_of),
         energy=freeze((energy / np.where(total > 0, total, 1.0)[:, None])[order_of]),
         kept=float(np.square(C).sum() / max(float(total.sum()), np.finfo(float).tiny)),
-        repaired=(*source.repaired, *repaired),
-        output_mean=freeze(mean_y),
-        output_scale=freeze(scale_y),
-        input_mean=freeze(mean_u),
-        input_scale=freeze(scale_u),
-        source=source,
-    )
+        repaired=(*source.repaired, *repaired), output_mean=freeze(mean_y), output_scale=freeze(scale_y),
+        input_mean=freeze(mean_u), input_scale=freeze(scale_u), source=source,
+    )  # fmt: skip
 
 
 def assign_states(energy: ArrayLike) -> tuple[NDArray[np.intp], tuple[tuple[int, int], ...]]:
@@ -228,13 +209,6 @@ def assign_states(energy: ArrayLike) -> tuple[NDArray[np.intp], tuple[tuple[int,
     return owner, tuple(moved)
 
 
-def _standard(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    first = values[0]
-    mean = np.asarray(first + (values - first).mean(axis=0))
-    scale = np.asarray((values - mean).std(axis=0))
-    return mean, np.where(scale > 1e-12 * np.abs(values).max(axis=0), scale, 1.0)
-
-
 def _modes(A: FloatArray) -> FloatArray:
     """The matrix that takes states to real modes of unit length; slowest mode first."""
     values, vectors = np.linalg.eig(A)
@@ -270,9 +244,10 @@ def _states(model: Subspace, z: FloatArray, drive: FloatArray) -> tuple[FloatArr
     return x, following, driven, seen
 
 
-def _by_unit(residual: FloatArray, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> FloatArray:
+def _by_unit(residual: FloatArray, owner: NDArray[np.intp]) -> FloatArray:
     """Covariance with the blocks between units set to zero; positive definite."""
-    S = np.where(rows[:, None] == columns, residual.T @ residual / len(residual), 0.0)
+    same = owner[:, None] == owner
+    S = np.where(same, residual.T @ residual / len(residual), 0.0)
     values, vectors = np.linalg.eigh(S)
     S = (vectors * np.maximum(values, _LEAST)) @ vectors.T
-    return np.where(rows[:, None] == columns, (S + S.T) / 2, 0.0)
+    return np.where(same, (S + S.T) / 2, 0.0)

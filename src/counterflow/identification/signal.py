@@ -120,7 +120,6 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     --------
     Two slow signals in six channels:
 
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> s = np.zeros((3000, 2))
     >>> for t in range(1, 3000):
@@ -138,11 +137,11 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     measured = np.isfinite(y).all(axis=1)
     if measured.sum() < 2:
         raise DataError(f"{int(measured.sum())} rows have all {D} channels measured; give at least a few hundred")
-    mean, scale, live = _standard(y[measured])
+    mean, scale, live = standard(y[measured])
     if not live.any():
         raise DataError("no channel of y ever moves; there is no signal to find")
     z = (y - mean)[:, live] / scale[live]
-    u_mean, u_scale, moving = _standard(u)
+    u_mean, u_scale, moving = standard(u)
     drive = (u - u_mean)[:, moving] / u_scale[moving]
 
     known, left, windows, columns = _predictable(z, drive, runs)
@@ -167,14 +166,9 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     W, noise = np.zeros((D, r)), np.full(D, FINEST)
     W[live], noise[live] = basis, _white(left * windows / (windows - columns), basis)
     return SignalSpace(
-        mean=freeze(mean),
-        scale=freeze(scale),
-        W=freeze(W),
-        noise=freeze(noise),
-        correlations=freeze(correlations),
-        edge=freeze(edge),
-        shared=int(common.shape[1]),
-    )
+        mean=freeze(mean), scale=freeze(scale), W=freeze(W), noise=freeze(noise), correlations=freeze(correlations),
+        edge=freeze(edge), shared=int(common.shape[1]),
+    )  # fmt: skip
 
 
 def project(space: SignalSpace, y: ArrayLike) -> FloatArray:
@@ -210,7 +204,7 @@ def lift(space: SignalSpace, changes: ArrayLike) -> FloatArray:
     return np.asarray(changes @ space.W.T * space.scale)
 
 
-def _standard(values: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+def standard(values: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
     """Mean and standard deviation of each column, and which columns move at all."""
     if not len(values):
         return np.zeros(values.shape[1]), np.ones(values.shape[1]), np.zeros(values.shape[1], dtype=bool)

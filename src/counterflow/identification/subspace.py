@@ -73,14 +73,9 @@ class Subspace:
 
 
 def subspace(
-    y: ArrayLike,
-    u: ArrayLike,
-    order: int | None = None,
-    *,
-    past: int | None = None,
-    future: int | None = None,
+    y: ArrayLike, u: ArrayLike, order: int | None = None, *, past: int | None = None, future: int | None = None,
     stretches: Sequence[slice] | None = None,
-) -> Subspace:
+) -> Subspace:  # fmt: skip
     """Identify a stable innovations model from a record.
 
     Parameters
@@ -109,7 +104,6 @@ def subspace(
 
     Examples
     --------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> u, y = rng.normal(size=(500, 1)), np.zeros((500, 1))
     >>> for t in range(1, 500):
@@ -122,21 +116,15 @@ def subspace(
 
 
 def subspaces(
-    y: ArrayLike,
-    u: ArrayLike,
-    orders: Iterable[int] | None = None,
-    *,
-    past: int | None = None,
-    future: int | None = None,
-    stretches: Sequence[slice] | None = None,
-) -> tuple[Subspace, ...]:
+    y: ArrayLike, u: ArrayLike, orders: Iterable[int] | None = None, *, past: int | None = None,
+    future: int | None = None, stretches: Sequence[slice] | None = None,
+) -> tuple[Subspace, ...]:  # fmt: skip
     """Identify models of several orders, at nearly the cost of one.
 
     Parameters and errors are those of `subspace`; `orders` holds the numbers of states.
 
     Examples
     --------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> [model.order for model in subspaces(rng.normal(size=(300, 2)), rng.normal(size=(300, 1)), range(1, 4))]
     [1, 2, 3]
@@ -164,7 +152,6 @@ def default_past(y: ArrayLike, u: ArrayLike, *, stretches: Sequence[slice] | Non
 
     Examples
     --------
-    >>> import numpy as np
     >>> y = np.random.default_rng(0).normal(size=(1000, 1))
     >>> for t in range(3, 1000):
     ...     y[t] += 0.5 * y[t - 3]
@@ -224,7 +211,6 @@ def subspaces_from_gram(gram: LaggedGram, orders: Sequence[int] | None, *, past:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from counterflow.identification import lagged_gram
     >>> y = np.random.default_rng(0).normal(size=(300, 1)).cumsum(axis=0)
     >>> model, = subspaces_from_gram(lagged_gram(y, y[:, :0], 6), [1], past=3)
@@ -307,21 +293,12 @@ def _memory(gram: LaggedGram, past: int) -> _Memory:
     after, u_now, y_now = before + m, past * m + np.arange(r, m), past * m + np.arange(r)
     now, later = J @ G[before], J @ G[after]
     return _Memory(
-        singular_values=np.clip(singular_values, 0.0, 1.0),
-        now=_symmetric(now[:, before] @ J.T),
-        next_now=later[:, before] @ J.T,
-        input_now=now[:, u_now].T,
-        output_now=now[:, y_now].T,
-        next_input=later[:, u_now],
-        next_output=later[:, y_now],
-        input_input=G[np.ix_(u_now, u_now)],
-        output_input=G[np.ix_(y_now, u_now)],
-        output_output=G[np.ix_(y_now, y_now)],
-        scale=scale,
-        past=past,
-        future=future,
-        windows=windows,
-    )
+        singular_values=np.clip(singular_values, 0.0, 1.0), now=_symmetric(now[:, before] @ J.T),
+        next_now=later[:, before] @ J.T, input_now=now[:, u_now].T, output_now=now[:, y_now].T,
+        next_input=later[:, u_now], next_output=later[:, y_now], input_input=G[np.ix_(u_now, u_now)],
+        output_input=G[np.ix_(y_now, u_now)], output_output=G[np.ix_(y_now, y_now)], scale=scale, past=past,
+        future=future, windows=windows,
+    )  # fmt: skip
 
 
 def _realise(memory: _Memory, n: int) -> Subspace:
@@ -358,17 +335,11 @@ def _realise(memory: _Memory, n: int) -> Subspace:
         repaired.append(f"A - K C had spectral radius {radius:.6g}; K is the gain of a Kalman filter instead")
     outputs, inputs = memory.scale[:r], memory.scale[r:]
     return Subspace(
-        A=freeze(A),
-        B=freeze(B / inputs),
-        C=freeze(C * outputs[:, None]),
-        K=freeze(K / outputs),
+        A=freeze(A), B=freeze(B / inputs), C=freeze(C * outputs[:, None]), K=freeze(K / outputs),
         innovation=freeze(_symmetric(innovation * outputs * outputs[:, None])),
-        singular_values=freeze(memory.singular_values),
-        past=memory.past,
-        future=memory.future,
-        windows=memory.windows,
-        repaired=tuple(repaired),
-    )
+        singular_values=freeze(memory.singular_values), past=memory.past, future=memory.future,
+        windows=memory.windows, repaired=tuple(repaired),
+    )  # fmt: skip
 
 
 def shrink(A: FloatArray, limit: float = STABLE) -> FloatArray:

@@ -14,14 +14,6 @@ from counterflow.plant.recording import Recording, UnitRecording
 from counterflow.plant.units import Channel, PublicUnit, Unit
 
 __all__ = [
-    "Channel",
-    "LocalModel",
-    "OperatingPoint",
-    "Plant",
-    "PublicUnit",
-    "Recording",
-    "Unit",
-    "UnitRecording",
-    "excitation",
-    "random_plant",
-]
+    "Channel", "LocalModel", "OperatingPoint", "Plant", "PublicUnit", "Recording", "Unit", "UnitRecording",
+    "excitation", "random_plant",
+]  # fmt: skip

@@ -9,10 +9,9 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, StorageError
 from counterflow.files import write_whole
-from counterflow.plant.plant import LocalModel
+from counterflow.plant.plant import LETTERS, LocalModel
 from counterflow.sealed_file import open_file
 
-_LETTERS = ("A", "B", "C", "Q", "R")
 _LARGEST = 256 << 20  # bytes
 _FORMAT = {"format": "counterflow local model", "version": 1}
 
@@ -26,7 +25,7 @@ def model_bytes(model: LocalModel) -> bytes:
     """What ``save_model`` writes."""
     from safetensors.numpy import save
 
-    arrays = {letter: np.ascontiguousarray(getattr(model, letter)) for letter in _LETTERS}
+    arrays = {letter: np.ascontiguousarray(getattr(model, letter)) for letter in LETTERS}
     return bytes(save(arrays, metadata={"counterflow": json.dumps(_FORMAT)}))
 
 
@@ -34,8 +33,8 @@ def load_model(path: str | Path) -> LocalModel:
     """Read a local model: any safetensors file that holds A, B, C, Q, R as matrices of float64 or float32."""
     path = Path(path)
     arrays = open_file(path, _LARGEST)[1]
-    if set(arrays) != set(_LETTERS):
-        raise StorageError(f"{str(path)!r} holds {sorted(arrays)[:8]}, not {', '.join(_LETTERS)} of a local model.")
+    if set(arrays) != set(LETTERS):
+        raise StorageError(f"{str(path)!r} holds {sorted(arrays)[:8]}, not {', '.join(LETTERS)} of a local model.")
     for letter, array in arrays.items():
         if array.dtype not in (np.float64, np.float32):
             raise StorageError(f"{str(path)!r}: {letter} has type {array.dtype}: store it as float64.")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ComplexArray = NDArray[np.complex128]
 
-_LETTERS = ("A", "B", "C", "Q", "R")
+LETTERS = ("A", "B", "C", "Q", "R")
 
 
 def _same_values(one: object, other: object, letters: Sequence[str]) -> bool:
@@ -65,7 +65,7 @@ class LocalModel:
         return self.A, self.B, self.C, self.Q, self.R
 
     def __post_init__(self) -> None:
-        given = {letter: numeric(getattr(self, letter), f"local model: {letter}") for letter in _LETTERS}
+        given = {letter: numeric(getattr(self, letter), f"local model: {letter}") for letter in LETTERS}
         for letter, array in given.items():
             if array.ndim != 2:
                 raise ModelError(f"local model: {letter} must be 2-D, got shape {array.shape}: pass a matrix.")
@@ -96,7 +96,7 @@ class LocalModel:
         return len(self.C)
 
     def __eq__(self, other: object) -> bool:
-        return _same_values(self, other, _LETTERS) if isinstance(other, LocalModel) else NotImplemented
+        return _same_values(self, other, LETTERS) if isinstance(other, LocalModel) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.states, self.n_inputs, self.n_outputs))
@@ -195,15 +195,15 @@ class Plant:
         >>> random_plant(names=["boiler", "turbine"], topology="chain", rng=0).block("B", "boiler", "turbine").any()
         np.False_
         """
-        if letter not in _LETTERS:
-            raise OptionError(f"letter is {letter!r}: choose one of {', '.join(_LETTERS)}.")
+        if letter not in LETTERS:
+            raise OptionError(f"letter is {letter!r}: choose one of {', '.join(LETTERS)}.")
         rows, columns = self._slices(letter, effect, effect if cause is None else cause)
         array: FloatArray = getattr(self, letter)
         return array[rows, columns]
 
     def local(self, name: str) -> LocalModel:
         """The unit's own blocks, which are what it knows of itself."""
-        return LocalModel(**{letter: self.block(letter, name) for letter in _LETTERS})
+        return LocalModel(**{letter: self.block(letter, name) for letter in LETTERS})
 
     def locals(self) -> dict[str, LocalModel]:
         """Every unit's own blocks, by name."""
@@ -239,19 +239,16 @@ class Plant:
             outside[self._slices(letter, unit.name, unit.name)] = False
         if outside.any():
             row, column = (int(k) for k in np.argwhere(outside)[0])
-            owners = self._owners(letter, row, column)
+            spans = {name: self._slices(letter, name, name) for name in self.names}
+            owners = [
+                next(name for name, both in spans.items() if both[side].start <= at < both[side].stop)
+                for side, at in enumerate((row, column))
+            ]
             raise ModelError(
                 f"plant: {letter} must be block-diagonal by unit, but couples {owners[0]!r} with {owners[1]!r}: "
                 f"entry [{row}, {column}] is {getattr(self, letter)[row, column]:g}. "
                 "Set that block to zero, or make the two one unit."
             )
-
-    def _owners(self, letter: str, row: int, column: int) -> tuple[str, str]:
-        def owner(at: int, side: int) -> str:
-            spans = {name: self._slices(letter, name, name)[side] for name in self.names}
-            return next(name for name, span in spans.items() if span.start <= at < span.stop)
-
-        return owner(row, 0), owner(column, 1)
 
     # ---- other plants from this one
 
@@ -316,12 +313,9 @@ class Plant:
         return response
 
     def simulate(
-        self,
-        steps: int,
-        rng: simulation.Seed = None,
-        inputs: simulation.Inputs = None,
+        self, steps: int, rng: simulation.Seed = None, inputs: simulation.Inputs = None,
         initial_state: ArrayLike | Mapping[str, ArrayLike] | None = None,
-    ) -> Recording:
+    ) -> Recording:  # fmt: skip
         """Run the plant for `steps` steps and record rows 0..steps of every unit; see `simulation.simulate`.
 
         Parameters
@@ -397,7 +391,7 @@ class Plant:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plant):
             return NotImplemented
-        return self.units == other.units and self.dt == other.dt and _same_values(self, other, _LETTERS)
+        return self.units == other.units and self.dt == other.dt and _same_values(self, other, LETTERS)
 
     def __hash__(self) -> int:
         return hash((self.units, self.dt))

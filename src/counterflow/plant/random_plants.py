@@ -18,19 +18,11 @@ _LARGEST_RADIUS = 0.95
 
 
 def random_plant(
-    units: int | Sequence[str] | Sequence[Unit] = 2,
-    states: int = 2,
-    inputs: int | Sequence[str | Channel] = 2,
-    outputs: int | Sequence[str | Channel] = 8,
-    coupling: float = 0.3,
-    topology: str = "dense",
-    rng: Seed = None,
-    process_noise: float = 0.1,
-    measurement_noise: float = 1.0,
-    density: float = 0.2,
-    spectral_radius: float | None = None,
-    names: Sequence[str] | None = None,
-) -> Plant:
+    units: int | Sequence[str] | Sequence[Unit] = 2, states: int = 2, inputs: int | Sequence[str | Channel] = 2,
+    outputs: int | Sequence[str | Channel] = 8, coupling: float = 0.3, topology: str = "dense", rng: Seed = None,
+    process_noise: float = 0.1, measurement_noise: float = 1.0, density: float = 0.2,
+    spectral_radius: float | None = None, names: Sequence[str] | None = None,
+) -> Plant:  # fmt: skip
     """A random stable plant of coupled units.
 
     Parameters
@@ -89,9 +81,8 @@ def random_plant(
         own = stream(seed, "random plant: unit", unit.name)
         A[rows, rows] = _local_dynamics(unit.states, own)
         B[rows, plant.input_slice(unit.name)] = own.standard_normal((unit.states, unit.n_inputs))
-        C[plant.output_slice(unit.name), rows] = own.standard_normal((unit.n_outputs, unit.states)) / np.sqrt(
-            unit.states
-        )
+        seen = own.standard_normal((unit.n_outputs, unit.states))
+        C[plant.output_slice(unit.name), rows] = seen / np.sqrt(unit.states)
     if coupling > 0:
         acting = dict.fromkeys(plant.names, 0)
         for cause, effect in edges:
@@ -99,12 +90,10 @@ def random_plant(
         for cause, effect in edges:
             edge = stream(seed, "random plant: coupling", cause, effect)
             rows, size = plant.state_slice(effect), plant.unit(effect).states
-            A[rows, plant.state_slice(cause)] = _scaled(
-                edge.standard_normal((size, plant.unit(cause).states)), coupling / np.sqrt(acting[effect])
-            )
-            B[rows, plant.input_slice(cause)] = _scaled(
-                edge.standard_normal((size, plant.unit(cause).n_inputs)), 3 * coupling
-            )
+            block = edge.standard_normal((size, plant.unit(cause).states))
+            A[rows, plant.state_slice(cause)] = _scaled(block, coupling / np.sqrt(acting[effect]))
+            block = edge.standard_normal((size, plant.unit(cause).n_inputs))
+            B[rows, plant.input_slice(cause)] = _scaled(block, 3 * coupling)
     radius = float(np.abs(np.linalg.eigvals(A)).max())
     if spectral_radius is not None:
         A *= spectral_radius / radius
@@ -114,12 +103,9 @@ def random_plant(
 
 
 def _members(
-    units: object,
-    states: int,
-    inputs: int | Sequence[str | Channel],
-    outputs: int | Sequence[str | Channel],
+    units: object, states: int, inputs: int | Sequence[str | Channel], outputs: int | Sequence[str | Channel],
     names: Sequence[str] | None,
-) -> tuple[Unit, ...]:
+) -> tuple[Unit, ...]:  # fmt: skip
     if isinstance(units, Sequence) and not isinstance(units, (str, bytes)):
         if names is not None:
             raise OptionError(f"units is {units!r} and names is {names!r}: give one of the two.")

@@ -33,35 +33,22 @@ __all__ = ["Inputs", "Seed", "simulate"]
 
 @overload
 def simulate(
-    plant: Plant,
-    steps: int,
-    rng: Seed = ...,
-    inputs: Inputs = ...,
-    initial_state: InitialState = ...,
+    plant: Plant, steps: int, rng: Seed = ..., inputs: Inputs = ..., initial_state: InitialState = ...,
     return_states: Literal[False] = ...,
-) -> Recording: ...
+) -> Recording: ...  # fmt: skip
 
 
 @overload
 def simulate(
-    plant: Plant,
-    steps: int,
-    rng: Seed = ...,
-    inputs: Inputs = ...,
-    initial_state: InitialState = ...,
-    *,
+    plant: Plant, steps: int, rng: Seed = ..., inputs: Inputs = ..., initial_state: InitialState = ..., *,
     return_states: Literal[True],
-) -> tuple[Recording, FloatArray]: ...
+) -> tuple[Recording, FloatArray]: ...  # fmt: skip
 
 
 def simulate(
-    plant: Plant,
-    steps: int,
-    rng: Seed = None,
-    inputs: Inputs = None,
-    initial_state: InitialState = None,
+    plant: Plant, steps: int, rng: Seed = None, inputs: Inputs = None, initial_state: InitialState = None,
     return_states: bool = False,
-) -> Recording | tuple[Recording, FloatArray]:
+) -> Recording | tuple[Recording, FloatArray]:  # fmt: skip
     """Run `plant` for `steps` steps and record rows 0..steps of every unit.
 
     Parameters
@@ -105,9 +92,8 @@ def simulate(
             noise = _noise(plant.block("R", name), steps + 1, seed, "measurement noise", name)
             y[name] = states[:, plant.state_slice(name)] @ plant.block("C", name).T + noise
     _refuse_overflow(plant, states, y)
-    recording = Recording(
-        {unit.name: UnitRecording(y[unit.name], u[unit.name], unit) for unit in plant.units}, plant.dt
-    )
+    parts = {unit.name: UnitRecording(y[unit.name], u[unit.name], unit) for unit in plant.units}
+    recording = Recording(parts, plant.dt)
     return (recording, states) if return_states else recording
 
 

@@ -89,8 +89,24 @@ class Channel:
         return cls(found["name"], found["unit"], (low, high))
 
 
+class _Inputs:
+    """What is the same for a unit and what others know of it."""
+
+    inputs: tuple[Channel, ...]
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self.inputs)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(channel.name for channel in self.inputs)
+
+
 @dataclass(frozen=True)
-class PublicUnit:
+class PublicUnit(_Inputs):
     """What others know of a unit: its name, its input channels and how many states it has. Nothing private.
 
     Examples
@@ -111,19 +127,9 @@ class PublicUnit:
         if repeated is not None:
             raise ModelError(f"unit {self.name!r}: channel name {repeated!r} is used twice: rename one of them.")
 
-    @property
-    def n_inputs(self) -> int:
-        """Number of inputs."""
-        return len(self.inputs)
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
-        return tuple(channel.name for channel in self.inputs)
-
 
 @dataclass(frozen=True, init=False)
-class Unit:
+class Unit(_Inputs):
     """One unit of a plant: how many states it has, and what it calls its inputs and outputs.
 
     Parameters
@@ -149,12 +155,9 @@ class Unit:
     outputs: tuple[Channel, ...]
 
     def __init__(
-        self,
-        name: str,
-        states: int = 2,
-        inputs: int | Sequence[str | Channel] = 2,
+        self, name: str, states: int = 2, inputs: int | Sequence[str | Channel] = 2,
         outputs: int | Sequence[str | Channel] = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_name(name, "unit")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "states", whole_number(states, f"unit {name!r}: states", 1, ModelError))
@@ -165,11 +168,6 @@ class Unit:
             raise ModelError(f"unit {name!r}: channel name {repeated!r} is used twice: rename one of them.")
 
     @property
-    def n_inputs(self) -> int:
-        """Number of inputs."""
-        return len(self.inputs)
-
-    @property
     def public(self) -> PublicUnit:
         """What others may know of it."""
         return PublicUnit(self.name, self.inputs, self.states)
@@ -178,11 +176,6 @@ class Unit:
     def n_outputs(self) -> int:
         """Number of outputs."""
         return len(self.outputs)
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
-        return tuple(channel.name for channel in self.inputs)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -216,23 +209,19 @@ def check_name(name: object, what: str) -> None:
     """Refuse a name that is not text, or could not stand in a file name, a column header and a message."""
     if not isinstance(name, str):
         raise ModelError(f"{what}: name is {name!r}: pass text.")
-    problem = ""
-    if not name:
-        problem = "is empty: give it a name"
-    elif len(name) > _LONGEST_NAME:
-        problem = f"has {len(name)} characters: shorten it to {_LONGEST_NAME}"
-    elif any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in name):
-        problem = "holds a control character: remove it"
-    elif "/" in name or "\\" in name:
-        problem = "holds a slash: use another sign such as '-'"
-    elif name.startswith("."):
-        problem = "starts with a dot: let it start with a letter"
-    elif name != name.strip():
-        problem = "starts or ends with a space: remove it"
-    elif len(name.encode()) > _LONGEST_NAME_BYTES:
-        problem = f"takes {len(name.encode())} bytes in UTF-8: shorten it to {_LONGEST_NAME_BYTES}"
-    if problem:
-        raise ModelError(f"{what}: name {name[:_LONGEST_NAME]!r} {problem}.")
+    size = len(name.encode(errors="surrogatepass"))
+    control = any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in name)
+    for wrong, problem in (
+        (not name, "is empty: give it a name"),
+        (len(name) > _LONGEST_NAME, f"has {len(name)} characters: shorten it to {_LONGEST_NAME}"),
+        (control, "holds a control character: remove it"),
+        ("/" in name or "\\" in name, "holds a slash: use another sign such as '-'"),
+        (name.startswith("."), "starts with a dot: let it start with a letter"),
+        (name != name.strip(), "starts or ends with a space: remove it"),
+        (size > _LONGEST_NAME_BYTES, f"takes {size} bytes in UTF-8: shorten it to {_LONGEST_NAME_BYTES}"),
+    ):
+        if wrong:
+            raise ModelError(f"{what}: name {name[:_LONGEST_NAME]!r} {problem}.")
 
 
 def check_units(units: object) -> tuple[Unit, ...]:

@@ -14,18 +14,6 @@ from counterflow.privacy.noise import Source, gaussian_release, grid_of
 from counterflow.privacy.settings import Privacy
 
 __all__ = [
-    "ANY_ROWS",
-    "Cost",
-    "Entry",
-    "Ledger",
-    "Privacy",
-    "Source",
-    "classical_multiplier",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "gaussian_release",
-    "grid_of",
-    "ledger_path",
-    "total_epsilon",
-]
+    "ANY_ROWS", "Cost", "Entry", "Ledger", "Privacy", "Source", "classical_multiplier", "gaussian_delta",
+    "gaussian_epsilon", "gaussian_mu", "gaussian_release", "grid_of", "ledger_path", "total_epsilon",
+]  # fmt: skip

@@ -20,22 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from counterflow import database
 from counterflow.errors import OptionError, PrivacyError, StorageError
-from counterflow.privacy import ledger_file
-from counterflow.privacy.accounting import (
-    ANY_ROWS,
-    LARGEST_MU,
-    Cost,
-    check_budget,
-    gaussian_epsilon,
-    gaussian_mu,
-    total_epsilon,
-    worst_window,
-)
+from counterflow.privacy import accounting, ledger_file
+from counterflow.privacy.accounting import Cost, worst_window
 from counterflow.privacy.noise import Source
 
 if TYPE_CHECKING:
     import sqlite3
-    from types import TracebackType
 
 ROUNDING = 1e-9  # relative: the whole budget can be spent although its parts are rounded
 SUFFIX = ".ledger"
@@ -67,18 +57,10 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Everything, in plain types."""
         return {
-            "id": self.id,
-            "time": self.time,
-            "what": self.what,
-            "rows": [self.cost.start, self.cost.stop],
-            "row_loss": self.cost.row_loss,
-            "epsilon": self.cost.epsilon,
-            "delta": self.cost.delta,
-            "spent": self.spent,
-            "fit": self.fit,
-            "mechanism": self.mechanism,
-            "source": self.source,
-        }
+            "id": self.id, "time": self.time, "what": self.what, "rows": [self.cost.start, self.cost.stop],
+            "row_loss": self.cost.row_loss, "epsilon": self.cost.epsilon, "delta": self.cost.delta,
+            "spent": self.spent, "fit": self.fit, "mechanism": self.mechanism, "source": self.source,
+        }  # fmt: skip
 
 
 @dataclass
@@ -112,9 +94,9 @@ class _Balance:
         except (OptionError, OverflowError):  # a sum that is no number, or claims of δ = 1 and more
             return math.inf
         try:
-            return total_epsilon(merged, delta, window)
+            return accounting.total_epsilon(merged, delta, window)
         except OptionError:
-            if worst_window(merged, window) > LARGEST_MU**2:
+            if worst_window(merged, window) > accounting.LARGEST_MU**2:
                 return math.inf
             raise  # so much noise that its cost cannot be told
 
@@ -122,9 +104,9 @@ class _Balance:
         """See ``Ledger.room``."""
         left = epsilon - float(self.epsilon), delta - float(self.delta)
         try:
-            most = gaussian_mu(*left) ** 2
+            most = accounting.gaussian_mu(*left) ** 2
             spent = worst_window([Cost(*span, row_loss=float(loss)) for span, loss in self.losses.items()], window)
-            return gaussian_epsilon(math.sqrt(max(most - spent, 0.0)), delta)
+            return accounting.gaussian_epsilon(math.sqrt(max(most - spent, 0.0)), delta)
         except OptionError:  # nothing to speak of is left
             return 0.0
 
@@ -146,8 +128,8 @@ class Ledger:
     >>> from counterflow.privacy.accounting import Cost
     >>> ledger = Ledger.temporary("boiler", epsilon=1.0, delta=1e-6)
     >>> entry = ledger.spend(Cost(0, 500, epsilon=0.75), "models", fit="1", mechanism="claimed", source="seed 1")
-    >>> ledger.spent, ledger.left, ledger.affords([Cost(0, 500, epsilon=0.5)])
-    (0.75, 0.25, False)
+    >>> ledger.spent, ledger.left
+    (0.75, 0.25)
     """
 
     path: Path | None  # None: in memory
@@ -230,25 +212,14 @@ class Ledger:
                     f"unit {self.unit!r}: {name} must be printable text of 1 to {_LONGEST_TEXT} characters, "
                     f"got {text if not isinstance(text, str) else text[:40]!r}"
                 )
-        with self._writing() as connection:
+        with self._transaction("IMMEDIATE") as connection:  # one process at a time, from the check to the commit
             self._read_new()
-            spent = self._balance.total(self.delta, self.window, [cost])
-            if not self._within(spent):
-                raise self._refusal([cost], what, spent)
+            spent = self._afforded([cost], what)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             numbers = (float(cost.row_loss) + 0.0, float(cost.epsilon) + 0.0, float(cost.delta) + 0.0)  # no -0.0
             content = (
-                self._balance.last + 1,
-                now,
-                what,
-                fit,
-                mechanism,
-                source,
-                cost.start,
-                cost.stop,
-                *numbers,
-                spent,
-            )
+                self._balance.last + 1, now, what, fit, mechanism, source, cost.start, cost.stop, *numbers, spent,
+            )  # fmt: skip
             row = (*content, ledger_file.seal(self._balance.seal, content))
             connection.execute(f"INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         with self._lock:  # committed; if another thread was quicker, _read_new has seen this row already
@@ -258,19 +229,11 @@ class Ledger:
                 self._spent = (entry.id, spent)
         return entry
 
-    def affords(self, costs: Sequence[Cost]) -> bool:
-        """Whether all these releases could be spent now. Another process may be quicker: only ``spend`` decides."""
-        with self._reading():
-            self._read_new()
-            return self._within(self._balance.total(self.delta, self.window, costs))
-
     def require(self, costs: Sequence[Cost], what: str) -> None:
         """Refuse now, before long work begins, what ``spend`` would refuse later."""
         with self._reading():
             self._read_new()
-            spent = self._balance.total(self.delta, self.window, costs)
-            if not self._within(spent):
-                raise self._refusal(costs, what, spent)
+            self._afforded(costs, what)
 
     # ---- looking
 
@@ -315,9 +278,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -347,7 +308,11 @@ class Ledger:
                 return
             connection.execute(f"BEGIN {kind}")
             try:
-                self._check_same_file()
+                # one that was deleted or replaced can still be written to by whoever has it open; that would be lost
+                if self.path is not None and ledger_file.identity(self.path) != self._identity:
+                    raise StorageError(
+                        f"{ledger_file.FORM.named(self.path)} has been replaced by another file: open it again."
+                    )
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -356,14 +321,6 @@ class Ledger:
 
     def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         return self._transaction("DEFERRED")
-
-    def _writing(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return self._transaction("IMMEDIATE")  # one process at a time, from the check to the commit
-
-    def _check_same_file(self) -> None:
-        """A file that was deleted or replaced can still be written to by whoever has it open; that would be lost."""
-        if self.path is not None and ledger_file.identity(self.path) != self._identity:
-            raise StorageError(f"the ledger {str(self.path)!r} has been replaced by another file: open it again.")
 
     def _read_budget(self) -> None:
         assert self._connection is not None
@@ -428,20 +385,21 @@ class Ledger:
                 raise self._changed(str(error)) from None
         return self._spent[1]
 
-    def _within(self, spent: float) -> bool:
-        return spent <= self.epsilon * (1 + ROUNDING)
-
-    def _refusal(self, costs: Sequence[Cost], what: str, spent: float) -> PrivacyError:
+    def _afforded(self, costs: Sequence[Cost], what: str) -> float:
+        """ε in all once these are spent; refuses what is over the budget."""
+        spent = self._balance.total(self.delta, self.window, costs)
+        if spent <= self.epsilon * (1 + ROUNDING):
+            return spent
         before = self._total()
         first, last = min((cost.start for cost in costs), default=0), max((cost.stop for cost in costs), default=1) - 1
-        rows = "rows that may be any" if (first, last + 1) == ANY_ROWS else f"rows {first} to {last}"
+        rows = "rows that may be any" if (first, last + 1) == accounting.ANY_ROWS else f"rows {first} to {last}"
         asked = (
             f"bring epsilon to {spent:.6g}"
             if math.isfinite(spent)
             else "be more than any epsilon can promise (its claims use up delta, or its noise is next to nothing)"
         )
         place = "" if self.path is None else f" ({self.path})"
-        return PrivacyError(
+        raise PrivacyError(
             f"unit {self.unit!r}: {what} of {rows} would {asked}, but the budget{place} is "
             f"epsilon={self.epsilon:g} at delta={self.delta:g}, of which {before:.6g} is spent. Nothing was released. "
             "Ask for a smaller epsilon, use rows that were not released before (Privacy.start), or let the unit's "
@@ -467,7 +425,7 @@ def _budget(unit: object, epsilon: object, delta: object, window: object, create
     """What a ledger begins with, checked."""
     if not _is_text(unit):
         raise OptionError(f"ledger: unit must be printable text of 1 to {_LONGEST_TEXT} characters, got {unit!r}")
-    checked = check_budget(epsilon, delta, f"ledger of unit {unit!r}")
+    checked = accounting.check_budget(epsilon, delta, f"ledger of unit {unit!r}")
     if type(window) is not int or not 1 <= window < 2**40:
         raise OptionError(f"ledger of unit {unit!r}: window must be a whole number of at least 1, got {window!r}")
     if created is not None and not _is_time(created):

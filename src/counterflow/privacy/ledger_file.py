@@ -40,13 +40,10 @@ SCHEMA = {
 }
 
 FORM = database.Form(
-    "ledger",
-    APPLICATION,
-    VERSION,
-    SCHEMA,
+    "ledger", APPLICATION, VERSION, SCHEMA,
     restore="Restore it from a backup that has every release, or take the budget as spent",
     give="give a file made by `counterflow privacy open`",
-)
+)  # fmt: skip
 
 
 def seal(before: str, content: Sequence[str | int | float]) -> str:

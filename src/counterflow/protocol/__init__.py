@@ -22,24 +22,7 @@ from counterflow.protocol.messages import (
 )
 
 __all__ = [
-    "Answer",
-    "Ask",
-    "AugmentedStates",
-    "Change",
-    "Finished",
-    "Identified",
-    "Introduction",
-    "Message",
-    "PerturbedStates",
-    "Plan",
-    "Reduced",
-    "Refused",
-    "Request",
-    "Settled",
-    "StateGradients",
-    "Sufficient",
-    "Terms",
-    "decode",
-    "encode",
-    "encoded_size",
-]
+    "Answer", "Ask", "AugmentedStates", "Change", "Finished", "Identified", "Introduction", "Message",
+    "PerturbedStates", "Plan", "Reduced", "Refused", "Request", "Settled", "StateGradients", "Sufficient", "Terms",
+    "decode", "encode", "encoded_size",
+]  # fmt: skip

@@ -131,10 +131,11 @@ class Message:
             value.flags.writeable = False
         return value
 
-    def _expect_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        got = getattr(self, name).shape
-        if got != shape:
-            raise ProtocolError(f"{self.label}: field {name!r} must have shape {shape}, got {got}")
+    def _expect(self, **shapes: tuple[int, ...]) -> None:
+        for name, shape in shapes.items():
+            got = getattr(self, name).shape
+            if got != shape:
+                raise ProtocolError(f"{self.label}: field {name!r} must have shape {shape}, got {got}")
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,7 @@ class Introduction(Message):
         rows, states = self.refined.shape
         if rows < 1 or states < 1:
             raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
-        self._expect_shape("A", (states, states))
-        self._expect_shape("B", (states, self.inputs.shape[1]))
-        self._expect_shape("inputs", (rows, self.inputs.shape[1]))
+        self._expect(A=(states, states), B=(states, self.inputs.shape[1]), inputs=(rows, self.inputs.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class AugmentedStates(Message):
     rows_fields: ClassVar[tuple[str, ...]] = ("predicted",)
 
     def check(self) -> None:
-        self._expect_shape("offset", (self.predicted.shape[1],))
+        self._expect(offset=(self.predicted.shape[1],))
 
 
 @dataclass(frozen=True)
@@ -220,11 +219,8 @@ class PerturbedStates(Message):
         rows, states = self.refined.shape
         if rows < 1 or states < 1:
             raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
-        self._expect_shape("A", (states, states))
-        self._expect_shape("B", (states, self.inputs.shape[1]))
-        self._expect_shape("augmented", (rows, states))
-        self._expect_shape("predicted", (rows, states))
-        self._expect_shape("inputs", (rows, self.inputs.shape[1]))
+        self._expect(A=(states, states), B=(states, self.inputs.shape[1]), augmented=(rows, states))
+        self._expect(predicted=(rows, states), inputs=(rows, self.inputs.shape[1]))
         for name in ("contraction", "gain", "bound", "clip", "noise"):
             if getattr(self, name) < 0:
                 raise ProtocolError(f"{self.label}: field {name!r} must not be negative, got {getattr(self, name)}")
@@ -252,7 +248,7 @@ class StateGradients(Message):
 
     def check(self) -> None:
         rows, states = self.predicted.shape
-        self._expect_shape("refined", (rows if self.refined.shape[0] else 0, states))
+        self._expect(refined=(rows if self.refined.shape[0] else 0, states))
         if self.penalty < 0:
             raise ProtocolError(f"{self.label}: field 'penalty' must not be negative, got {self.penalty}")
 
@@ -281,8 +277,32 @@ class Request(Message):
     """Server to unit: send your sufficient message."""
 
 
+class _Measured(Message):
+    """A message with values (n, r) of some rows only, which ``spans`` (k, 2) names as half-open intervals."""
+
+    values: FloatArray
+    spans: FloatArray
+
+    def _check_spans(self, rows: int) -> None:
+        """Growing intervals of 0..rows that hold as many rows as there are values."""
+        self._expect(spans=(self.spans.shape[0], 2))
+        edges, count = self.spans.ravel(), self.values.shape[0]
+        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+        lengths = self.spans[:, 1] - self.spans[:, 0]
+        if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != count:
+            raise ProtocolError(
+                f"{self.label}: field 'spans' must hold growing intervals of 0..{rows} with {count} rows"
+            )
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Indices of the measured rows."""
+        pieces = [np.arange(int(a), int(b)) for a, b in self.spans]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
+
+
 @dataclass(frozen=True)
-class Sufficient(Message):
+class Sufficient(_Measured):
     """Unit to server, once: all that its measurements say about the states, and nothing else of them.
 
     ``values`` (n, r): s[t] = C̃ h[t] + N(0, I) of the rows that were measured, in order; ``spans`` (k, 2): those rows as
@@ -305,23 +325,14 @@ class Sufficient(Message):
                 f"{self.label}: needs at least two rows and one state, and no more numbers a row than states; got "
                 f"{rows} rows, {states} states, {rank} numbers"
             )
-        self._expect_shape("A", (states, states))
-        self._expect_shape("B", (states, inputs))
-        self._expect_shape("Q", (states, states))
-        self._expect_shape("values", (self.values.shape[0], rank))
-        self._expect_shape("spans", (self.spans.shape[0], 2))
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states), values=(self.values.shape[0], rank))
         if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
             raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
-        _check_spans(self.label, self.spans, rows, self.values.shape[0])
-
-    @property
-    def rows(self) -> NDArray[np.intp]:
-        """Indices of the measured rows."""
-        return _rows_of(self.spans)
+        self._check_spans(rows)
 
 
 @dataclass(frozen=True)
-class Reduced(Message):
+class Reduced(_Measured):
     """Unit to server, once, if it has a log and no model: its measurements reduced to a few numbers a row.
 
     ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows that were
@@ -337,13 +348,7 @@ class Reduced(Message):
         rows, rank = self.inputs.shape[0], self.values.shape[1]
         if rows < 2 or rank < 1:
             raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
-        self._expect_shape("spans", (self.spans.shape[0], 2))
-        _check_spans(self.label, self.spans, rows, self.values.shape[0])
-
-    @property
-    def rows(self) -> NDArray[np.intp]:
-        """Indices of the measured rows."""
-        return _rows_of(self.spans)
+        self._check_spans(rows)
 
 
 @dataclass(frozen=True)
@@ -366,11 +371,8 @@ class Identified(Message):
         (rank, states), inputs = self.observation.shape, self.B.shape[1]
         if rank < 1 or states < 1:
             raise ProtocolError(f"{self.label}: needs a number and a state, got {rank} and {states}")
-        self._expect_shape("A", (states, states))
-        self._expect_shape("B", (states, inputs))
-        self._expect_shape("Q", (states, states))
-        self._expect_shape("noise", (rank, rank))
-        self._expect_shape("input_level", (inputs,))
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states), noise=(rank, rank))
+        self._expect(input_level=(inputs,))
 
 
 @dataclass(frozen=True)
@@ -447,8 +449,8 @@ class Answer(Message):
             raise ProtocolError(f"{self.label}: 'share' or 'caveats' is too long")
         from_text(self.caveats)
         rows, states = self.mean.shape
-        self._expect_shape("covariance", (rows * states if self.covariance.shape[0] else 0, states))
-        self._expect_shape("headroom", (self.headroom.shape[0], 3))
+        self._expect(covariance=(rows * states if self.covariance.shape[0] else 0, states))
+        self._expect(headroom=(self.headroom.shape[0], 3))
 
     @property
     def noted(self) -> tuple[Caveat, ...]:
@@ -484,17 +486,3 @@ KINDS: dict[str, type[Message]] = {
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
 KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms)}
-
-
-def _check_spans(label: str, spans: FloatArray, rows: int, count: int) -> None:
-    """Growing half-open intervals of 0..rows that hold ``count`` rows."""
-    edges = spans.ravel()
-    whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
-    lengths = spans[:, 1] - spans[:, 0]
-    if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != count:
-        raise ProtocolError(f"{label}: field 'spans' must hold growing intervals of 0..{rows} with {count} rows")
-
-
-def _rows_of(spans: FloatArray) -> NDArray[np.intp]:
-    pieces = [np.arange(int(a), int(b)) for a, b in spans]
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)

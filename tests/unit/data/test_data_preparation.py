@@ -12,8 +12,8 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.data import Preparation, choose, open_table, read_logs
-from counterflow.data.grid import fill
-from counterflow.data.preparation import Rules, align
+from counterflow.data.grid import Rules, fill
+from counterflow.data.preparation import align
 
 UNITS = {"u": {"tags": "u_*", "inputs": "u_in*"}}
 

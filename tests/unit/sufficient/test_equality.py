@@ -107,9 +107,8 @@ def test_the_servers_states_are_the_oracles():
     recording = with_gaps(plant, plant.simulate(400, rng=5))
     y = np.hstack([recording[n].y for n in plant.names])
     small = shared_of(plant, recording)
-    oracle = kalman_filter(
-        y, recording.stacked_u(), plant.A, plant.B, plant.C, plant.Q, plant.R, initial_covariance=small.prior
-    )
+    u = np.hstack([recording[n].u for n in plant.names])
+    oracle = kalman_filter(y, u, plant.A, plant.B, plant.C, plant.Q, plant.R, initial_covariance=small.prior)
     served = small.filter(plant.A, plant.B, plant.Q)
     assert np.abs(served.filtered - oracle.filtered).max() < 1e-9 * np.abs(oracle.filtered).max()
     assert np.abs(served.predicted - oracle.predicted).max() < 1e-9 * np.abs(oracle.predicted).max()
