@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -276,6 +276,55 @@ class Recording(Mapping[str, UnitRecording]):
                     columns[f"{part.name}/{channel.name}"] = np.ascontiguousarray(array[:, k])
         return polars.DataFrame(columns)
 
+    @classmethod
+    def from_frame(cls, frame: polars.DataFrame, units: Iterable[Unit], dt: float | None = None) -> Recording:
+        """A recording from a polars DataFrame with columns named "unit/channel"; the inverse of `to_frame`.
+
+        Parameters
+        ----------
+        frame : polars.DataFrame
+            Null and NaN both mean missing. Columns that belong to no unit are ignored.
+        units : sequence of Unit
+            Which columns to read.
+        dt : float, optional
+            Time between two rows. By default the spacing of the numeric column "time" if there is one, else 1.
+        """
+        import polars
+
+        if not isinstance(frame, polars.DataFrame):
+            raise DataError(f"frame is a {type(frame).__name__}: pass a polars.DataFrame; see polars.from_pandas.")
+        checked = check_units(units)
+        wanted = [f"{unit.name}/{name}" for unit in checked for name in unit.input_names + unit.output_names]
+        missing = [column for column in wanted if column not in frame.columns]
+        if missing:
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise DataError(
+                f"frame has no column {', '.join(map(repr, missing[:5]))}{more}: columns are 'unit/channel'."
+            )
+
+        def column(name: str) -> FloatArray:
+            series = frame.get_column(name)
+            if series.dtype == polars.Null:
+                return np.full(len(series), np.nan)
+            if not (series.dtype.is_numeric() and not series.dtype.is_decimal()):
+                raise DataError(f"column {name!r} has type {series.dtype}: cast it to Float64 first.")
+            return series.cast(polars.Float64).fill_null(float("nan")).to_numpy()
+
+        def table(unit: Unit, names: Sequence[str]) -> FloatArray:
+            return (
+                np.stack([column(f"{unit.name}/{name}") for name in names], axis=1)
+                if names
+                else np.empty((len(frame), 0))
+            )
+
+        if dt is None:
+            dt = _spacing(column("time")) if "time" in frame.columns and frame["time"].dtype.is_numeric() else 1.0
+        parts = {
+            unit.name: UnitRecording(table(unit, unit.output_names), table(unit, unit.input_names), unit)
+            for unit in checked
+        }
+        return cls(parts, dt)
+
     def save(self, path: str | Path) -> None:
         """Write the recording to one safetensors file, replacing what is there only when all is written."""
         write_whole(as_path(path), seal(_FORMAT, _VERSION, *describe(self)))
@@ -366,3 +415,14 @@ def _pair(given: object, name: str) -> tuple[FloatArray, FloatArray]:
         y = given
     y = _table(y, f"unit {name!r}: y")
     return y, np.empty((len(y), 0)) if u is None else _table(u, f"unit {name!r}: u")
+
+
+def _spacing(time: FloatArray) -> float:
+    steps = np.diff(time)
+    if len(steps) == 0:
+        return 1.0
+    dt = float((time[-1] - time[0]) / len(steps))
+    if not (np.isfinite(dt) and dt > 0 and np.abs(steps - dt).max() <= 1e-6 * dt):
+        raise DataError("column 'time' is not evenly spaced and rising: resample the frame first, or pass dt=.")
+    first = float(steps[0])
+    return first if abs(first - dt) <= 1e-12 * dt else dt

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 from safetensors.numpy import save_file
 
@@ -339,3 +340,28 @@ def test_odd_paths_are_refused(bad, tmp_path, monkeypatch):
         recording.save(bad)
     with pytest.raises(StorageError):
         Recording.load(bad)
+
+
+def test_frame_round_trip():
+    recording = example()
+    frame = recording.to_frame()
+    assert frame.columns == ["time", "boiler/fuel", "boiler/valve", "boiler/level", "sensor box/T", "sensor box/p"]
+    assert Recording.from_frame(frame, recording.units) == recording
+    assert Recording.from_frame(frame.drop("time"), recording.units).dt == 1.0
+    assert Recording.from_frame(frame, recording.units, dt=5.0).dt == 5.0
+    nulls = frame.with_columns(pl.col("sensor box/p").fill_nan(None))
+    assert Recording.from_frame(nulls, recording.units) == recording
+
+def test_bad_frames():
+    recording = example()
+    frame = recording.to_frame()
+    with pytest.raises(DataError, match="boiler/level"):
+        Recording.from_frame(frame.drop("boiler/level"), recording.units)
+    with pytest.raises(DataError, match="cast"):
+        Recording.from_frame(frame.with_columns(pl.col("boiler/level").cast(pl.String)), recording.units)
+    with pytest.raises(DataError, match="evenly"):
+        Recording.from_frame(frame.with_columns(time=pl.col("time") ** 2), recording.units)
+    with pytest.raises(DataError, match=r"u is nan.*'fuel'"):
+        Recording.from_frame(frame.with_columns(pl.lit(None).alias("boiler/fuel")), recording.units)
+    with pytest.raises(DataError, match=r"polars\.DataFrame"):
+        Recording.from_frame({}, recording.units)
