@@ -38,6 +38,19 @@ class Status:
         return self.message
 
 
+@dataclass(frozen=True)
+class RoundRecord:
+    """Losses of one round of an iterative method as the server knows them, at the point that the units have sent."""
+
+    round: int
+    phase: str
+    server_loss: float  # the phase's own objective
+    residual_loss: float  # 1/T Σ |r|²
+    disentanglement: float  # 1/T Σ |D|²
+    delta_d: tuple[float, ...]  # |phi_m - mean of Σ_n B̂_mn u_n|
+    gradient: float  # of the whole objective, relative to the first round of the phase; known one round later for units
+
+
 @dataclass(frozen=True, eq=False)
 class Couplings:
     """What the server knows after a maximum-likelihood fit: estimate, data it rests on, uncertainty, doubts."""

@@ -299,13 +299,9 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
 
 
 def ask_server(
-    request: Request,
-    plant: Described,
-    server: Responder,
-    part: UnitPart,
-    y: FloatArray | None = None,
+    request: Request, plant: Described, server: Responder, part: UnitPart, y: FloatArray | None = None,
     watch: Watch | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Ask: the unit's messages go to the server, and with its own part the unit makes the answer of what comes back.
 
     ``y`` (rows, D_m): the unit's own measurements of all rows that the server refers to, for questions that need them.

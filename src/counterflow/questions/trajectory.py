@@ -44,15 +44,9 @@ class Trajectory(Reply):
 
     @classmethod
     def of(
-        cls,
-        about: About,
-        part: UnitPart,
-        found: Answer,
-        first: int,
-        factual: FloatArray,
-        mean: FloatArray,
+        cls, about: About, part: UnitPart, found: Answer, first: int, factual: FloatArray, mean: FloatArray,
         noise: FloatArray | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """From what the server says of the states, with the band of the request's level."""
         level = about.request.level
         lower, upper = band(mean, deviation(found, part.model.C, noise, part.C_doubt), level)
@@ -148,7 +142,7 @@ class Trajectories(dict[str, World], Reply):
         return max(self.values(), key=lambda world: world.weight())
 
     @property
-    def about(self) -> About:
+    def about(self) -> About:  # type: ignore[override]
         return self.strongest.about
 
     @property

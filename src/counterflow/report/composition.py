@@ -161,12 +161,7 @@ def _units(names: Sequence[str]) -> str:
 
 
 def tell(
-    fit: Fit,
-    recording: Recording,
-    question: Request,
-    *,
-    others: Mapping[str, Fit] | None = None,
-    level: float = 0.95,
+    fit: Fit, recording: Recording, question: Request, *, others: Mapping[str, Fit] | None = None, level: float = 0.95
 ) -> Section:
     """Ask one question: its answer as a report shows it, or the refusal."""
     if not isinstance(question, Request):

@@ -130,9 +130,7 @@ def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat
     closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int((~used).sum())
     if closed or lost:
         add(
-            "gaps-filled",
-            f"{closed} readings missing for up to {SHORT} rows were filled in, "
-            f"{lost} rows were left out",
+            "gaps-filled", f"{closed} readings missing for up to {SHORT} rows were filled in, {lost} rows were left out"
         )
     silent = [unit.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
     if silent:
