@@ -33,18 +33,10 @@ METHODS = (*FEDERATED, *POOLED)
 
 
 def fit(
-    recording: Recording,
-    models: Models | None = None,
-    method: str = "sufficient",
-    *,
-    seed: int = 0,
-    privacy: Privacy | None = None,
-    progress: bool = False,
-    estimators: Mapping[str, Estimator] | None = None,
-    watch: Callable[[Message, bool], None] | None = None,
-    over_the_wire: bool = False,
-    **options: Any,
-) -> Fit:
+    recording: Recording, models: Models | None = None, method: str = "sufficient", *, seed: int = 0,
+    privacy: Privacy | None = None, progress: bool = False, estimators: Mapping[str, Estimator] | None = None,
+    watch: Callable[[Message, bool], None] | None = None, over_the_wire: bool = False, **options: Any,
+) -> Fit:  # fmt: skip
     """Learn the couplings between units from a recording, without moving a measurement.
 
     Parameters
@@ -144,15 +136,9 @@ def fit(
         parts = {name: complete.unit_part(task, own[name], states[name]) for name in task.units}
         history = recorder.history({name: states[name].proprietary_loss for name in task.units})
         return complete.joined(
-            part,
-            status,
-            parts,
-            dt=recording.dt,
-            history=history,
-            traffic=traffic,
-            provenance=provenance,
+            part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,
             privacy=report,
-        )
+        )  # fmt: skip
 
 
 @contextmanager

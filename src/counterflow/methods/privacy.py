@@ -75,15 +75,11 @@ class PrivacyReport:
             epsilon = total_epsilon([entry.cost for entry in entries], delta, window)
             units[name] = replace(unit, entries=entries, epsilon=epsilon)
         return replace(
-            self,
-            epsilon=max(unit.epsilon for unit in units.values()),
-            delta=delta,
-            window=window,
+            self, epsilon=max(unit.epsilon for unit in units.values()), delta=delta, window=window,
             source=self.source if self.source == earlier.source else f"{earlier.source}, then {self.source}",
-            durable=self.durable and earlier.durable,
-            units=MappingProxyType(units),
+            durable=self.durable and earlier.durable, units=MappingProxyType(units),
             excluded=tuple(dict.fromkeys((*earlier.excluded, *self.excluded))),
-        )
+        )  # fmt: skip
 
     def sentences(self) -> tuple[str, ...]:
         """What a reader of any answer should know."""

@@ -18,7 +18,8 @@ from counterflow.errors import DataError, OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge, part_of
 from counterflow.questions.phrases import sized
-from counterflow.questions.question import About, Described, Entry, Form, Reply, Request, Responder, Surroundings, Table
+from counterflow.questions.question import Entry, Form, Request
+from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
 from counterflow.questions.views import View, attributes, channels_json, named
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from counterflow.questions.effect import AskEffect, Effect
 from counterflow.questions.forecast import AskForecast, Forecast
 from counterflow.questions.knowledge import Watch
 from counterflow.questions.paths import AskPaths, Paths
-from counterflow.questions.question import Described, Request, Responder, ask_server
+from counterflow.questions.question import Request, ask_server
+from counterflow.questions.reply import Described, Responder
 from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
 

@@ -17,20 +17,8 @@ from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import check_window
 from counterflow.questions.knowledge import Knowledge, part_of
-from counterflow.questions.question import (
-    SHOWN,
-    START,
-    STOP,
-    About,
-    Described,
-    Entry,
-    Form,
-    Reply,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-)
+from counterflow.questions.question import START, STOP, Entry, Form, Request
+from counterflow.questions.reply import SHOWN, About, Described, Reply, Responder, Surroundings, Table
 from counterflow.questions.views import (
     View,
     attributes,

@@ -17,19 +17,8 @@ from counterflow.questions.arguments import check_level, check_window, refuse_be
 from counterflow.questions.knowledge import Knowledge, later_rows
 from counterflow.questions.peaks import Peak, Peaked, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
-from counterflow.questions.question import (
-    LEVEL,
-    START,
-    STOP,
-    About,
-    Described,
-    Entry,
-    Form,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-)
+from counterflow.questions.question import LEVEL, START, STOP, Entry, Form, Request
+from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, line, series
 

@@ -25,19 +25,8 @@ from counterflow.questions.arguments import (
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
-from counterflow.questions.question import (
-    LEVEL,
-    About,
-    Described,
-    Entry,
-    Form,
-    Inputs,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    horizon,
-)
+from counterflow.questions.question import LEVEL, Entry, Form, Inputs, Request, horizon
+from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
 
 if TYPE_CHECKING:

@@ -17,20 +17,8 @@ from counterflow.questions.arguments import check_count, check_level, refuse_bey
 from counterflow.questions.knowledge import Knowledge, part_of, refuse_overflow, with_caveats
 from counterflow.questions.peaks import left_out
 from counterflow.questions.phrases import moved, plainly
-from counterflow.questions.question import (
-    LEVEL,
-    RECENT,
-    SHOWN,
-    About,
-    Described,
-    Entry,
-    Form,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    horizon,
-)
+from counterflow.questions.question import LEVEL, Entry, Form, Request, horizon
+from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings, Table
 from counterflow.questions.sensitivity import coupling_covariance
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, View, attributes, channels_json, finite, line, named, series

@@ -18,7 +18,8 @@ from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by
 from counterflow.questions.knowledge import Knowledge, part_of
 from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
 from counterflow.questions.phrases import sized
-from counterflow.questions.question import SHOWN, About, Described, Request, Responder, Surroundings, Table, horizon
+from counterflow.questions.question import Request, horizon
+from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings, Table
 from counterflow.questions.views import View, attributes, channels_json, long_frame, named, series
 from counterflow.recurrence import linear_recurrence
 

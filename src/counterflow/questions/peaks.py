@@ -13,7 +13,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.plant import Channel
 from counterflow.protocol import Answer
-from counterflow.questions.question import SHOWN, About, Reply, Table
+from counterflow.questions.reply import SHOWN, About, Reply, Table
 from counterflow.questions.views import finite, named
 
 

@@ -21,19 +21,8 @@ from counterflow.questions.arguments import channel_index, check_count, unit_nam
 from counterflow.questions.effect import AskEffect, Effect, EffectLineView
 from counterflow.questions.knowledge import FAR, Knowledge, far_change, part_of
 from counterflow.questions.phrases import signed, sized
-from counterflow.questions.question import (
-    About,
-    Described,
-    Entry,
-    Form,
-    Reply,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    ask_server,
-    horizon,
-)
+from counterflow.questions.question import Entry, Form, Request, ask_server, horizon
+from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
 from counterflow.questions.views import View, attributes, named
 from counterflow.recurrence import linear_recurrence
 

@@ -13,7 +13,7 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.protocol import Answer
 from counterflow.questions.peaks import band, deviation
-from counterflow.questions.question import About, Reply, Table
+from counterflow.questions.reply import About, Reply, Table
 from counterflow.questions.views import attributes, channels_json, long_frame
 
 if TYPE_CHECKING:

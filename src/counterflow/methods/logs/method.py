@@ -97,14 +97,10 @@ class LogMethod:
         assert state.model is not None
         assert state.reading is not None
         return UnitPart(
-            replace(state.description, states=state.model.states),
-            state.model,
-            KalmanEstimator(state.model),
-            output_level=frozen(np.array(state.reading.space.mean)),
-            point=state.point,
-            C_doubt=state.doubt,
+            replace(state.description, states=state.model.states), state.model, KalmanEstimator(state.model),
+            output_level=frozen(np.array(state.reading.space.mean)), point=state.point, C_doubt=state.doubt,
             caveats=tuple(reading_caveats(state, own.y, own.u)),
-        )
+        )  # fmt: skip
 
     def _no_privacy(self, task: Task, *rest: object) -> NoReturn:
         raise PrivacyError(PRIVATE_LOGS.format(label=task.label), code="private-logs")
