@@ -11,7 +11,7 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
-from counterflow.plant import Channel
+from counterflow.plant.units import Channel
 from counterflow.protocol import Answer
 from counterflow.questions.reply import SHOWN, About, Reply, Table
 from counterflow.questions.views import finite, named

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
-from counterflow.plant import Channel
-from counterflow.plant.units import PublicUnit, Unit, unknown_name
+from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Watch
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.plant import Channel
+from counterflow.plant.units import Channel
 
 if TYPE_CHECKING:
     import polars

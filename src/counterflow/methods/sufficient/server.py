@@ -19,7 +19,6 @@ from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, maximum_likelihood
 from counterflow.estimation.parameters import Estimate
 from counterflow.estimation.prior import weak_prior
-from counterflow.plant import LocalModel
 from counterflow.protocol import Finished, Message, Reduced, Request, Sufficient
 
 
@@ -107,10 +106,10 @@ def share(messages: list[Sufficient]) -> SharedRecord:
 
 
 def record_of(
-    names: Iterable[str], models: Sequence[Sufficient | LocalModel], values: FloatArray, u: FloatArray,
+    names: Iterable[str], models: Sequence[Any], values: FloatArray, u: FloatArray,
     observation: FloatArray, noise: FloatArray,
 ) -> SharedRecord:  # fmt: skip
-    """Rows of all units side by side, with the local blocks of their models."""
+    """Rows of all units side by side, with the local blocks A, B and Q of their models."""
     states, inputs = (tuple(m.A.shape[0] for m in models), tuple(m.B.shape[1] for m in models))
     A, B, Q = (block_diagonal([getattr(m, letter) for m in models]) for letter in "ABQ")
     return SharedRecord(
