@@ -12,7 +12,7 @@ from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.uncertainty import Uncertainty
-from counterflow.plant import OperatingPoint
+from counterflow.plant.operating_point import OperatingPoint
 
 
 @dataclass(frozen=True)

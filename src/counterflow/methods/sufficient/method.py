@@ -42,7 +42,20 @@ from counterflow.protocol import Message, Sufficient
 NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
 
 
-class SufficientMethod:
+class OneExchange:
+    """What methods share that ask every unit for one message."""
+
+    def uses_inputs(self, task: Task) -> bool:
+        return True
+
+    def rounds(self, task: Task) -> int | None:
+        return None
+
+    def pooled(self, task: Task, own: Mapping[str, UnitData], seen: bool) -> None:
+        return None
+
+
+class SufficientMethod(OneExchange):
     """One sufficient message from each unit, maximum likelihood at the server."""
 
     sends = frozenset({"Sufficient"})
@@ -60,12 +73,6 @@ class SufficientMethod:
         if task.privacy is not None and task.privacy.accounting != "rigorous":
             raise OptionError(f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out")
 
-    def uses_inputs(self, task: Task) -> bool:
-        return True
-
-    def rounds(self, task: Task) -> int | None:
-        return None
-
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         chosen = LikelihoodOptions.parse(task.method, task.options)
         config = SufficientConfig(
@@ -75,9 +82,6 @@ class SufficientMethod:
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
         return SufficientUnit(own.unit.name, given_part(task, own).model, own.y, own.u, task.privacy)
-
-    def pooled(self, task: Task, own: Mapping[str, UnitData], seen: bool) -> None:
-        return None
 
     def learned(self, task: Task, state: SufficientServer) -> Learned:
         assert state.shared is not None
