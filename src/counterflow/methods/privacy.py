@@ -83,12 +83,7 @@ class PrivacyReport:
 
     def sentences(self) -> tuple[str, ...]:
         """What a reader of any answer should know."""
-        rows = "one measurement" if self.window == 1 else f"any {self.window} consecutive measurements"
-        adjective = "differentially private" if self.accounting == "rigorous" else "differentially private as published"
-        out = [
-            f"{adjective} with epsilon {self.epsilon:.4g} and delta {self.delta:.3g} for {rows} of one unit: "
-            f"{self.mechanism}"
-        ]
+        out = [f"{_guarantee(self)}: {self.mechanism}"]
         if not self.secure:
             out.append(f"the noise came from a {self.source}: a simulation, which protects nothing")
         if not self.durable:
@@ -243,16 +238,16 @@ def require_noise(label: str, message: Message, sigma: float, needed: float, goo
 
 def promise(privacy: Privacy) -> tuple[Caveat, ...]:
     """What every answer of a private fit carries along; nothing of it tells of a measurement."""
-    kind = "" if privacy.accounting == "rigorous" else " as published"
-    rows = "one measurement" if privacy.window == 1 else f"any {privacy.window} consecutive measurements"
-    text = (
-        f"differentially private{kind} with epsilon {privacy.epsilon:.4g} and delta {privacy.delta:.3g} for {rows} of "
-        "one unit; each unit keeps its own account"
-    )
-    told = (Caveat("private", "", text),)
+    told = (Caveat("private", "", f"{_guarantee(privacy)}; each unit keeps its own account"),)
     if privacy.seed is None:
         return told
     return (*told, Caveat("simulated-noise", "", SIMULATED.format(source=privacy.source)))
+
+
+def _guarantee(of: Privacy | PrivacyReport) -> str:
+    kind = "" if of.accounting == "rigorous" else " as published"
+    rows = "one measurement" if of.window == 1 else f"any {of.window} consecutive measurements"
+    return f"differentially private{kind} with epsilon {of.epsilon:.4g} and delta {of.delta:.3g} for {rows} of one unit"
 
 
 def clipping_caveats(name: str, share: float | None) -> tuple[Caveat, ...]:

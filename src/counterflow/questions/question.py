@@ -1,7 +1,7 @@
-"""What all questions share: the request with its form, who answers it, and what an answer says of itself.
+"""What all questions share: the request with its form, and how it is asked; ``reply`` has what all answers share.
 
 A kind of question is a module of its own: a ``Request`` (what is asked, with its checks), the server's half
-(``respond``), the unit's half (``messages`` and ``answer``), and an ``Reply`` with its sentence, tables and JSON.
+(``respond``), the unit's half (``messages`` and ``answer``), and a ``Reply`` with its sentence, tables and JSON.
 ``registry`` lists them; library, command line, report, console and federation go through it.
 """
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 TIME_CONSTANTS = 10  # of the slowest mode that a record should hold
 INTEGRATOR = 1e-6  # distance to the unit circle below which a mode counts as one that never decays
-
-
 FAR = 1.0  # standard errors that the gradient may still be worth where a fit calls itself converged
 
 
