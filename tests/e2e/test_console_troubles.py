@@ -75,6 +75,8 @@ def _walk(desk: Desk) -> Iterator[str]:
             )
             desk.page.fill(field, value)
             _answered(desk)
+        elif kind == "aggregate":  # a table and no picture
+            desk.until(desk.sentence, "an answer in words")
         else:
             _answered(desk)
         yield kind
