@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, 
 from counterflow.experiments.figures import Drawing, Panel, level, points
 from counterflow.experiments.selection import grid, stacked, where
 from counterflow.experiments.verdicts import both, mostly, rarely
-from counterflow.experiments.wording import MOST_RULE, NEW_DATA
+from counterflow.experiments.wording import caption, claim
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant
 
@@ -43,6 +44,7 @@ DRAWN = (
     "white inputs", "AR(0.9) inputs", "AR(0.99) inputs", "white, mean 1", "B_mn = 0, white", "slow plants, AR(0.9)",
 )  # fmt: skip
 WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1e4, 1e6)
+LAST_WEIGHT = WEIGHTS[-1]
 STEPS, PLANTS, QUICK_PLANTS = 5000, 20, 6
 GOOD = 0.5
 
@@ -130,7 +132,7 @@ def median(outcomes: Outcomes, name: str, key: str) -> FloatArray:
     return np.asarray(np.median(of_condition(outcomes, name, key), axis=0))
 
 
-def claims(outcomes: Outcomes) -> tuple[Claim, ...]:
+def claims(outcomes: Outcomes) -> Iterator[Claim]:
     """On what the published method does do."""
     smallest, usual, largest = 0, WEIGHTS.index(10.0), len(WEIGHTS) - 1
     names = list(CONDITIONS)
@@ -152,64 +154,22 @@ def claims(outcomes: Outcomes) -> tuple[Claim, ...]:
         name: of_condition(outcomes, name, "cosine")[:, smallest] for name in ("white inputs", "AR(0.9) inputs")
     }
     persistent = R2["AR(0.9) inputs"]
-    return (
-        Claim(
-            "Prediction on new data",
-            "our models at the client and the server perform better than the proprietary client model on new data",
-            f"at xi = {WEIGHTS[usual]:g} the one-step error is below the proprietary one in "
-            f"{100 * better['augmented'].mean():.3g} % of the recordings of all conditions at the augmented client, in "
-            f"{100 * better['server'].mean():.3g} % at the server; with white inputs "
-            f"{np.median(on_new['augmented', 'white inputs']):.2f} and "
-            f"{np.median(on_new['server', 'white inputs']):.2f} of it (default method "
-            f"{float(median(outcomes, 'white inputs', 'default/server')):.2f}, oracle "
-            f"{float(median(outcomes, 'white inputs', 'default/oracle')):.2f})",
-            both(*(rarely(values, 1.0) for values in on_new.values())),
-            "Rule: in every condition both are lower in more than half of the plants (mean of the units), "
-            f"{MOST_RULE}. xi = {WEIGHTS[usual]:g} is that of the other experiments; other weights are in the table.",
-            NEW_DATA,
-        ),
-        Claim(
-            "Effects as xi grows",
-            "not said: its sentence on large xi (section 6) is about the clients' parameters, and is judged in "
-            "disentanglement",
-            f"median R² of effects with AR(0.9) inputs: {np.median(persistent[:, smallest]):.3f} at xi = "
-            f"{WEIGHTS[smallest]:g}, {np.median(persistent[:, largest]):.3f} at xi = {WEIGHTS[largest]:g}; prediction "
-            f"over proprietary: {median(outcomes, 'AR(0.9) inputs', 'augmented')[smallest]:.2f} and "
-            f"{median(outcomes, 'AR(0.9) inputs', 'augmented')[largest]:.2f}",
-            "beyond the paper",
-            "No rule. R² is lower at the largest xi in "
-            f"{int((persistent[:, largest] < persistent[:, smallest]).sum())} of "
-            f"{len(persistent)} plants.",
-        ),
-        Claim(
-            "The best condition for effects",
-            "accurate cross-client counterfactual inference (no number)",
-            f"of {len(names)} conditions, the highest median R² is {np.median(there):.2f} ({best}, xi = "
-            f"{WEIGHTS[int(np.argmax(middle[best]))]:g}; plants: {_low(float(there.min()))} to {there.max():.2f}); "
-            f"default method {float(median(outcomes, best, 'default/R2')):.3f}",
-            mostly(there, GOOD),
-            f"Rule: R² is above {GOOD} in more than half of the plants, {MOST_RULE}. Which xi and which plants are "
-            "good ones is seen only by those who know the truth.",
-        ),
-        Claim(
-            "Couplings through states only (B_mn = 0)",
-            "server learns cross-client dependencies via A_mn",
-            f"error of A_mn with white inputs {np.median(only_A[:, where]):.2f} at its best xi = {WEIGHTS[where]:g}; "
-            f"R² of effects {middle['B_mn = 0, white'][where]:.2f} (default method: "
-            f"{float(median(outcomes, 'B_mn = 0, white', 'default/A')):.3f}, "
-            f"{float(median(outcomes, 'B_mn = 0, white', 'default/R2')):.3f})",
-            rarely(only_A[:, where], GOOD),
-            f"Rule: the error is below {GOOD} in more than half of the plants, {MOST_RULE}; 'no coupling' gets 1.",
-        ),
-        Claim(
-            "Direction of B_mn",
-            "the server estimates B_mn",
-            f"median cosine between estimate and truth at xi = {WEIGHTS[smallest]:g}: white inputs "
-            f"{np.median(direction['white inputs']):.2f}, AR(0.9) {np.median(direction['AR(0.9) inputs']):.2f}",
-            mostly(direction["white inputs"], GOOD),
-            f"Rule: above {GOOD} with white inputs, the paper's own, in more than half of the plants, {MOST_RULE}.",
-        ),
-    )
+    say = partial(claim, "finding", first_xi=WEIGHTS[smallest], last_xi=LAST_WEIGHT)
+    on_white = {m: on_new[m, "white inputs"] for m in better}
+    default = {m: median(outcomes, "white inputs", f"default/{m}") for m in ("server", "oracle")}
+    lower = both(*(rarely(values, 1.0) for values in on_new.values()))
+    yield say("prediction", lower, xi=WEIGHTS[usual], better=better, on_white=on_white, default=default)
+    first, last = persistent[:, smallest], persistent[:, largest]
+    predicted = median(outcomes, "AR(0.9) inputs", "augmented")
+    course = {"first": first, "last": last, "predicted": [predicted[smallest], predicted[largest]]}
+    yield say("weight", "beyond the paper", lower=int((last < first).sum()), **course)
+    found = {"xi": WEIGHTS[int(np.argmax(middle[best]))], "default": median(outcomes, best, "default/R2")}
+    worst = _low(float(there.min()))
+    yield say("best", mostly(there, GOOD), count=len(names), best=best, there=there, worst=worst, **found)
+    found = {"xi": WEIGHTS[where], "R2": middle["B_mn = 0, white"][where]}
+    default = {x: median(outcomes, "B_mn = 0, white", f"default/{x}") for x in ("A", "R2")}
+    yield say("states", rarely(only_A[:, where], GOOD), error=only_A[:, where], default=default, **found)
+    yield say("direction", mostly(direction["white inputs"], GOOD), direction=direction)
 
 
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
@@ -256,13 +216,11 @@ def tables(outcomes: Outcomes) -> tuple[Table, ...]:
         "R², default method (worst)",
     )  # fmt: skip
     count = len(of_condition(outcomes, "white inputs", "B"))
-    caption = (
-        f"Where the published penalty method works: two units, T = {STEPS}, {count} plants, medians. Prediction: mean "
-        "squared one-step error of the augmented client on new data over that of the proprietary one, mean of the "
-        "units. Gain tells R²: rank correlation, over the plants, of R² with the training's gain over the proprietary "
-        "loss, which a user sees."
+    return (
+        Table(caption("finding", "conditions", plants=count), head, tuple(rows)),
+        _shares(outcomes),
+        _predictions(outcomes),
     )
-    return (Table(caption, head, tuple(rows)), _shares(outcomes), _predictions(outcomes))
 
 
 def _shares(outcomes: Outcomes) -> Table:
@@ -284,10 +242,7 @@ def _shares(outcomes: Outcomes) -> Table:
         "condition", "best ξ", f"R² > {GOOD:g} there", "ξ = 0.1", "ξ = 10", "R² < 0 at best ξ", "ξ = 0.1", "ξ = 10"
     )  # fmt: skip
     count = len(of_condition(outcomes, "white inputs", "R2"))
-    caption = (
-        f"Shares of the {count} plants whose effects the published penalty method finds, or gets worse than 'none'."
-    )
-    return Table(caption, head, tuple(rows))
+    return Table(caption("finding", "shares", plants=count), head, tuple(rows))
 
 
 def _predictions(outcomes: Outcomes) -> Table:
@@ -315,13 +270,9 @@ def _predictions(outcomes: Outcomes) -> Table:
     )
     heads = ("better than proprietary", "in the worst condition", "error / proprietary, medians")
     count = sum(len(of_condition(outcomes, name, "augmented")) for name in CONDITIONS)
-    caption = (
-        f"One-step prediction of new data at every weight: share of the {count} recordings in which the mean over the "
-        "units is below the proprietary client's, that share in the condition where it is least, and the range over "
-        f"the conditions of the median ratio. At ξ = {WEIGHTS[-1]:g} the client is better in {without} of the "
-        f"recordings whose inputs have mean zero, and in {with_mean} of the others."
-    )
-    return Table(caption, ("ξ", *(f"{model}: {head}" for model in ("client", "server") for head in heads)), tuple(rows))
+    shown = {"recordings": count, "last_xi": LAST_WEIGHT, "without": without, "with_mean": with_mean}
+    told = caption("finding", "predictions", **shown)
+    return Table(told, ("ξ", *(f"{model}: {head}" for model in ("client", "server") for head in heads)), tuple(rows))
 
 
 def _number(value: float, style: str) -> str:
@@ -352,9 +303,4 @@ def figures(outcomes: Outcomes) -> dict[str, Drawing]:
         against("Prediction, new data", "augmented", "augmented / proprietary error", 1.0),
     )
     least = min(float(median(outcomes, name, "default/R2")) for name in DRAWN)
-    caption = (
-        "The published penalty method under six conditions: medians over the plants. Dotted: what 'no effect', 'no "
-        "coupling' and the proprietary client get; R² below -1 is not shown. B_mn = 0 has no error of B_mn. The "
-        f"default method's median R² is at least {least:.3f} in all of them (table)."
-    )
-    return {"finding-conditions": Drawing(caption, panels)}
+    return {"finding-conditions": Drawing(caption("finding", "weights", least=least), panels)}

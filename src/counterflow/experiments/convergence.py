@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.captions import BARS, DODGED
 from counterflow.experiments.effects import recorded
-from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, described
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict
 from counterflow.experiments.figures import INK, Curve, Drawing, Panel, level, points
 from counterflow.experiments.selection import by_setting, grid, stacked, where
 from counterflow.experiments.verdicts import (
@@ -23,7 +23,7 @@ from counterflow.experiments.verdicts import (
     exponent,
     holds,
 )
-from counterflow.experiments.wording import ABOVE_RULE, SHORT_OF_ORACLE, said, sentences, told, verdict_of
+from counterflow.experiments.wording import caption, claim, described, said, summary, verdict_of
 from counterflow.filtering import kalman_filter
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
@@ -158,7 +158,7 @@ def score(draws: Sequence[FloatArray] | FloatArray) -> float:
     return float(np.abs(array.mean(axis=0) / (array.std(axis=0, ddof=1) / np.sqrt(len(array)))).max())
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     lengths = lengths_of(outcomes)
     longest = lengths[-1]
     at = {mean: where(outcomes, steps=longest, mean=mean) for mean in MEANS}
@@ -176,81 +176,27 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     best = int(np.argmin(distances.mean(axis=0)))
     proprietary, default = stacked(at[0.0], "proprietary").mean(), stacked(at[0.0], "sufficient/distance")
     equality = max(o.number("equality") for o in outcomes)
-    return (
-        Claim(
-            "Theorem 7.3, zero-mean inputs (its assumption)",
-            "when the client models have causal disentanglement (xi → ∞ regime), the federated reconstruction matches "
-            "the oracle in expectation up to a bias J_m E[z]: E[ỹ_o - ỹ_a] = J_m E[z]",
-            f"left side {sides[0.0][0]:.2g}, right side {sides[0.0][1]:.2g} (mean lengths over the recordings, T = "
-            f"{longest}, xi = {WEIGHTS[-1]:g}); their difference is {zero:.2g} standard errors from zero. Its mean "
-            "length "
-            "by xi: " + ", ".join(f"{length:.2g} at {w:g}" for w, length in zip(WEIGHTS, by_weight, strict=True)),
-            beyond_control(holds(zero < WITHIN), holds(not nothing)) if len(at[0.0]) >= FEWEST else "undecided",
-            f"Rule: at the largest xi the mean difference over {len(at[0.0])} recordings is within {WITHIN:g} "
-            "standard errors, in every output (there are several, and the largest counts); not comparable if both "
-            f"sides are below {VOID:g} of what they are with inputs of mean 1. With zero-mean inputs both have the "
-            "expectation zero for any linear predictor and any xi, the proprietary client included: zero is compared "
-            "with zero, as in Corollary 6.2 (disentanglement).",
-        ),
-        Claim(
-            "Theorem 7.3, inputs of mean 1 (outside of its assumption)",
-            "the federated reconstruction matches the oracle in expectation up to a bias",
-            f"left side {sides[1.0][0]:.3g}, right side {sides[1.0][1]:.3g}; their difference is {one:.3g} standard "
-            "errors from zero",
-            "undecided" if len(at[1.0]) < FEWEST else "agrees" if one < WITHIN else "not comparable",
-            f"Rule: within {WITHIN:g} standard errors; else not comparable, because the theorem assumes zero-mean "
-            "inputs. Inputs of real plants have means.",
-        ),
-        Claim(
-            "Row by row, with more data",
-            "not said: its theorem is about expectations and xi → ∞",
-            f"row by row, the distance to the oracle's predictions goes like T^({falls[0]:.2f} ± {falls[1]:.1g}) at "
-            f"xi = 10, T^({largest[0]:.2f} ± {largest[1]:.1g}) at xi = {WEIGHTS[-1]:g} (sufficient messages: "
-            f"T^({ours[0]:.2f} ± {ours[1]:.1g}), to {told(default, 2)} of the "
-            "predictions' size)",
-            "beyond the paper",
-            "No rule. An estimate that converges has an exponent of -0.5; 0 is bias.",
-        ),
-        Claim(
-            "Row by row, with growing xi",
-            "not said: its theorem is about expectations",
-            f"distance over the size of the predictions, T = {longest}: "
-            + ", ".join(f"{value:.2f} at xi = {w:g}" for w, value in zip(WEIGHTS, distances.mean(axis=0), strict=True))
-            + f"; proprietary client {proprietary:.2f}",
-            "beyond the paper",
-            "No rule. "
-            + said(
-                below(distances[:, -1] - distances[:, 0]),
-                "Predictions come nearer to the oracle's as xi grows.",
-                "Predictions do not come nearer to the oracle's as xi grows.",
-                "Whether predictions come nearer as xi grows is not decided.",
-            ),
-        ),
-        Claim(
-            "A bias remains",
-            "convergence results only hold up to a bias in reconstruction (limitations)",
-            f"at its best xi = {WEIGHTS[best]:g} the published prediction stays {told(distances[:, best])} of the "
-            f"predictions' size away from the oracle's (T = {longest})",
-            both(above(distances[:, best], BIASED), estimated_above(falls[0], falls[1], -0.25)),
-            f"Rule, for the published method: the distance at the longest T is above {BIASED}, and falls more slowly "
-            f"than T^-0.25, {ABOVE_RULE}. This is the paper's own limit of its method.",
-            SHORT_OF_ORACLE,
-        ),
-        Claim(
-            "Sufficient messages against pooled data",
-            "not its method",
-            "couplings from sufficient messages and from pooled raw data: largest relative difference "
-            f"{equality:.1e} in {len(outcomes)} recordings",
-            "beyond the paper",
-            "No rule. "
-            + (
-                f"They are equal to rounding ({ROUNDING:g}), whatever T and the inputs' mean are: the bias above is "
-                "not the price of federation."
-                if equality <= ROUNDING
-                else f"They differ by more than rounding ({ROUNDING:g})."
-            ),
-        ),
+    say = partial(claim, "convergence", longest=longest, last_xi=WEIGHTS[-1])
+    theorem = beyond_control(holds(zero < WITHIN), holds(not nothing)) if len(at[0.0]) >= FEWEST else "undecided"
+    lengths_by_xi = ", ".join(f"{length:.2g} at {w:g}" for w, length in zip(WEIGHTS, by_weight, strict=True))
+    yield say("theorem", theorem, sides=sides[0.0], zero=zero, by_weight=lengths_by_xi, recordings=len(at[0.0]))
+    outside: Verdict = "agrees" if one < WITHIN else "not comparable"
+    yield say("theorem-mean", outside if len(at[1.0]) >= FEWEST else "undecided", sides=sides[1.0], one=one)
+    yield say("rows", "beyond the paper", falls=falls, largest=largest, ours=ours, default=default)
+    nearer = said(
+        below(distances[:, -1] - distances[:, 0]),
+        "Predictions come nearer to the oracle's as xi grows.",
+        "Predictions do not come nearer to the oracle's as xi grows.",
+        "Whether predictions come nearer as xi grows is not decided.",
     )
+    pairs = zip(WEIGHTS, distances.mean(axis=0), strict=True)
+    distances_by_xi = ", ".join(f"{value:.2f} at xi = {w:g}" for w, value in pairs)
+    told = {"remark": nearer, "by_weight": distances_by_xi, "proprietary": proprietary}
+    yield say("rows-weight", "beyond the paper", **told)
+    remains = both(above(distances[:, best], BIASED), estimated_above(*falls, -0.25))
+    yield say("bias", remains, xi=WEIGHTS[best], distance=distances[:, best])
+    key = "equality" if equality <= ROUNDING else "difference"
+    yield say(key, "beyond the paper", equality=equality, recordings=len(outcomes))
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
@@ -289,12 +235,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         Panel("Row by row, zero mean", rows, T, distance, log_x=lengths, log_y=True),
         Panel(f"Row by row, T = {lengths[-1]}", weights, xi, distance, log_x=ticks, range_y=(0, None)),
     )
-    caption = (
-        "Distance of one-step predictions to those of a Kalman filter that sees all units and knows A and B: (a, b) "
-        "length of the mean difference, with the right side of Theorem 7.3; (c, d) root mean square of the "
-        f"difference over that of the oracle's predictions. {BARS} {DODGED}"
-    )
-    return {"convergence": Drawing(caption, panels, columns=2)}
+    return {"convergence": Drawing(caption("convergence", "distances"), panels, columns=2)}
 
 
 def _power(weight: float) -> str:
@@ -302,23 +243,9 @@ def _power(weight: float) -> str:
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
-    equality = max(o.number("equality") for o in outcomes)
-    return sentences(
-        said(
-            verdict_of(claims, "Theorem 7.3, zero-mean"),
-            "The theorem's equation holds.",
-            "The theorem's equation does not hold here.",
-            "Under its own assumption of zero-mean inputs the theorem's equation compares zero with zero."
-            if verdict_of(claims, "Theorem 7.3, zero-mean") == "not comparable"
-            else "Whether the theorem's equation holds is not decided.",
-        ),
-        said(
-            verdict_of(claims, "A bias remains"),
-            "Row by row, published predictions stay away from the oracle's; the paper names this bias among its "
-            "limitations.",
-        ),
-        "Beyond the paper: sufficient messages give what pooled data give." if equality <= ROUNDING else "",
-    )
+    equal = max(o.number("equality") for o in outcomes) <= ROUNDING
+    void = verdict_of(claims, "theorem") == "not comparable"
+    return summary("convergence", claims, equal=equal, void=void, decidable=not void)
 
 
 EXPERIMENT = described("convergence", _tasks, _compute, _figures, _claims, text=_text)

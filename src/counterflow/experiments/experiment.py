@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -101,6 +98,7 @@ class Claim:
     why : the rule, and what explains the outcome.
     fact : claims of one fact (one quantity, or one sentence of the paper, here or in other experiments) are counted
         once in a summary if they have the same verdict; "": a fact of its own.
+    key : of its texts in ``experiments.toml``; claims of several units or sizes share one.
     """
 
     subject: str
@@ -109,6 +107,7 @@ class Claim:
     verdict: Verdict
     why: str
     fact: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,29 +157,3 @@ class Experiment:
     def claims(self, outcomes: Outcomes) -> tuple[Claim, ...]:
         """All claims, with verdicts."""
         return tuple(self.judge(outcomes))
-
-
-def described(
-    name: str,
-    tasks: Callable[[Request], tuple[Task, ...]],
-    compute: Callable[[Task], Mapping[str, Value]],
-    figures: Callable[[Outcomes], Mapping[str, Drawing]],
-    judge: Callable[[Outcomes], Iterable[Claim]],
-    choices: tuple[str, ...] = (),
-    **more: Any,
-) -> Experiment:
-    """An experiment whose title, question and choices stand in ``experiments.toml``.
-
-    ``choices`` are further ones, with numbers that the module knows; ``more`` are other parameters of ``Experiment``.
-    """
-    texts = _texts()
-    own = texts[name]
-    shared = [choice for each in own.get("shared", ()) for choice in texts["shared"][each]]
-    every = (*shared, *own.get("choices", ()), *choices)
-    title, paper, question = own["title"], own["paper"], own["question"]
-    return Experiment(name, title, paper, question, tasks, compute, figures, judge, every, **more)
-
-
-@functools.cache
-def _texts() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(files("counterflow.experiments").joinpath("experiments.toml").read_text(encoding="utf-8"))

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import OptionError
+from counterflow.report.figures import drawn_in, style
 from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
@@ -32,44 +32,22 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072b2", "#e69f00", "#009e73", "
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)  # the last for what stands apart from six others
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
+# what stands along axes that several figures have
+SERVER_LOSS, DISENTANGLEMENT = "$L_s$ (squared states)", "$\\mathcal{D}$ (squared states)"
+RELATIVE_LOSS, SHIFT_LEFT = "augmented / proprietary loss", "$\\delta_d$ (states)"
 Middle = Literal["mean", "median", "geometric mean"]
 FORMATS = ("svg", "pdf", "png")
 LEAST_PLAIN, MOST_PLAIN = 0.3e-3, 0.999e5  # an axis that goes beyond has powers of ten only
 _DPI = 200
 _WIDE, _SINGLE, _NARROW, _HEIGHT = 7.2, 4.8, 3.7, 2.25  # inches: page, one panel alone, telephone; row of panels
-_STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "counterflow",  # the same figure, the same bytes
-    "pdf.fonttype": 42,  # letters that printers and search engines can read
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are alike everywhere
-    "font.size": 8,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 8,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.7,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 8.5,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.facecolor": "none",
-    "figure.facecolor": "white",
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
-
+_STYLE = style(
+    INK, MUTED, GRID, font_size=8, axes_labelsize=8, axes_linewidth=0.7, axes_axisbelow=True, axes_titlesize=8.5,
+    axes_titleweight="bold", axes_facecolor="none", figure_facecolor="white", grid_linewidth=0.5, xtick_labelsize=7.5,
+    ytick_labelsize=7.5, lines_linewidth=1.5, lines_markersize=4.5, legend_frameon=False, legend_fontsize=8,
+    font_family="DejaVu Sans",  # comes with matplotlib, so that figures are alike everywhere
+    pdf_fonttype=42,  # letters that printers and search engines can read
+)  # fmt: skip
+styled = partial(drawn_in, _STYLE, "figures need")  # within it, matplotlib draws in the house style
 
 Curve = Callable[["Axes"], object]  # draws on axes; what it labels goes to the figure's legend
 Scale = bool | Sequence[float]  # of an axis: linear, logarithmic, or logarithmic with these ticks
@@ -267,17 +245,6 @@ def _tick(value: float, powers: bool) -> str:
     power = int(np.floor(np.log10(value) + 1e-9))
     digits = value / 10.0**power
     return f"$10^{{{power}}}$" if abs(digits - 1) < 1e-6 else f"${digits:.3g}\\cdot 10^{{{power}}}$"
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    """Within it, matplotlib draws in the house style."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise OptionError("figures need matplotlib: install it with  pip install 'counterflow[plots]'") from error
-    with matplotlib.rc_context(_STYLE):
-        yield
 
 
 def files(drawing: Drawing) -> dict[str, bytes]:

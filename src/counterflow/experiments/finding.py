@@ -9,9 +9,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.experiments import conditions
-from counterflow.experiments.conditions import CONDITIONS, WEIGHTS
 from counterflow.experiments.effects import (
-    HORIZON,
     Responses,
     between,
     coupling_error,
@@ -20,7 +18,7 @@ from counterflow.experiments.effects import (
     recorded,
     responses,
 )
-from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value, described
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value
 from counterflow.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level
 from counterflow.experiments.methods import METHODS, PUBLISHED, Estimate, estimate, refined_states
 from counterflow.experiments.selection import grid, stacked, where
@@ -30,11 +28,10 @@ from counterflow.experiments.wording import (
     B_WHITE,
     EFFECTS_PERSISTENT,
     EFFECTS_WHITE,
-    MOST_RULE,
-    SHORT_OF_ORACLE,
-    said,
-    sentences,
-    verdict_of,
+    caption,
+    claim,
+    described,
+    summary,
 )
 from counterflow.plant import Plant, Recording, random_plant
 
@@ -158,16 +155,8 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     for units, pole in SETTINGS:
         R2 = {m: values_of(outcomes, units, pole, f"{m}/R2") for m in METHODS}
         best = max(PUBLISHED, key=lambda m: float(np.median(R2[m])))
-        yield Claim(
-            f"Counterfactual inference, {setting_name(units, pole)}",
-            "accurate cross-client counterfactual inference (abstract; no number)",
-            f"R² of effects over {HORIZON} rows, median of {len(R2[best])} plants: best published variant "
-            f"({SHORT[best]}) {np.median(R2[best]):.3f}, sufficient messages {np.median(R2['sufficient']):.4f}",
-            mostly(R2[best], USEFUL),
-            f"Rule: R² of the best published variant is above {USEFUL} in more than half of the plants, "
-            f"{MOST_RULE}; 'no effect' gets 0.",
-            EFFECTS_PERSISTENT if pole else EFFECTS_WHITE,
-        )
+        about = {"setting": setting_name(units, pole), "fact": EFFECTS_PERSISTENT if pole else EFFECTS_WHITE}
+        yield claim("finding", "effects", mostly(R2[best], USEFUL), variant=SHORT[best], best=R2[best], R2=R2, **about)
     for pole in sorted({pole for _, pole in SETTINGS}):
         parts, found = [], []
         for units in sorted({units for units, _ in SETTINGS}):
@@ -178,69 +167,24 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
                 f"M = {units}: best published variant ({SHORT[best]}) {np.median(B[best]):.3f}, Granger "
                 f"{np.median(B['granger']):.2f}, sufficient messages {np.median(B['sufficient']):.3f}"
             )
-        yield Claim(
-            f"The server learns B_mn, {inputs_name(pole)} inputs",
-            "the server explicitly learns B_mn for all n ≠ m (section 6)",
-            f"median relative error of B_mn: {'; '.join(parts)}",
-            both(*found),
-            f"Rule: at every M the error of the best published variant is below {USEFUL} in more than half of the "
-            f"plants, {MOST_RULE}; 'no coupling' gets 1. B_mn is fitted to the disentanglement residual, which was "
-            "made before u_n acted: see docs/theory/finding.md.",
-            B_PERSISTENT if pole else B_WHITE,
-        )
+        fact = B_PERSISTENT if pole else B_WHITE
+        yield claim("finding", "B", both(*found), inputs=inputs_name(pole), fact=fact, parts="; ".join(parts))
     granger = np.array([values_of(outcomes, *setting, "granger/R2") for setting in SETTINGS])
-    yield Claim(
-        "Granger causality",
-        "GC cannot answer counterfactual questions",
-        f"R² of effects from least squares on pooled refined states and inputs: median {np.median(granger):.3f} "
-        f"(plants and settings: {granger.min():.3f} to {granger.max():.3f})",
-        "not comparable",
-        "No rule. Ours is the form with inputs among the regressors, which the paper may not mean. The form "
-        "without them, as in FedGC, has no B to ask: its R² is 0 by construction, and a test of it could not fail.",
-    )
+    yield claim("finding", "granger", "not comparable", granger=granger)
     short, gap = [], []
     for setting in SETTINGS:
         errors = {m: values_of(outcomes, *setting, f"{m}/effects") for m in METHODS}
         best = min(PUBLISHED, key=lambda m: float(np.median(errors[m])))
         short.append(errors[best] - errors["centralized"])
         gap.append(float(np.abs(errors["sufficient"] - errors["centralized"]).max()))
-    yield Claim(
-        "Short of the centralized fit",
-        "while not yet fully recovering the centralized oracle, as expected under decentralized constraints",
-        "relative error of effects of the best published variant above that of the centralized fit by "
-        + ", ".join(f"{np.median(s):.2f} ({setting_name(*x)})" for s, x in zip(short, SETTINGS, strict=True)),
-        both(*(mostly(each) for each in short)),
-        f"Rule, for the published method: in every setting it is above it in more than half of the plants, "
-        f"{MOST_RULE}. This is the paper's own limit of its method.",
-        SHORT_OF_ORACLE,
-    )
-    yield Claim(
-        "Sufficient messages against pooled raw data",
-        "not its method",
-        f"errors of effects differ by at most {max(gap):.1e}",
-        "beyond the paper",
-        "No rule. "
-        + (
-            "They are equal to rounding (1e-6): what the published method falls short by is not the price of "
-            "decentralized constraints."
-            if max(gap) <= ROUNDING
-            else "They differ by more than rounding (1e-6)."
-        ),
-    )
+    above = ", ".join(f"{np.median(s):.2f} ({setting_name(*x)})" for s, x in zip(short, SETTINGS, strict=True))
+    yield claim("finding", "short", both(*(mostly(each) for each in short)), short=above)
+    yield claim("finding", "equality" if max(gap) <= ROUNDING else "difference", "beyond the paper", gap=gap)
     covered = {
         key: 100 * float(np.mean([values_of(outcomes, *setting, key).mean() for setting in SETTINGS]))
         for key in ("sufficient/covered", "granger/covered", "sufficient/covered-effects")
     }
-    yield Claim(
-        "Nominal 95 % intervals",
-        "none are given",
-        f"all settings: they hold for {covered['sufficient/covered']:.3g} % of B_mn and "
-        f"{covered['sufficient/covered-effects']:.3g} % of effects with sufficient messages, for "
-        f"{covered['granger/covered']:.2g} % of B_mn with Granger causality",
-        "beyond the paper",
-        "No rule: mean shares. The published methods give no intervals. Every plant has one recording here; "
-        "benchmarks/results/coverage.md has hundreds.",
-    )
+    yield claim("finding", "intervals", "beyond the paper", covered=covered)
     yield from conditions.claims(outcomes)
 
 
@@ -267,19 +211,12 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
                     f"{np.median(v['seconds']):.2g}",
                 )
             )
-        count = len(v["B"])
-        caption = (
-            f"{setting_name(units, pole)}, T = {STEPS}, {count} plants: medians (and the worst plant); shares of "
-            f"intervals that hold are means. R² of effects: "
-            f"a held change of each input of each unit, {HORIZON} rows, all outputs of all other units. Prediction: "
-            "mean squared one-step error on new data over the oracle's. Bytes: both ways, all units. Seconds: of "
-            "this machine, one core, everything in one process."
-        )
+        told = caption("finding", "methods", setting=setting_name(units, pole), plants=len(v["B"]))
         head = (
             "method", "error of B_mn", "error of A_mn", "R² of effects", "95 % of B_mn", "95 % of effects",
             "prediction", "rounds", "bytes", "seconds",
         )  # fmt: skip
-        tables.append(Table(caption, head, tuple(rows)))
+        tables.append(Table(told, head, tuple(rows)))
     return (*tables, *conditions.tables(outcomes))
 
 
@@ -339,19 +276,9 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         by_setting.append(Panel(title, [_ranges(effects)], error, "", log_x=ticks, range_x=(3e-3, 10)))
         curves = [*medians, level(1.0)]
         traded.append(Panel(title, curves, "bytes, both ways", error, log_x=True, log_y=ticks, range_y=(5e-3, 10)))
-    caption = (
-        f"Relative error of all effects between units over {HORIZON} rows, by method, on identical data. Markers are "
-        "medians of the plants, lines go from the least to the largest. Dotted: what the answer 'no effect' gets. "
-        "Red: published; purple: other baselines; blue: likelihood. The oracle's error is zero."
-    )
-    paid = (
-        "The same errors (medians) against the bytes that crossed, with the same colours and markers; those that lie "
-        "on one another are drawn around one another. Dotted: what the answer 'no effect' gets. Not drawn, because "
-        "nothing crosses: local only (on the dotted line) and the oracle (error zero)."
-    )
     return {
-        "finding-effects": Drawing(caption, by_setting, columns=2),
-        "finding-bytes": Drawing(paid, traded, columns=2),
+        "finding-effects": Drawing(caption("finding", "effects"), by_setting, columns=2),
+        "finding-bytes": Drawing(caption("finding", "bytes"), traded, columns=2),
         **conditions.figures(outcomes),
     }
 
@@ -370,31 +297,8 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     }
     best = [max(R2[m][k] for m in PUBLISHED) for k in range(len(SETTINGS))]
     by_pole = {pole: [best[k] for k, s in enumerate(SETTINGS) if s[1] == pole] for _, pole in SETTINGS}
-    return sentences(
-        "Who can say what a change at one unit does to another: median R² of effects "
-        + "; ".join(f"{min(v):.2f} to {max(v):.2f} with {inputs_name(p)} inputs" for p, v in by_pole.items())
-        + f" for the best published variant, {min(R2['granger']):.2f} to {max(R2['granger']):.2f} for Granger "
-        f"causality, {min(R2['sufficient']):.4f} and more for sufficient messages.",
-        said(
-            verdict_of(claims, "Prediction on new data"),
-            "As a predictor the published method does what the paper says.",
-            "As a predictor the published method does not do all that the paper says.",
-            "Whether as a predictor it does what the paper says is not decided in all conditions.",
-        ),
-        "docs/theory/finding.md explains it.",
-    )
+    told = "; ".join(f"{min(v):.2f} to {max(v):.2f} with {inputs_name(p)} inputs" for p, v in by_pole.items())
+    return summary("finding", claims, best=told, R2=R2)
 
 
-EXPERIMENT = described(
-    "finding",
-    _tasks,
-    _compute,
-    _figures,
-    _claims,
-    tables=_tables,
-    text=_text,
-    choices=(
-        f"Conditions: {len(CONDITIONS)} of them, T = 5000, two units, xi from {WEIGHTS[0]:g} to {WEIGHTS[-1]:g}, "
-        "penalty method at its stationary point, beside the default method.",
-    ),
-)
+EXPERIMENT = described("finding", _tasks, _compute, _figures, _claims, tables=_tables, text=_text)

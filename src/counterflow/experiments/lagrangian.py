@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,23 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
 from counterflow.experiments import two_units
-from counterflow.experiments.captions import BAND, DISENTANGLEMENT, RELATIVE_LOSS, SERVER_LOSS, SHIFT_LEFT
-from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Table, Task, Value, Verdict, described
-from counterflow.experiments.figures import Drawing, Panel, band, level, over_rounds, points
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Table, Task, Value, Verdict
+from counterflow.experiments.figures import (
+    DISENTANGLEMENT,
+    RELATIVE_LOSS,
+    SERVER_LOSS,
+    SHIFT_LEFT,
+    Drawing,
+    Panel,
+    band,
+    level,
+    over_rounds,
+    points,
+)
 from counterflow.experiments.selection import stacked, where
 from counterflow.experiments.two_units import LABELS, UNITS, plant_of
 from counterflow.experiments.verdicts import above, below, both, holds
-from counterflow.experiments.wording import ABOVE_RULE, said, sentences, told, verdict_of
+from counterflow.experiments.wording import caption, claim, described, summary, told
 from counterflow.fits.history import History
 from counterflow.fits.training import fit
 
@@ -129,7 +140,7 @@ def _relative_loss(runs: Outcomes, name: str) -> FloatArray:
     return stacked(runs, f"client_loss/{name}") / stacked(runs, f"proprietary_loss/{name}")[:, None]
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     runs = {method: where(outcomes, method=method) for method in METHODS}
     given = where(outcomes, tuned_at=...)
     climbs = {m: stacked(found, "climb") for m, found in runs.items()}
@@ -154,102 +165,28 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     )
     excess = stacked(given, "excess")
     steps = stacked(given, "safe") / stacked(given, "step")
-    return (
-        Claim(
-            "Oscillations of AL",
-            "the learning curve of AL exhibits larger oscillations",
-            f"all rises of log L_s over the rounds together: AL {told(climbs['lagrangian'])}, PM "
-            f"{told(climbs['penalty'])}",
-            above(climbs["lagrangian"] - climbs["penalty"]),
-            f"Rule: the rises of AL are larger, {ABOVE_RULE}. Falls do not count: a curve that only falls has 0.",
-        ),
-        Claim(
-            "Disentanglement of AL at the server",
-            "AL achieves better disentanglement quickly",
-            f"D after {EARLY} rounds: AL {told(early['lagrangian'])}, PM {told(early['penalty'])}; at the end: AL "
-            f"{told(last['lagrangian'])}, PM {told(last['penalty'])}",
-            both(_lower(early["lagrangian"], early["penalty"]), _lower(last["lagrangian"], last["penalty"])),
-            f"Rule: the D of AL is lower after {EARLY} rounds and at the end: the mean logarithm of their ratio is "
-            f"below zero, {ABOVE_RULE}.",
-        ),
-        Claim(
-            "Disentanglement of AL at the clients",
-            "and so at both clients (delta_d)",
-            f"delta_d after {EARLY} rounds: "
-            + "; ".join(
-                f"{LABELS[n]} AL {told(delta['lagrangian', n])}, PM {told(delta['penalty', n])}" for n in UNITS
-            ),
-            both(*(_lower(delta["lagrangian", n], 0.9 * delta["penalty", n]) for n in UNITS)),
-            f"Rule: delta_d of AL after {EARLY} rounds is more than a tenth lower at both clients: the mean logarithm "
-            f"of the ratio, {ABOVE_RULE}. AL acts on D, and delta_d has no D in it.",
-        ),
-        Claim(
-            "AL is sub-optimal",
-            "AL might converge to a sub-optimal solution; its fixed point can be slightly biased",
-            f"clients' loss over the proprietary one: PM {told(loss['penalty'], 4)}, AL {told(loss['lagrangian'], 4)}; "
-            f"AL keeps {kept} of PM's gain",
-            above(loss["lagrangian"] - loss["penalty"]),
-            f"Rule: the mean loss of AL is higher, {ABOVE_RULE}. AL enforces D = 0, which theta = 0 and A_mn = 0 "
-            "satisfy.",
-        ),
-        Claim(
-            "Hybrid: a smoother descent",
-            "AL as a warm start, then PM to achieve a smoother descent of L_s",
-            f"all rises of log L_s after the warm start together: hybrid {told(late['hybrid'])}, AL over the same "
-            f"rounds {told(late['lagrangian'])}, PM {told(late['penalty'])}",
-            below(late["hybrid"] - late["lagrangian"]),
-            f"Rule: after the warm start of {runs['hybrid'][0].task['warm_rounds']} rounds the hybrid's L_s rises "
-            f"less than AL's over the same rounds, {ABOVE_RULE}. When to switch is ours to choose, and decides: see "
-            "the table. A warm start that brings D far below PM's own leaves L_s below it, too, and PM then has to "
-            "climb.",
-        ),
-        Claim(
-            "Hybrid: the final objective",
-            "and a marginally better final objective",
-            f"final L_s + Σ L_m,a: PM {told(objective['penalty'], 4)}, AL {told(objective['lagrangian'], 4)}, hybrid "
-            f"{told(objective['hybrid'], 4)}; hybrid and PM differ by at most {apart:.1g} of it",
-            below(objective["hybrid"] - objective["lagrangian"]),
-            f"Rule: the hybrid's final objective is below that of AL, {ABOVE_RULE}. PM's objective is convex, so that "
-            "a warm start can save rounds, and not change where PM ends.",
-        ),
-        Claim(
-            "PM with tuned steps at large weights",
-            "the penalty could make the framework unstable for large xi",
-            f"with steps tuned at xi = {TUNED_AT:g}, PM diverges in {_share(diverged['penalty'][:, large])} of the "
-            f"trainings at larger xi, {_share(diverged['penalty'][:, ~large])} at smaller ones or that one",
-            unstable,
-            "Rule: of each run more than half of the trainings above the weight of the tuning diverge, in the mean "
-            f"{ABOVE_RULE}; none diverges up to it. Step sizes here are given; derived ones are the default.",
-        ),
-        Claim(
-            "AL with the same steps",
-            "AL keeps the framework stable under large penalties",
-            f"AL (rho = 2 xi) diverges in {_share(diverged['lagrangian'])} of the trainings",
-            below(diverged["lagrangian"].mean(axis=1), 0.05),
-            f"Rule: of each run less than one in twenty diverges, in the mean {ABOVE_RULE}.",
-        ),
-        Claim(
-            "Trade-off between optimality and stability",
-            "there exists a trade-off between optimality and stability when employing the penalty (section 9.1, "
-            "details in the appendix)",
-            f"steps that xi = {WEIGHTS[-1]:g} survives are {min(steps):.2g} to {max(steps):.2g} of the tuned ones; "
-            f"after {TUNED_ROUNDS} rounds at xi = {TUNED_AT:g} they leave {_percent(excess[:, 1])} of the way to the "
-            f"minimum of L_s + Σ L_m,a, the tuned ones {_percent(excess[:, 0])}",
-            both(unstable, above(np.log(excess[:, 1] / excess[:, 0]))),
-            "Rule: tuned steps are unstable at large weights (above), and steps that are stable there leave the "
-            "training farther from its minimum after the same number of rounds: the mean logarithm of the ratio is "
-            f"above zero, {ABOVE_RULE}.",
-        ),
-    )
+    say = partial(claim, "lagrangian")
+    yield say("oscillations", above(climbs["lagrangian"] - climbs["penalty"]), climbs=climbs)
+    lower = both(_lower(early["lagrangian"], early["penalty"]), _lower(last["lagrangian"], last["penalty"]))
+    yield say("server", lower, early=early, last=last)
+    lower = both(*(_lower(delta["lagrangian", n], 0.9 * delta["penalty", n]) for n in UNITS))
+    deltas = [f"{LABELS[n]} AL {told(delta['lagrangian', n])}, PM {told(delta['penalty', n])}" for n in UNITS]
+    yield say("clients", lower, deltas="; ".join(deltas))
+    yield say("optimum", above(loss["lagrangian"] - loss["penalty"]), loss=loss, kept=kept)
+    switch = runs["hybrid"][0].task["warm_rounds"]
+    yield say("hybrid", below(late["hybrid"] - late["lagrangian"]), late=late, rounds=switch)
+    yield say("objective", below(objective["hybrid"] - objective["lagrangian"]), objective=objective, apart=apart)
+    shares = [_share(diverged["penalty"][:, which]) for which in (large, ~large)]
+    yield say("tuned", unstable, shares=shares)
+    survives = below(diverged["lagrangian"].mean(axis=1), 0.05)
+    yield say("stable", survives, share=_share(diverged["lagrangian"]))
+    costs = both(unstable, above(np.log(excess[:, 1] / excess[:, 0])))
+    yield say("trade-off", costs, last_xi=WEIGHTS[-1], steps=steps, excess=excess.T)
 
 
 def _lower(one: FloatArray, other: FloatArray) -> Verdict:
     """Whether positive numbers are lower than others of the same runs, on a logarithmic scale."""
     return below(np.log(np.maximum(one, TINY) / np.maximum(other, TINY)))
-
-
-def _percent(shares: FloatArray) -> str:
-    return f"{100 * float(np.mean(shares)):.2g} %"
 
 
 def _share(found: Any) -> str:
@@ -282,9 +219,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     xi = "penalty weight $\\xi$ ($\\rho = 2\\xi$)"
     return {
         "lagrangian-rounds": Drawing(
-            "Penalty method, augmented Lagrangian, and the hybrid of both, from the same initial parameters. The "
-            "server loss is that of the penalty method for all three; D is cut off at 1e-16. Dotted: the proprietary "
-            f"client. {BAND}",
+            caption("lagrangian", "rounds"),
             [
                 course("Server loss", "server_loss", SERVER_LOSS),
                 course("Disentanglement", "disentanglement", DISENTANGLEMENT, 1e-16),
@@ -293,9 +228,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             ],
         ),
         "lagrangian-stability": Drawing(
-            f"Trainings of {TUNED_ROUNDS} rounds whose step sizes were tuned at xi = {TUNED_AT:g}, at other weights. "
-            f"Above the dotted line the loss has grown; {GREATEST:.0e} stands for all that is larger. Markers are "
-            "means, bars the range from the least to the largest of the runs.",
+            caption("lagrangian", "stability"),
             [Panel("Given step sizes", [*stability, level(1.0)], xi, "last $L_s$ / first $L_s$", WEIGHTS, True)],
             columns=1,
         ),
@@ -308,12 +241,8 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
         (str(at), told(hybrid[:, k], 2), told(alone[:, k], 2), _share(hybrid[:, k] < alone[:, k]))
         for k, at in enumerate(SWITCHES)
     )
-    caption = (
-        "The hybrid's dependence on the round of the switch: all rises of log L_s after it together, in "
-        f"{SWITCHED_ROUNDS} rounds of both methods, and those of AL alone over the same rounds; means of "
-        f"{len(hybrid)} recordings."
-    )
-    return (Table(caption, ("rounds of AL", "hybrid", "AL alone", "recordings with a smoother hybrid"), rows),)
+    head = ("rounds of AL", "hybrid", "AL alone", "recordings with a smoother hybrid")
+    return (Table(caption("lagrangian", "switches", recordings=len(hybrid)), head, rows),)
 
 
 def _switching(outcomes: Outcomes) -> str:
@@ -331,42 +260,7 @@ def _switching(outcomes: Outcomes) -> str:
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
-    server = both(*(verdict_of(claims, s) for s in ("Oscillations", "Disentanglement of AL at the server")))
-    return sentences(
-        said(
-            server,
-            "The paper's picture of the two methods is right at the server.",
-            "The paper's picture of the two methods is not right at the server.",
-            "Whether the paper's picture of the two methods is right at the server is not decided.",
-        ),
-        said(verdict_of(claims, "Trade-off"), "So is the instability of tuned steps, and what it costs to avoid it."),
-        said(
-            verdict_of(claims, "AL is sub-optimal"),
-            "With AL's better disentanglement the augmentation goes: D vanishes because theta and A_mn do.",
-        ),
-        said(
-            verdict_of(claims, "Hybrid: a smoother descent"),
-            "The hybrid descends more smoothly than AL.",
-            "The hybrid does not descend more smoothly: after the warm start L_s rises again to PM's.",
-        ),
-        _switching(outcomes),
-    )
+    return summary("lagrangian", claims, switching=_switching(outcomes))
 
 
-EXPERIMENT = described(
-    "lagrangian",
-    _tasks,
-    _compute,
-    _figures,
-    _claims,
-    revision=2,
-    text=_text,
-    tables=_tables,
-    choices=(
-        f"The hybrid switches to PM after {two_units.SETTINGS['warm_rounds']} rounds of AL, in quick and full runs "
-        "alike, while AL still oscillates: the paper's reason for the switch. Our first choice, a tenth of the rounds "
-        "(150), came after the oscillations had ended, and the descent was not smoother; the table shows other rounds.",
-        f"'Tuned' step sizes are one number for all six, the power of two that brings L_s lowest in {TUNED_ROUNDS} "
-        f"rounds at xi = {TUNED_AT:g}.",
-    ),
-)
+EXPERIMENT = described("lagrangian", _tasks, _compute, _figures, _claims, revision=2, text=_text, tables=_tables)

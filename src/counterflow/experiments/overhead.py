@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.captions import BARS
-from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict, described
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict
 from counterflow.experiments.figures import Drawing, Panel, points
 from counterflow.experiments.selection import by_setting, grid, where
 from counterflow.experiments.verdicts import estimated_above, exponent, holds, opposite
-from counterflow.experiments.wording import sentences, verdict_of
+from counterflow.experiments.wording import caption, claim, described, summary, verdict_of
 from counterflow.fits.training import fit
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import random_plant
@@ -38,6 +37,12 @@ ROUNDS, REPETITIONS = 12, 8
 WARM = 2  # rounds that are not counted: the first ones also introduce the units
 SLACK = 0.1  # an exponent may be above the formula's by so much, beside two standard errors
 ABOUT = f"(+ {SLACK})"
+REMARKS = {
+    "units": "It is an upper bound; with sums over units in it, M counts twice.",
+    "states": "A round carries h_a up and two gradients down, P_m numbers a row each.",
+    "inputs": "Inputs are sent once, before the first round, not in every round.",
+    "outputs": "No measurement crosses, whatever their number.",
+}
 
 
 class Stopwatch:
@@ -154,27 +159,11 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
         sizes, letter = AXES[axis]
         found = exponent(sizes, by_size(outcomes, axis, "bytes"))
         sums, one = BYTES[axis]
-        yield Claim(
-            f"Bytes of a round against {letter}",
-            f"O(M(P+U)): {_orders(letter, sums, one)}",
-            f"{letter}^({_shown(found)})",
-            bounded(found, sums),
-            f"Rule: the exponent is at most the formula's {ABOUT}. "
-            + {
-                "units": "It is an upper bound; with sums over units in it, M counts twice.",
-                "states": "A round carries h_a up and two gradients down, P_m numbers a row each.",
-                "inputs": "Inputs are sent once, before the first round, not in every round.",
-                "outputs": "No measurement crosses, whatever their number.",
-            }[axis],
-        )
+        orders = _orders(letter, sums, one)
+        shown = {"letter": letter, "orders": orders, "exponent": _shown(found), "remark": REMARKS[axis]}
+        yield claim("overhead", "bytes", bounded(found, sums), **shown)
     rows = exponent(AXES["steps"][0], by_size(outcomes, "steps", "bytes"))
-    yield Claim(
-        "Bytes of a round against T",
-        "O(M(P+U)) per round: T is not in it",
-        f"T^({_shown(rows)})",
-        bounded(rows, 0.0),
-        f"Rule: the exponent is at most 0 {ABOUT}. Every round sends every row again: the formula is that of one row.",
-    )
+    yield claim("overhead", "rows", bounded(rows, 0.0), exponent=_shown(rows))
     for who, axis, most, formula, remark in (
         *(
             ("server", a, sums, f"O(M²P² + M²U²): {_orders(AXES[a][1], sums, one)}", "")
@@ -188,45 +177,25 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
         sizes, letter = AXES[axis]
         seconds = exponent(sizes[-2:], by_size(outcomes, axis, who)[:, -2:])
         count = counted(axis, who)
-        yield Claim(
-            f"Work of {'the server' if who == 'server' else 'a client'} in a round against {letter}",
-            formula,
-            f"from {sizes[-2]} to {sizes[-1]}: multiplications {letter}^{count:.2f}; processor seconds of this "
-            f"machine {letter}^({_shown(seconds)})",
-            worked(count, seconds, most),
-            "Rule: between the two largest sizes, where overheads weigh least, the exponent of the multiplications "
-            f"is at most the formula's (+ {SLACK}). Seconds never decide alone: if theirs is on the other side by "
-            f"two standard errors, it is undecided. {remark}".rstrip(),
-        )
-    one_round = {axis: by_size(outcomes, axis, "bytes") / by_size(outcomes, axis, "raw") for axis in AXES}
-    all_rounds = {axis: by_size(outcomes, axis, "total") / by_size(outcomes, axis, "raw") for axis in AXES}
-    ours = {axis: by_size(outcomes, axis, "sufficient/bytes") / by_size(outcomes, axis, "raw") for axis in AXES}
+        whose = "the server" if who == "server" else "a client"
+        shown = {"who": whose, "letter": letter, "formula": formula, "remark": f" {remark}" if remark else ""}
+        grown = {"before": sizes[-2], "last": sizes[-1], "count": count, "exponent": _shown(seconds)}
+        yield claim("overhead", "work", worked(count, seconds, most), **shown, **grown)
+    raw = {axis: by_size(outcomes, axis, "raw") for axis in AXES}
+    one_round, all_rounds, ours = (
+        {axis: by_size(outcomes, axis, key) / raw[axis] for axis in AXES}
+        for key in ("bytes", "total", "sufficient/bytes")
+    )
     premise = [
         (f"{letter} = {size}", float(one_round[axis][:, k].max()))
         for axis, (sizes, letter) in AXES.items()
         for k, size in enumerate(sizes)
         if {**BASE, axis: size}["states"] < {**BASE, axis: size}["outputs"]
     ]
-    above_raw = [f"{name} ({share:.2g})" for name, share in premise if share >= 1]
-    yield Claim(
-        "Bytes of one round against the raw data",
-        "clients only exchange compact latent states (abstract); no comparison with the raw data is given",
-        f"at the {len(premise)} sizes at which a unit has fewer states than outputs, as the paper assumes, one "
-        f"round is {min(share for _, share in premise):.2g} to {max(share for _, share in premise):.2g} of the "
-        "raw data (y and "
-        "u); not less than them at " + (", ".join(above_raw) or "no size"),
-        "beyond the paper",
-        "No rule: the paper gives no bound. Bytes are exact. A round carries three numbers a row and state: it is "
-        "less than the raw data while 3 P_m < D_m + U_m.",
-    )
-    yield Claim(
-        "Bytes until the answer",
-        "no number of rounds is given",
-        f"over the raw data, all sizes: {ROUNDS} published rounds {_range(all_rounds)}, sufficient messages (one "
-        f"round, all that is needed) {_range(ours)}",
-        "beyond the paper",
-        f"No rule. How many rounds a training needs is in finding; {ROUNDS} are those measured here.",
-    )
+    above_raw = ", ".join(f"{name} ({share:.2g})" for name, share in premise if share >= 1) or "no size"
+    yield claim("overhead", "raw", "beyond the paper", shares=[share for _, share in premise], above_raw=above_raw)
+    sent = {"published": _range(all_rounds), "sufficient": _range(ours)}
+    yield claim("overhead", "answer", "beyond the paper", **sent)
 
 
 def _range(shares: Mapping[str, FloatArray]) -> str:
@@ -265,22 +234,15 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         ]
         for y, shown in curves.items()
     )
-    others = f"Other sizes: M = {BASE['units']}, P_m = U_m = 2, D_m = {BASE['outputs']}, T = {BASE['steps']}. {BARS}"
-    sent = "Bytes of one round of the published method, of all that sufficient messages need, and of the raw data"
-    took = "Processor time, of this machine, of one round of the published method (gradient steps on all rows)"
     return {
-        "overhead-bytes": Drawing(f"{sent}, measured. {others}", sent_panels),
-        "overhead-seconds": Drawing(f"{took}, measured. {others}", time_panels),
+        "overhead-bytes": Drawing(caption("overhead", "bytes"), sent_panels),
+        "overhead-seconds": Drawing(caption("overhead", "seconds"), time_panels),
     }
 
 
 def _text(_: Outcomes, claims: Sequence[Claim]) -> str:
-    per_row = [verdict_of(claims, s) for s in ("Bytes of a round against T", "Work of the server in a round against T")]
-    return sentences(
-        "The formulas are those of one row: a round carries, and works on, all T of them."
-        if per_row.count("does not hold") == len(per_row)
-        else ""
-    )
+    of_server = [c.verdict for c in claims if c.subject == "Work of the server in a round against T"]
+    return summary("overhead", claims, per_row={verdict_of(claims, "rows"), *of_server} == {"does not hold"})
 
 
 EXPERIMENT = described("overhead", _tasks, _compute, _figures, _claims, text=_text)

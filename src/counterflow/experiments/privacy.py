@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,12 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
 from counterflow.experiments.audit import audited
-from counterflow.experiments.captions import BAND_OF_MEDIANS, BARS_OF_MEDIANS, SERVER_LOSS
 from counterflow.experiments.effects import between, coupling_error, effect_error, recorded, responses
-from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, described
-from counterflow.experiments.figures import COLOURS, Drawing, Panel, band, level, points
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict
+from counterflow.experiments.figures import COLOURS, SERVER_LOSS, Drawing, Panel, band, level, points
 from counterflow.experiments.selection import grid, stacked, where
 from counterflow.experiments.verdicts import mostly, rarely
-from counterflow.experiments.wording import B_PERSISTENT, MOST_RULE, said, sentences, verdict_of
+from counterflow.experiments.wording import caption, claim, described, summary
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.plant import Plant, random_plant
@@ -30,7 +30,8 @@ AUDIT, AUDIT_STEPS = "audit", 500  # the fewer rows, the more one measurement mo
 OTHER_NOISE = 100  # added to the seed of a second draw of the noise
 METHODS = {"published": "published, with its noise", "sufficient": "sufficient messages, rigorous"}
 USABLE = 0.5  # relative error of B_mn from which downwards an estimate is of use
-NOISED = "training under the published noise"  # the fact of two claims
+NOISED = "training under the published noise"  # the fact of two claims, and what the paper says of them
+PAPER = "experiments validate the claims with respect to differential privacy (section 1; none is shown)"
 CEILING = 1e6  # errors beyond are shown as this
 
 
@@ -119,7 +120,7 @@ def _by_epsilon(found: Mapping[float, FloatArray], digits: int = 2) -> str:
     return ", ".join(f"{np.median(v):.{digits}g} at ε = {e:g}" for e, v in found.items() if e != NONE)
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     epsilons = epsilons_of(outcomes)
     middle, least, most = epsilons[len(epsilons) // 2], epsilons[0], epsilons[-1]
     everywhere = (*epsilons, NONE)
@@ -132,70 +133,16 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     broken = any((found > e).any() for e, found in audits.items())
     gaps = max(o.number("gaps") for o in outcomes if o.task["method"] == "published")
     rigorous = [e for e in epsilons if np.median(ours[e]) < USABLE]
-    paper = "experiments validate the claims with respect to differential privacy (section 1; none is shown)"
-    return (
-        Claim(
-            "Training converges under the noise",
-            paper,
-            f"L_s after {ROUNDS} rounds over its first value, medians: "
-            f"{_by_epsilon(falls)}, {np.median(falls[NONE]):.2g} without noise",
-            rarely(falls[middle], 1.0),
-            f"Rule: at ε = {middle:g} (of the whole training, δ = {DELTA:g}) the last L_s is below the first in more "
-            f"than half of the plants, {MOST_RULE}. Noise moves theta, theta raises the sensitivity, and that raises "
-            "the noise.",
-            NOISED,
-        ),
-        Claim(
-            "The augmented client under the noise",
-            paper,
-            f"its loss over the proprietary one after {ROUNDS} rounds, medians: "
-            f"{_by_epsilon(clients, 3)}, {np.median(clients[NONE]):.3g} without noise",
-            rarely(clients[middle], 1.0),
-            f"Rule: at ε = {middle:g} it is below 1 in more than half of the plants, {MOST_RULE}.",
-            NOISED,
-        ),
-        Claim(
-            "Noise and the variance of parameters",
-            "larger noise yields stronger privacy at the expense of higher variance in estimated parameters",
-            "standard deviation of A_mn and B_mn over the noise, on the same rows, over their true size, medians: "
-            + _by_epsilon(spread),
-            mostly(np.log(spread[least] / spread[most])),
-            f"Rule: it is larger at ε = {least:g} than at ε = {most:g} in more than half of the plants, {MOST_RULE}. "
-            "Two draws of the noise on every recording.",
-        ),
-        Claim(
-            "What there is to pay with",
-            "the server estimates the input matrices (section 1); no accuracy under noise is given",
-            "median relative error of B_mn as published: "
-            f"{_by_epsilon(theirs, 3)}, {np.median(theirs[NONE]):.3g} without noise",
-            rarely(theirs[NONE], USABLE),
-            f"Rule: after {ROUNDS} rounds without any noise the error is below {USABLE} in more than half of the "
-            f"plants, {MOST_RULE}; 1 is what 'no coupling' gets. What is not found without noise cannot be lost to it.",
-            B_PERSISTENT,
-        ),
-        Claim(
-            "The guarantee as published",
-            "(ε, δ)-differential privacy of the transcript (propositions A.11, A.12)",
-            "an audit finds an ε of the messages of at least "
-            + ", ".join(f"{audits[e].max():.2g} where {e:g} is claimed" for e in epsilons)
-            + f" ({len(audits[middle])} plants, T = {AUDIT_STEPS}); its proof has {gaps:.0f} known gaps",
-            "does not hold" if broken else "undecided",
-            "Rule: it does not hold if two recordings that differ in one measurement can be told apart better than "
-            "claimed, in any audited training; else it is undecided, because an audit gives a lower limit only. Gaps "
-            "of the proof (docs/theory/privacy.md) are listed with each fit, and numbers that are sent without noise "
-            "are not audited.",
-        ),
-        Claim(
-            "Accuracy with rigorous accounting",
-            "not its method",
-            "sufficient messages, median relative error of B_mn: "
-            f"{_by_epsilon(ours)}, {np.median(ours[NONE]):.2g} without privacy",
-            "beyond the paper",
-            "No rule. One release of clipped messages, noise by the analytic Gaussian mechanism, known to the server's "
-            f"likelihood. Medians are below {USABLE} "
-            + (f"from ε = {min(rigorous):g} on." if rigorous else "at none of these ε."),
-        ),
-    )
+    say = partial(claim, "privacy", middle=middle, least=least, largest=most)
+    for key, found, digits in (("loss", falls, 2), ("client", clients, 3)):
+        yield say(key, rarely(found[middle], 1.0), medians=_by_epsilon(found, digits), without=found[NONE])
+    yield say("spread", mostly(np.log(spread[least] / spread[most])), medians=_by_epsilon(spread))
+    yield say("B", rarely(theirs[NONE], USABLE), medians=_by_epsilon(theirs, 3), without=theirs[NONE])
+    told = ", ".join(f"{audits[e].max():.2g} where {e:g} is claimed" for e in epsilons)
+    refuted: Verdict = "does not hold" if broken else "undecided"
+    yield say("guarantee", refuted, audits=told, plants=len(audits[middle]), gaps=gaps)
+    remark = f"from ε = {min(rigorous):g} on." if rigorous else "at none of these ε."
+    yield say("rigorous", "beyond the paper", remark=remark, medians=_by_epsilon(ours), without=ours[NONE])
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
@@ -225,13 +172,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         course("Server loss", "server_loss", SERVER_LOSS),
         course("Client loss", "client_loss", "augmented / proprietary"),
     )
-    caption = (
-        f"(a, b) Errors against ε; δ = {DELTA:g}, one measurement protected. Dashed: what 'no coupling' and 'no "
-        f"effect' get; dotted: without privacy; beyond the upper edge means noise only. {BARS_OF_MEDIANS} (c, d) "
-        f"The published training of {ROUNDS} rounds, with the paper's noise on messages and gradients. "
-        f"{BAND_OF_MEDIANS}"
-    )
-    return {"privacy": Drawing(caption, panels, columns=2)}
+    return {"privacy": Drawing(caption("privacy", "errors"), panels, columns=2)}
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
@@ -239,18 +180,8 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     falls = {e: np.median(_falls(outcomes, e)) for e in epsilons}
     lost, kept = ([e for e in epsilons if (falls[e] < 1) == which] for which in (False, True))
     usable = [e for e in epsilons if np.median(errors(outcomes, "sufficient", e)) < USABLE]
-    return sentences(
-        f"At an ε of {max(lost):g} and below the published noise feeds itself and drowns the training." if lost else "",
-        f"The losses fall at ε = {', '.join(f'{e:g}' for e in kept)}." if kept else "",
-        said(verdict_of(claims, "What there is"), "", "B_mn does not come out even without noise."),
-        said(
-            verdict_of(claims, "The guarantee"),
-            "",
-            "Its ε is a number of the paper's formula, not a guarantee.",
-            "No audited training broke the claimed ε, which is far from a proof.",
-        ),
-        f"One rigorous release has errors of B_mn below {USABLE} from ε = {min(usable):g} on." if usable else "",
-    )
+    falling = ", ".join(f"{e:g}" for e in kept)
+    return summary("privacy", claims, lost=lost, kept=falling, usable=usable)
 
 
 EXPERIMENT = described("privacy", _tasks, _compute, _figures, _claims, revision=2, text=_text)

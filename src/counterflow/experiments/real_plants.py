@@ -13,12 +13,11 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
-from counterflow.experiments.captions import BAND, DISENTANGLEMENT, SERVER_LOSS, SHIFT_LEFT
-from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict, described
-from counterflow.experiments.figures import Drawing, band, level, over_rounds
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict
+from counterflow.experiments.figures import DISENTANGLEMENT, SERVER_LOSS, SHIFT_LEFT, Drawing, band, level, over_rounds
 from counterflow.experiments.two_units import kept_rounds
 from counterflow.experiments.verdicts import below, both, holds
-from counterflow.experiments.wording import ABOVE_RULE, sentences
+from counterflow.experiments.wording import ABOVE_RULE, BAND, caption, described, summary
 from counterflow.fits.training import fit
 from counterflow.identification import pooled_model, stretches
 from counterflow.plant import LocalModel, Recording
@@ -306,17 +305,10 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             over_rounds(f"{label}: client losses", [*losses, level(1.0)], "augmented / proprietary"),
             over_rounds(f"{label}: $\\delta_d$", shifts, SHIFT_LEFT),
         )
-        what = (
-            f"STAND-IN for {TITLES[outcome.task['dataset']]}: simulated numbers in its format, not the real data set. "
-            if _is_stand_in(outcome)
-            else ""
-        )
-        spread = BAND if len(outcome.array("server_loss")) > 1 else "One run."
-        caption = (
-            f"{what}Published training against rounds, {outcome.number('rows'):.0f} rows, xi = {XI:g} "
-            f"({outcome.text('sizes')}). Client losses are over the proprietary one; dotted: no gain. {spread}"
-        )
-        drawings[f"real-plants-{outcome.task['dataset']}"] = Drawing(caption, panels, columns=2)
+        key = "stand-in" if _is_stand_in(outcome) else "files"
+        title, spread = TITLES[outcome.task["dataset"]], BAND if len(outcome.array("server_loss")) > 1 else "One run."
+        told = caption("real-plants", key, title=title, spread=spread, **outcome.values)
+        drawings[f"real-plants-{outcome.task['dataset']}"] = Drawing(told, panels, columns=2)
     return drawings
 
 
@@ -324,13 +316,8 @@ def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     made_up = [TITLES[o.task["dataset"]] for o in outcomes if _is_stand_in(o)]
     given = [TITLES[o.task["dataset"]] for o in outcomes if not _is_stand_in(o)]
     agreeing = sum(claim.verdict == "agrees" for claim in claims)
-    return sentences(
-        f"On your files of {' and '.join(given)}, {agreeing} claims agree." if given else "",
-        f"{' and '.join(made_up)}: what the real data say can only be seen with the real files. Stand-ins show that "
-        "everything from a file to the curves works."
-        if made_up
-        else "",
-    )
+    named = {"given": " and ".join(given), "made_up": " and ".join(made_up)}
+    return summary("real-plants", claims, agreeing=agreeing, **named)
 
 
 def _options(outcomes: Outcomes) -> tuple[str, ...]:

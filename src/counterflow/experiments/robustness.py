@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.captions import BARS_OF_MEDIANS, DODGED
 from counterflow.experiments.effects import effect_error, responses
-from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict, described
+from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict
 from counterflow.experiments.faults import case, fresh
 from counterflow.experiments.figures import Drawing, Panel, level, points
 from counterflow.experiments.selection import by_setting, grid, where
 from counterflow.experiments.verdicts import both, mostly, rarely
-from counterflow.experiments.wording import MOST_RULE, said, sentences, verdict_of
+from counterflow.experiments.wording import caption, claim, described, summary
 from counterflow.fits.training import fit
 
 # fault: levels, the level that is none, and the axis's label
@@ -159,21 +158,12 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
             at = max(faulty(levels, none), key=lambda k, errors=errors: float(np.median(errors[:, k])))  # type: ignore[misc]
             found[method] = errors[:, levels.index(none)], errors[:, at], levels[at]
         ideal, worst, _ = found["published"]
-        yield Claim(
-            f"Effects: {TITLES[fault].lower()}",
-            PAPER,
-            "median error of effects without it, and at its worst: "
-            + "; ".join(
-                f"{METHODS[m]} {np.median(found[m][0]):.2g} and {np.median(found[m][1]):.2g} (at {found[m][2]:g})"
-                for m in methods_of(fault)
-            ),
-            judged(ideal, worst),
-            f"Rule, for the published method: an error that is at most {FOUND} without the fault grows by no more "
-            f"than half (or stays below 0.05) in more than half of the plants, {MOST_RULE}. If it is above {FOUND} "
-            "without any fault, there is nothing to be robust, and the claim stays without a number: 1 is what 'no "
-            "effect' gets.",
-            "effects under faults",
-        )
+        parts = [
+            f"{METHODS[m]} {np.median(none_):.2g} and {np.median(most):.2g} (at {at:g})"
+            for m, (none_, most, at) in found.items()
+        ]
+        title = TITLES[fault].lower()
+        yield claim("robustness", "effects", judged(ideal, worst), fault=title, parts="; ".join(parts))
 
 
 def _prediction_claim(outcomes: Outcomes, fault: str) -> Claim:
@@ -189,16 +179,8 @@ def _prediction_claim(outcomes: Outcomes, fault: str) -> Claim:
             f"xi = {weight:g}: {100 * np.median(ideal):.2g} % and {100 * np.median(gains[:, at]):.2g} % (at "
             f"{levels[at]:g}; plants: {100 * gains[:, at].min():.2g} to {100 * gains[:, at].max():.2g} %)"
         )
-    return Claim(
-        f"Prediction: {TITLES[fault].lower()}",
-        PAPER,
-        "median gain of the augmented client over the proprietary one on new data, without it and at its worst: "
-        + "; ".join(parts),
-        both(*verdicts),
-        "Rule, for the published method at both weights: there is a gain without the fault, and more than half of it "
-        f"is left where the fault leaves least, each in more than half of the plants, {MOST_RULE}. Both clients have "
-        "the same models and rows.",
-    )
+    title = TITLES[fault].lower()
+    return claim("robustness", "prediction", both(*verdicts), fault=title, parts="; ".join(parts))
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
@@ -221,41 +203,19 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             curves.append(points(at, ratios, label, colour, "median", dodge))
         shown = [*curves, level(1.0)]
         predicted.append(Panel(TITLES[fault], shown, x, "augmented / proprietary error", log_x))
-    caption = (
-        "Relative error of all effects between units over 20 rows against how bad things are. Dotted: what the answer "
-        f"'no effect' gets. Where the share of (d) is 1 the third unit takes no part at all. {BARS_OF_MEDIANS}"
-    )
-    told = (
-        "One-step prediction of new data against how bad things are: squared error of the augmented client over that "
-        f"of the proprietary one, mean of the units. Dotted: no gain. {BARS_OF_MEDIANS} {DODGED}"
-    )
-    return {"robustness": Drawing(caption, answered), "robustness-prediction": Drawing(told, predicted)}
+    return {
+        "robustness": Drawing(caption("robustness", "effects"), answered),
+        "robustness-prediction": Drawing(caption("robustness", "prediction"), predicted),
+    }
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     middles = {
-        m: [np.median(by_level(outcomes, fault, m)[1], axis=0) for fault in FAULTS] for m in ("published", "default")
+        m: np.concatenate([np.median(by_level(outcomes, fault, m)[1], axis=0) for fault in FAULTS])
+        for m in ("published", "default")
     }
-    least, most = (
-        {m: min(map(f, found)) if f is np.min else max(map(f, found)) for m, found in middles.items()}
-        for f in (np.min, np.max)
-    )
     nothing = sum(claim.verdict == "claim without number" for claim in claims)
-    return sentences(
-        said(
-            verdict_of(claims, "Prediction:"),
-            "As a predictor the published method keeps most of its gain under every fault.",
-            "As a predictor the published method does not keep its gain under every fault.",
-            "Whether as a predictor the published method keeps its gain is not decided under every fault.",
-        ),
-        f"Median errors of effects go from {least['published']:.2g} to {most['published']:.2g} with the published "
-        f"method, from {least['default']:.2g} to {most['default']:.2g} with the default one, over all "
-        "faults and sizes.",
-        f"What a fault costs shows only where there is an answer to lose: in {nothing} of {len(FAULTS)} cases the "
-        "published method has none without any fault."
-        if nothing
-        else "",
-    )
+    return summary("robustness", claims, middles=middles, nothing=nothing, cases=len(FAULTS))
 
 
 EXPERIMENT = described("robustness", _tasks, _compute, _figures, _claims, text=_text)

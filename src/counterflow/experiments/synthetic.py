@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from counterflow.experiments import two_units
-from counterflow.experiments.captions import BAND, RELATIVE_LOSS, SERVER_LOSS
 from counterflow.experiments.effects import without_couplings
-from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, described
-from counterflow.experiments.figures import Drawing, band, level, over_rounds
+from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value
+from counterflow.experiments.figures import RELATIVE_LOSS, SERVER_LOSS, Drawing, band, level, over_rounds
 from counterflow.experiments.selection import stacked, where
 from counterflow.experiments.two_units import LABELS, UNITS, plant_of
-from counterflow.experiments.verdicts import above, below, mean_and_error
-from counterflow.experiments.wording import ABOVE_RULE, said, sentences, told, verdict_of
+from counterflow.experiments.verdicts import above, below
+from counterflow.experiments.wording import caption, claim, described, summary
 from counterflow.fits.training import fit
 
 
@@ -46,38 +45,14 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     control = where(outcomes, couplings="none")
     fall = [run.array("server_loss")[-1] / run.array("server_loss")[0] for run in trained]
     rises = max(run.number("rises") for run in trained)
-    yield Claim(
-        "Global loss at the server",
-        "L_s falls during training (figure, no numbers)",
-        f"falls to {told(fall)} of its first value; L_s + Σ L_m,a rises in {100 * rises:.2g} % of the rounds",
-        below(fall, 0.1),
-        f"Rule: the mean of last over first L_s is below a tenth, {ABOVE_RULE}.",
-    )
+    yield claim("synthetic", "loss", below(fall, 0.1), fall=fall, rises=rises)
     for name in UNITS:
         gains = [_gain(run, name) for run in trained]
-        mean, _ = mean_and_error(gains)
-        yield Claim(
-            f"Augmented against proprietary loss, {LABELS[name]}",
-            "the augmented client loss outperforms the proprietary client loss (figure, no numbers)",
-            f"lower by {100 * mean:.2g} % (runs: {100 * min(gains):.2g} to {100 * max(gains):.2g} %)",
-            above(gains),
-            f"Rule: the mean gain at the last round is above zero, {ABOVE_RULE}. At the minimum of L_s + Σ L_m,a "
-            "it cannot be negative for all units at once (theta = phi = 0 is the proprietary client); how large "
-            "it is depends on the plant and on xi.",
-            "augmented below proprietary loss in training",
-        )
+        yield claim("synthetic", "gain", above(gains), client=LABELS[name], gains=gains)
     with_them = np.array([np.mean([_gain(run, n) for n in UNITS]) for run in trained])
     without = np.array([np.mean([run.number(f"gain/{n}") for n in UNITS]) for run in control])
-    yield Claim(
-        "theta and phi encode what other units do (Claim 5.3)",
-        "theta_m and phi_m encode cross-client interdependencies from off-diagonal blocks of A and B",
-        f"mean gain {100 * np.mean(with_them):.2g} % with couplings, {100 * np.mean(without):.2g} % on the same "
-        "plant without any",
-        above(with_them - 3 * without),
-        "Rule: the gain is more than three times that of a control plant without couplings, where a training can "
-        f"only fit noise, {ABOVE_RULE}. That the gain comes from couplings does not say that A_mn or B_mn are "
-        "estimated: see disentanglement.",
-    )
+    verdict = above(with_them - 3 * without)
+    yield claim("synthetic", "couplings", verdict, with_them=with_them, without=without)
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
@@ -98,31 +73,15 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         closer.append(
             over_rounds(title, [band(x, ratio, "augmented client"), level(1.0)], RELATIVE_LOSS, False, (least, 1.1))
         )
-    caption = "Training of two units by the penalty method: loss of the server and of both clients against rounds."
-    near = "The same client losses relative to the proprietary one, near the end of the training. Dotted: no gain."
     return {
-        "synthetic-losses": Drawing(f"{caption} {BAND}", panels),
-        "synthetic-gain": Drawing(f"{near} {BAND}", closer, columns=2),
+        "synthetic-losses": Drawing(caption("synthetic", "losses"), panels),
+        "synthetic-gain": Drawing(caption("synthetic", "gain"), closer, columns=2),
     }
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     gains = [100 * _gain(run, n) for run in where(outcomes, method="penalty") for n in UNITS]
-    return sentences(
-        said(
-            verdict_of(claims, "Global loss"),
-            "The server's loss falls as in the paper.",
-            "The server's loss does not fall as in the paper.",
-            "Whether the server's loss falls as in the paper is not decided.",
-        ),
-        said(
-            verdict_of(claims, "Augmented"),
-            f"The augmented clients end below the proprietary ones, by {np.mean(gains):.2g} % in the mean. With white "
-            "inputs, what unit n does to unit m in the next row cannot be foreseen from unit m's own measurements.",
-            "Not all augmented clients end below the proprietary ones.",
-            "Whether all augmented clients end below the proprietary ones is not decided.",
-        ),
-    )
+    return summary("synthetic", claims, gains=gains)
 
 
 EXPERIMENT = described("synthetic", _tasks, _compute, _figures, _claims, revision=2, text=_text)

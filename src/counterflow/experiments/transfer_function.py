@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.experiments import two_units
 from counterflow.experiments.effects import without_couplings
-from counterflow.experiments.experiment import Claim, Outcomes, described
+from counterflow.experiments.experiment import Claim, Outcomes
 from counterflow.experiments.figures import COLOURS, INK, MARKERS, Curve, Drawing, Panel, band
 from counterflow.experiments.two_units import UNITS, found_plant, plant_of
 from counterflow.experiments.verdicts import above, below, beyond_control, both, holds, within
-from counterflow.experiments.wording import ABOVE_RULE, EFFECTS_WHITE, said, sentences, told, verdict_of
+from counterflow.experiments.wording import caption, claim, described, said, summary
 from counterflow.plant import Plant
 from counterflow.plant.transfer import frequency_response, sigma, transmission_zeros
 
@@ -72,7 +73,8 @@ def _largest(plant: Plant, of: Part = whole) -> FloatArray:
     return sigma(*of(plant), FREQUENCIES)[:, 0]
 
 
-def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
+def _claims(outcomes: Outcomes) -> Iterator[Claim]:
+    say = partial(claim, "transfer-function")
     true = plant_of(outcomes[0].task["plant"])
     found = {method: [found_plant(run, method) for run in outcomes] for method in METHODS}
     radius = {m: [p.spectral_radius for p in plants] for m, plants in found.items()}
@@ -86,74 +88,22 @@ def _claims(outcomes: Outcomes) -> tuple[Claim, ...]:
     alone = _alike(local, true)
     added = (np.array(alike["published"]) - alone) / (1 - alone)
     causal = {m: [response_error(p, true, cross) for p in plants] for m, plants in found.items()}
-    return (
-        Claim(
-            "Estimated poles",
-            "the estimated poles lie within the unit circle: the stable dynamic structure is preserved",
-            f"largest modulus of all runs {max(radius['published']):.3f} (default method "
-            f"{max(radius['default']):.3f}, true {true.spectral_radius:.3f}); poles move by at most "
-            f"{told(moved['published'], 2)} (default {told(moved['default'], 2)}). Control, the given local blocks "
-            f"without any coupling: largest modulus {local.spectral_radius:.3f}, poles off by "
-            f"{_farthest(local.poles(), true.poles()):.2g}",
-            beyond_control(
-                both(holds(max(radius["published"]) < 1), below(radius["published"], 1.0)),
-                holds(local.spectral_radius >= 1),
-            ),
-            "Rule: all poles of all runs lie within the circle, and the mean of the largest modulus does so "
-            f"{ABOVE_RULE}; not comparable if those of the control do so as well, because nothing has to be learned "
-            "then. With A_12 = 0 the local blocks have the poles of the whole.",
-        ),
-        Claim(
-            "Estimated zeros",
-            "some dispersion in the zeros (figure, no numbers)",
-            "median distance of the zeros from unit 1's inputs to unit 2's outputs to the nearest true one: "
-            f"{told(spread['published'], 2)} (default method {told(spread['default'], 2)})",
-            within(spread["published"], *SOME),
-            f"Rule: the mean over the runs of the median distance lies between {SOME[0]} and {SOME[1]} (half of the "
-            f"circle's radius), {ABOVE_RULE}. As a whole the system has no finite zeros, true or estimated "
-            "(four inputs, outputs and states), so zeros are those of single channels.",
-        ),
-        Claim(
-            "Overall profile of the frequency response",
-            "the overall frequency-response profile is retained",
-            f"correlation of the logarithm of the largest singular value over frequencies {told(alike['published'])} "
-            f"(default method {told(alike['default'])}); its mean relative error "
-            f"{told(profile['published'].mean(axis=1), 2)} (default {told(profile['default'].mean(axis=1), 2)}). "
-            f"Control, the given local blocks without any coupling: {alone:.3g} and "
-            f"{spectrum_errors(local, true).mean():.2g}; of what the control lacks to a correlation of 1, the "
-            f"published estimate adds {told(100 * added, 2)} %",
-            beyond_control(above(alike["published"], ALIKE), above(added, ADDED)),
-            f"Rule: the mean correlation, which is about the shape and not the size, is above {ALIKE}, and more than "
-            f"{100 * ADDED:g} % of what the control lacks is added, both {ABOVE_RULE}; not comparable if the control "
-            "does as well: the profile is then that of the local blocks, which are given.",
-        ),
-        Claim(
-            "Low frequencies",
-            "deviations in low-frequency singular values remain",
-            f"mean relative error below {LOW:g} radians a row {told(under['published'], 2)}, above "
-            f"{told(over['published'], 2)} (default method: {told(under['default'], 2)} and "
-            f"{told(over['default'], 2)}; local blocks alone: {spectrum_errors(local, true)[low].mean():.2g} and "
-            f"{spectrum_errors(local, true)[~low].mean():.2g})",
-            within(under["published"], *DEVIATING),
-            f"Rule: the mean relative error at low frequencies is between {100 * DEVIATING[0]:g} and "
-            f"{100 * DEVIATING[1]:g} %, {ABOVE_RULE}. "
-            + said(
-                above(under["published"] - over["published"]),
-                "It is larger there than above.",
-                "Low frequencies are not where it is largest: the error is larger above.",
-                "Whether it is larger there than above is not decided.",
-            ),
-        ),
-        Claim(
-            "The transfer function that carries the causal meaning: unit 1's inputs to unit 2's outputs",
-            "our framework implicitly learns this transfer function G(z) without any data centralization",
-            f"relative error of G_21 {told(causal['published'])} (default method {told(causal['default'])})",
-            below(causal["published"], FOUND),
-            f"Rule: the mean relative error is below {FOUND}, {ABOVE_RULE}; 1 is what 'no effect' gets. The spectrum "
-            "of the whole is dominated by the local part, which is given.",
-            EFFECTS_WHITE,
-        ),
+    stable = both(holds(max(radius["published"]) < 1), below(radius["published"], 1.0))
+    poles = {"radius": radius, "moved": moved, "farthest": _farthest(local.poles(), true.poles())}
+    errors, spectra = {m: e.mean(axis=1) for m, e in profile.items()}, spectrum_errors(local, true)
+    yield say("poles", beyond_control(stable, holds(local.spectral_radius >= 1)), true=true, local=local, **poles)
+    yield say("zeros", within(spread["published"], *SOME), spread=spread)
+    retained = beyond_control(above(alike["published"], ALIKE), above(added, ADDED))
+    yield say("profile", retained, alike=alike, errors=errors, alone=alone, spectra=spectra, added=100 * added)
+    remark = said(
+        above(under["published"] - over["published"]),
+        "It is larger there than above.",
+        "Low frequencies are not where it is largest: the error is larger above.",
+        "Whether it is larger there than above is not decided.",
     )
+    parts = {"under": under, "over": over, "local_under": spectra[low], "local_over": spectra[~low]}
+    yield say("low", within(under["published"], *DEVIATING), remark=remark, **parts)
+    yield say("causal", below(causal["published"], FOUND), causal=causal)
 
 
 def _alike(found: Plant, true: Plant) -> float:
@@ -221,40 +171,22 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         curves.append(lambda axes: axes.plot(FREQUENCIES, _largest(true, of), label="true spectrum", **look))
         return Panel(title, curves, "frequency (radians a row)", "largest singular value", log_x=True, log_y=True)
 
-    hidden = {}
-    for method, plants in found.items():
-        zeros = np.concatenate([channel_zeros(plant) for plant in plants])
-        hidden[method] = f"{100 * float((~_inside(zeros, ZEROS_X, ZEROS_Y)).mean()):.0f} %"
+    zeros = {method: np.concatenate([channel_zeros(plant) for plant in plants]) for method, plants in found.items()}
+    hidden = {method: ~_inside(each, ZEROS_X, ZEROS_Y) for method, each in zeros.items()}
     panels = (
         plane("Poles", Plant.poles, (-1.15, 1.15), 1.15),
         plane("Zeros, unit 1 to unit 2", channel_zeros, ZEROS_X, ZEROS_Y),
         spectrum("Spectrum, all", whole),
         spectrum("Spectrum, unit 1 to unit 2", cross),
     )
-    caption = (
-        "Poles of the whole system, zeros of the channels from unit 1's inputs to unit 2's outputs (outside of the "
-        f"panel: {hidden['published']} of those of the published method, {hidden['default']} of those of the default "
-        "one), and largest singular value of the transfer function: of all of it, and of the part that answers what "
-        "unit 1 does to unit 2. Crosses and dotted: the truth; circle: of radius 1. In (c) and (d) lines are means, "
-        "bands the range from the least to the largest of the Monte-Carlo runs."
-    )
-    return {"transfer-function": Drawing(caption, panels, columns=2)}
+    told = caption("transfer-function", "characteristics", hidden=hidden)
+    return {"transfer-function": Drawing(told, panels, columns=2)}
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
     true = plant_of(outcomes[0].task["plant"])
     error = {m: np.mean([response_error(found_plant(o, m), true, cross) for o in outcomes]) for m in METHODS}
-    return sentences(
-        "The spectrum of the whole system is dominated by each unit's answer to its own inputs, which the local models "
-        "give.",
-        said(
-            verdict_of(claims, "The transfer function"),
-            "The part between the units, which alone answers the paper's question, is found as well.",
-            "The part between the units, which alone answers the paper's question, is not in the published estimate: "
-            f"its error is {error['published']:.2g} (default method {error['default']:.2g}), and 'no effect' gets 1.",
-            "Whether the part between the units is found is not decided.",
-        ),
-    )
+    return summary("transfer-function", claims, error=error)
 
 
 EXPERIMENT = described("transfer-function", two_units.runs, two_units.compute, _figures, _claims, text=_text)

@@ -35,28 +35,24 @@ VARIABLES |= {GOOD: "--good", WARN: "--series-4", BAD: "--series-1"}
 VARIABLES |= {colour: f"--series-{k}" for k, colour in enumerate(SERIES)}
 _CHECK_COLOURS = (*SERIES, FACT)
 _SHADES: dict[Verdict, str] = {"pass": GOOD, "caution": WARN, "fail": BAD, "unknown": FACT}
-_STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "counterflow",  # the same report, the same bytes
-    "svg.fonttype": "none",  # the reader's own sans-serif: small files, text that can be searched
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": TEXT,
-    "axes.labelcolor": TEXT,
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": TEXT,
-    "ytick.labelcolor": TEXT,
-    "lines.linewidth": 2.0,
-    "axes.unicode_minus": True,
-}
+
+
+def style(ink: str, edge: str, grid: str, **more: Any) -> dict[Any, Any]:
+    """The house style of matplotlib in these colours; ``more`` by names with ``_`` for the dots."""
+    common: dict[Any, Any] = {"svg.hashsalt": "counterflow"}  # the same figure, the same bytes
+    common |= {"text.color": ink, "axes.labelcolor": ink, "axes.edgecolor": edge, "grid.color": grid}
+    common |= {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"}
+    common["axes.unicode_minus"] = True
+    for axis in ("xtick", "ytick"):
+        common |= {f"{axis}.color": edge, f"{axis}.labelcolor": ink}
+    return common | {key.replace("_", "."): value for key, value in more.items()}
+
+
+_STYLE = style(
+    TEXT, GRID, GRID, font_family="sans-serif", font_size=9, axes_titlesize=9.5, grid_linewidth=0.6,
+    lines_linewidth=2.0,
+    svg_fonttype="none",  # the reader's own sans-serif: small files, text that can be searched
+)  # fmt: skip
 _DASHED: dict[str, Any] = {"dashes": (3, 1.6)}
 _THIN: dict[str, Any] = {"dashes": (3, 1.6), "linewidth": 1.4}
 
@@ -248,19 +244,28 @@ def _literal(text: str) -> str:
 
 
 @contextmanager
-def _axes(size: tuple[float, float], head: float = 0.08, left: float = 0.5) -> Iterator[tuple[Any, Any]]:
+def drawn_in(look: Mapping[Any, Any], who: str) -> Iterator[None]:
+    """Within it, matplotlib draws in that style; ``who`` needs it."""
     try:
-        import matplotlib.ticker
-        from matplotlib.figure import Figure  # not pyplot: no global state, no display
+        import matplotlib
     except ImportError as error:
-        raise OptionError("a report needs matplotlib: install it with  pip install 'counterflow[plots]'") from error
-    with matplotlib.rc_context(_STYLE):
+        raise OptionError(f"{who} matplotlib: install it with  pip install 'counterflow[plots]'") from error
+    with matplotlib.rc_context(dict(look)):
+        yield
+
+
+@contextmanager
+def _axes(size: tuple[float, float], head: float = 0.08, left: float = 0.5) -> Iterator[tuple[Any, Any]]:
+    with drawn_in(_STYLE, "a report needs"):
+        from matplotlib.figure import Figure  # not pyplot: no global state, no display
+        from matplotlib.ticker import MaxNLocator
+
         figure = Figure(figsize=size)
         # margins in inches (``head`` above the axes): a layout engine would draw everything twice
         figure.subplots_adjust(left / size[0], 0.45 / size[1], 1 - 0.12 / size[0], 1 - head / size[1])
         axes = figure.add_subplot()
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(9 if size[0] > 6 else 5, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(9 if size[0] > 6 else 5, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         yield figure, axes
 
 
