@@ -1,4 +1,4 @@
-"""Frozen dataclasses as plain JSON and arrays, and back; and both as bytes under a digest.
+"""Frozen dataclasses as plain JSON and arrays, and back.
 
 The type hints of a dataclass are its schema: a new field needs no word here. A hint may be a dataclass, ``None``,
 ``bool``, ``int``, ``float``, ``str``, an Enum, a Literal, an array (of floats, whole numbers or booleans), ``slice``, a
@@ -12,10 +12,8 @@ and an error names the path inside.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import struct
 import sys
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -430,44 +428,3 @@ def take_arrays(data: bytes, start: int, layout: Mapping[str, tuple[str, tuple[i
         out[name] = np.frombuffer(data, kind, math.prod(shape), start).reshape(shape)
         start += out[name].nbytes
     return out
-
-
-_MAGIC = b"CFLR"
-_PREFIX = struct.Struct("<4sI32s")  # magic, length of the header, SHA-256 of everything after it
-
-
-def pack(title: str, version: int, described: object, arrays: Arrays = MappingProxyType({})) -> bytes:
-    """A description and its arrays as bytes: prefix, JSON, arrays one after the other; all of it under a digest.
-
-    >>> unpack(pack("note", 1, {"rows": 3}, {"A": np.eye(2)}), "note", 1)[0]
-    {'rows': 3}
-    """
-    table = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
-    content = {"title": title, "version": version, "described": described, "arrays": table}
-    header = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-    rest = b"".join([header, *(array.tobytes() for array in arrays.values())])
-    return _PREFIX.pack(_MAGIC, len(header), hashlib.sha256(rest).digest()) + rest
-
-
-def unpack(data: bytes, title: str, version: int) -> tuple[Any, dict[str, Array]]:
-    """What ``pack`` was given; StorageError if a byte is not as it was, or if it is something else."""
-    try:
-        if len(data) < _PREFIX.size:
-            raise ValueError(f"it has {len(data)} bytes")
-        magic, length, digest = _PREFIX.unpack_from(data)
-        start = _PREFIX.size + length
-        if magic != _MAGIC or start > len(data) or hashlib.sha256(data[_PREFIX.size :]).digest() != digest:
-            raise ValueError("its bytes do not match their digest")
-        header = strict_json(data[_PREFIX.size : start])
-        if set(header) != {"title", "version", "described", "arrays"} or header["title"] != title:
-            raise ValueError(f"it is no {title}")
-        if type(header["version"]) is not int or header["version"] != version:
-            raise ValueError(f"it has format version {header['version']!r:.20}, this Counterflow reads {version}")
-        layout: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for name, kind, shape in header["arrays"]:
-            if type(name) is not str or name in layout or kind not in DTYPES.values():
-                raise ValueError(f"array {name!r:.60} is described in no way that is known")
-            layout[name] = kind, tuple(shape)
-        return header["described"], take_arrays(data, start, layout)
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise StorageError(f"{title}: damaged ({error})") from error

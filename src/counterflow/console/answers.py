@@ -15,7 +15,8 @@ from counterflow.console.seats import Seat
 from counterflow.errors import DataError, OptionError
 from counterflow.plant.units import unknown_name
 from counterflow.questions.counterfactual import past_words
-from counterflow.questions.question import DRAWN, Form, Moves, Reply, Request, envelope, signed, with_verb
+from counterflow.questions.phrases import signed, with_verb
+from counterflow.questions.question import DRAWN, Form, Moves, Reply, Request, envelope
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from counterflow.questions.question import CaveatView, Form, Request, finite
+from counterflow.questions.question import Form, Request
 from counterflow.questions.registry import QUESTIONS
+from counterflow.questions.views import CaveatView, finite
 
 MOST_STEPS = 20_000  # of one question: whoever asks must not keep the others waiting
 MOST_ROWS = 10_000_000

@@ -16,7 +16,7 @@ from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, OptionError
 from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.units import unknown_name
-from counterflow.questions.question import series
+from counterflow.questions.views import series
 from counterflow.report import Clock
 from counterflow.report.content import acting_directly, assumptions
 from counterflow.report.graph import kind_of

@@ -44,17 +44,11 @@ def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Se
         PublicUnit(name, task.inputs[name], states) for name, states in zip(task.units, learned.states, strict=True)
     )
     couplings, status = learned.couplings, learned.status
+    Q, shared = learned.Q, None if couplings is None else couplings.shared
     server = Server(
-        method=task.method,
-        units=units,
-        A=learned.A,
-        B=learned.B,
-        Q=np.zeros_like(learned.A) if learned.Q is None else learned.Q,
-        couplings=couplings,
-        shared=None if couplings is None else couplings.shared,
-        points=learned.points,
-        link=link,
-    )
+        task.method, units, learned.A, learned.B, np.zeros_like(learned.A) if Q is None else Q, couplings, shared,
+        points=learned.points, link=link,
+    )  # fmt: skip
     caveats = [*learned.caveats]
     if not status.converged and task.privacy is None and not any(c.code == "stability-bound" for c in caveats):
         text = f"the fit is {status.message}"
@@ -82,16 +76,9 @@ def failed_checks(server: Server, status: Status) -> tuple[Caveat, ...]:
 
 
 def joined(
-    server: Server,
-    status: Status,
-    parts: Mapping[str, UnitPart],
-    *,
-    dt: float,
-    history: History,
-    traffic: Traffic,
-    provenance: Provenance,
-    privacy: PrivacyReport | None = None,
-) -> Fit:
+    server: Server, status: Status, parts: Mapping[str, UnitPart], *, dt: float, history: History, traffic: Traffic,
+    provenance: Provenance, privacy: PrivacyReport | None = None,
+) -> Fit:  # fmt: skip
     """Both sides in one object, for who holds both.
 
     Process noise that units share (the free form has such) has no place in a plant: each unit's own part is kept.
@@ -99,15 +86,9 @@ def joined(
     models = [part.model for part in parts.values()]
     own = block_diagonal([model.Q for model in models])
     within = block_diagonal([np.ones_like(model.Q) for model in models])
-    plant = Plant(
-        units=tuple(part.unit for part in parts.values()),
-        A=server.A,
-        B=server.B,
-        C=block_diagonal([model.C for model in models]),
-        Q=own if server.couplings is None else server.Q * within,
-        R=block_diagonal([model.R for model in models]),
-        dt=dt,
-    )
+    C, R = (block_diagonal([getattr(model, letter) for model in models]) for letter in "CR")
+    Q, units = own if server.couplings is None else server.Q * within, tuple(part.unit for part in parts.values())
+    plant = Plant(units=units, A=server.A, B=server.B, C=C, Q=Q, R=R, dt=dt)
     return Fit(
         server.method, plant, parts, history, traffic, status, provenance,
         server_caveats=server.caveats, couplings=server.couplings, privacy=privacy,

@@ -38,15 +38,10 @@ Observer = Callable[[ServerState, Mapping[str, UnitState]], None]
 
 
 def run(
-    coordinator: ServerState,
-    clients: Mapping[str, UnitState],
-    *,
-    rows: int | None = None,
-    observe: Observer | None = None,
-    watch: Callable[[Message, bool], None] | None = None,
-    over_the_wire: bool = False,
+    coordinator: ServerState, clients: Mapping[str, UnitState], *, rows: int | None = None,
+    observe: Observer | None = None, watch: Callable[[Message, bool], None] | None = None, over_the_wire: bool = False,
     leaving: Callable[[Message], None] | None = None,
-) -> tuple[ServerState, dict[str, UnitState], Traffic]:
+) -> tuple[ServerState, dict[str, UnitState], Traffic]:  # fmt: skip
     """Run a training to its end.
 
     Parameters

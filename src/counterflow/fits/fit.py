@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from counterflow.questions.question import Request
 
 
-
 @dataclass(frozen=True, eq=False)
 class Fit(Questions):
     """A fitted federation.
@@ -212,21 +211,13 @@ class Fit(Questions):
 
         return check(self, recording, horizon, local)
 
-
     @cached_property
     def server(self) -> Server:
         """The server's part of the fit: all that a unit needs to ask, besides its own part."""
-        return Server(
-            self.method,
-            tuple(unit.public for unit in self.plant.units),
-            self.plant.A,
-            self.plant.B,
-            self.plant.Q if self.couplings is None else self.couplings.found.Q,
-            self.couplings,
-            None if self.couplings is None else self.couplings.shared,
-            self.server_caveats,
-            self.points,
-        )
+        couplings, plant = self.couplings, self.plant
+        Q, shared = (plant.Q, None) if couplings is None else (couplings.found.Q, couplings.shared)
+        units = tuple(unit.public for unit in plant.units)
+        return Server(self.method, units, plant.A, plant.B, Q, couplings, shared, self.server_caveats, self.points)
 
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """The server; for questions about rows, with what the units send it of a recording."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, frozen
 
 if TYPE_CHECKING:
     import polars
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from counterflow.methods.method import Round, ServerState, UnitState
 
+
+LOSSES = ("server_loss", "residual_loss", "disentanglement", "gradient")  # of every round, as the server knows them
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,8 @@ class History:
         """One row a round; the units' columns are named ``client_loss/boiler`` and so on."""
         import polars as pl
 
-        columns: dict[str, Any] = {
-            "round": np.arange(len(self)),
-            "phase": list(self.phase),
-            "server_loss": self.server_loss,
-            "residual_loss": self.residual_loss,
-            "disentanglement": self.disentanglement,
-            "gradient": self.gradient,
-        }
+        columns: dict[str, Any] = {"round": np.arange(len(self)), "phase": list(self.phase)}
+        columns |= {name: getattr(self, name) for name in LOSSES}
         for field in ("client_loss", "proprietary_loss", "delta_d"):
             for unit, values in getattr(self, field).items():
                 columns[f"{field}/{unit}"] = values
@@ -82,16 +78,11 @@ class Recorder:
 
     def history(self, proprietary: Mapping[str, float]) -> History:
         def series(values: list[float]) -> FloatArray:
-            array = np.array(values, np.float64)
-            array.flags.writeable = False
-            return array
+            return frozen(np.array(values, np.float64))
 
         records = self.records
         return History(
-            server_loss=series([r.server_loss for r in records]),
-            residual_loss=series([r.residual_loss for r in records]),
-            disentanglement=series([r.disentanglement for r in records]),
-            gradient=series([r.gradient for r in records]),
+            **{name: series([getattr(r, name) for r in records]) for name in LOSSES},
             phase=tuple(r.phase for r in records),
             client_loss=MappingProxyType({n: series(self.losses[n]) for n in self.names}),
             proprietary_loss=MappingProxyType({n: series([proprietary[n]] * len(records)) for n in self.names}),

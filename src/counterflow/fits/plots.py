@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from counterflow.fits.history import History
 
 
-
 def history_figure(history: History) -> Figure:
     """Server loss, disentanglement, losses of the units against their proprietary models, and delta_d."""
     figure, axes = canvas(2, 2, (9.0, 6.0), sharex=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from counterflow.methods.method import ServerState
 
 
-class Shown(Protocol):
-    """Where a fit says how far it is."""
+class Shown:
+    """Where a fit says how far it is; this one tells nobody."""
 
     def passes(self, count: int, value: float) -> None:
         """So many passes over the data, with this log-likelihood."""
@@ -19,19 +18,11 @@ class Shown(Protocol):
         """One more round."""
 
 
-class _Silent:
-    def passes(self, count: int, value: float) -> None:
-        pass
-
-    def round(self, state: ServerState) -> None:
-        pass
-
-
 @contextmanager
 def progress_bar(wanted: bool, rounds: int | None) -> Iterator[Shown]:
     """A bar on the terminal; ``rounds``: at most, None for methods without."""
     if not wanted:
-        yield _Silent()
+        yield Shown()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -41,7 +32,7 @@ def progress_bar(wanted: bool, rounds: int | None) -> Iterator[Shown]:
     with Progress(text, *counted, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
         line = bar.add_task("training" if rounds is not None else "maximum likelihood", total=rounds)
 
-        class Bar:
+        class Bar(Shown):
             def passes(self, count: int, value: float) -> None:
                 bar.update(line, description=f"maximum likelihood: pass {count}, log-likelihood {value:.6g}")
 

@@ -22,6 +22,7 @@ from counterflow.methods.outcome import Learned, Provenance, Status
 from counterflow.methods.part import given_part
 from counterflow.methods.sufficient.method import SufficientMethod, judged
 from counterflow.methods.sufficient.options import LikelihoodOptions
+from counterflow.methods.sufficient.server import record_of
 from counterflow.methods.task import LocalTask, Task, UnitData
 from counterflow.plant import LocalModel, Plant
 
@@ -48,34 +49,16 @@ def oracle(task: Task, own: Mapping[str, UnitData], plant: Plant, provenance: Pr
     return replace(_fit(ordered, own, learned, Traffic(0, 0, 0), provenance), plant=plant)
 
 
-def _fit(
-    task: Task, own: Mapping[str, UnitData], learned: Learned, traffic: Traffic, provenance: Provenance
-) -> Fit:
+def _fit(task: Task, own: Mapping[str, UnitData], learned: Learned, traffic: Traffic, provenance: Provenance) -> Fit:
     server, status = complete.completed(task, learned)
-    return complete.joined(
-        server,
-        status,
-        {name: given_part(task, own[name]) for name in task.units},
-        dt=task.dt,
-        history=Recorder(task.units).history(dict.fromkeys(task.units, 0.0)),
-        traffic=traffic,
-        provenance=provenance,
-    )
+    parts = {name: given_part(task, own[name]) for name in task.units}
+    history = Recorder(task.units).history(dict.fromkeys(task.units, 0.0))
+    return complete.joined(server, status, parts, dt=task.dt, history=history, traffic=traffic, provenance=provenance)
 
 
 def pool(own: Mapping[str, UnitData]) -> SharedRecord:
     """Raw measurements, C and R of all units in one place."""
     brought = list(own.values())
     models = [each.model for each in brought if isinstance(each.model, LocalModel)]
-    return SharedRecord(
-        names=tuple(own),
-        states=tuple(m.states for m in models),
-        inputs=tuple(m.n_inputs for m in models),
-        values=np.hstack([each.y for each in brought]),
-        u=np.hstack([each.u for each in brought]),
-        observation=block_diagonal([m.C for m in models]),
-        noise=block_diagonal([m.R for m in models]),
-        A_local=block_diagonal([m.A for m in models]),
-        B_local=block_diagonal([m.B for m in models]),
-        Q_local=block_diagonal([m.Q for m in models]),
-    )
+    values, u = np.hstack([each.y for each in brought]), np.hstack([each.u for each in brought])
+    return record_of(own, models, values, u, *(block_diagonal([getattr(m, k) for m in models]) for k in "CR"))

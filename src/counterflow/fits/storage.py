@@ -471,9 +471,8 @@ def _check_belongs(found: UnitContent, of: ServerContent, name: str) -> None:
         _wrong(f"it belongs to another fit than {SERVER_FILE}")
     if part.unit.public != of.server.unit(name):
         _wrong(f"its states and inputs are not those that {SERVER_FILE} has for it")
-    if (part.point is None) != (name not in of.server.points):
-        _wrong(f"its operating point is not the one that {SERVER_FILE} has for it")
-    if part.point is not None and part.point.same_row != of.server.points[name].same_row:
+    point = of.server.points.get(name)
+    if (part.point is None) != (point is None) or (part.point and point and part.point.same_row != point.same_row):
         _wrong(f"its operating point is not the one that {SERVER_FILE} has for it")
     if len(found.client_loss) != len(record.history.phase):
         _wrong("its losses are not those of the rounds of this fit")

@@ -33,18 +33,10 @@ METHODS = (*FEDERATED, *POOLED)
 
 
 def fit(
-    recording: Recording,
-    models: Models | None = None,
-    method: str = "sufficient",
-    *,
-    seed: int = 0,
-    privacy: Privacy | None = None,
-    progress: bool = False,
-    estimators: Mapping[str, Estimator] | None = None,
-    watch: Callable[[Message, bool], None] | None = None,
-    over_the_wire: bool = False,
-    **options: Any,
-) -> Fit:
+    recording: Recording, models: Models | None = None, method: str = "sufficient", *, seed: int = 0,
+    privacy: Privacy | None = None, progress: bool = False, estimators: Mapping[str, Estimator] | None = None,
+    watch: Callable[[Message, bool], None] | None = None, over_the_wire: bool = False, **options: Any,
+) -> Fit:  # fmt: skip
     """Learn the couplings between units from a recording, without moving a measurement.
 
     Parameters
@@ -141,16 +133,12 @@ def fit(
             )  # fmt: skip
             report = None if spending is None else chosen.privacy_report(task, spending, done, states)
         part, status = complete.server_part(task, done)
+        parts = {name: complete.unit_part(task, own[name], states[name]) for name in task.units}
+        history = recorder.history({name: states[name].proprietary_loss for name in task.units})
         return complete.joined(
-            part,
-            status,
-            {name: complete.unit_part(task, own[name], states[name]) for name in task.units},
-            dt=recording.dt,
-            history=recorder.history({name: states[name].proprietary_loss for name in task.units}),
-            traffic=traffic,
-            provenance=provenance,
+            part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,
             privacy=report,
-        )
+        )  # fmt: skip
 
 
 @contextmanager
@@ -199,12 +187,8 @@ def _brought(
     for name in given:
         if name not in recording.names:
             raise OptionError(f"fit: an estimator is given for {name!r}, but the units are {list(recording.names)}")
-    return {
-        unit.name: UnitData(
-            unit, recording[unit.name].y, recording[unit.name].u, local.get(unit.name), given.get(unit.name)
-        )
-        for unit in recording.units
-    }
+    rows = {unit.name: recording[unit.name] for unit in recording.units}
+    return {n: UnitData(own.unit, own.y, own.u, local.get(n), given.get(n)) for n, own in rows.items()}
 
 
 def _checked_models(recording: Recording, models: Models) -> dict[str, LocalModel]:
@@ -229,10 +213,8 @@ def _checked_models(recording: Recording, models: Models) -> dict[str, LocalMode
         model = found[unit.name]
         if not isinstance(model, LocalModel):
             raise ModelError(f"fit: the model of unit {unit.name!r} must be a LocalModel, got {type(model).__name__}")
-        for what, has, wants in (
-            ("inputs", model.n_inputs, unit.n_inputs),
-            ("outputs", model.n_outputs, unit.n_outputs),
-        ):
+        for what in ("inputs", "outputs"):
+            has, wants = getattr(model, f"n_{what}"), getattr(unit, f"n_{what}")
             if has != wants:
                 raise ModelError(f"fit: the model of unit {unit.name!r} has {has} {what}, its recording has {wants}")
     return {name: found[name] for name in recording.names}

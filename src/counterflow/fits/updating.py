@@ -48,16 +48,11 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     digest = recording.digest if privacy is None else recording.public_digest
     joined = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
     caveats = tuple(c for c in fit.server_caveats if c.code != DROWNED_CODE)  # they were of the rows before
+    couplings = replace(fit.couplings, found=found, spread=spread, memory=later)
     return replace(
-        fit,
-        server_caveats=caveats,
-        plant=fit.plant.replace(A=found.A, B=found.B),
-        traffic=traffic,
-        status=status,
-        couplings=replace(fit.couplings, found=found, spread=spread, memory=later),
-        provenance=replace(fit.provenance, data_digest=joined),
-        privacy=report,
-    )
+        fit, server_caveats=caveats, plant=fit.plant.replace(A=found.A, B=found.B), traffic=traffic, status=status,
+        couplings=couplings, provenance=replace(fit.provenance, data_digest=joined), privacy=report,
+    )  # fmt: skip
 
 
 def _memory(fit: Fit) -> Memory:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
 
 
-
 @dataclass(frozen=True, eq=False)
 class Validation:
     """One-step prediction errors |y_m[t] - ỹ_m[t]|² of row t = 1..T on data that the fit has not seen.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.methods.outcome import Learned
+from counterflow.methods.outcome import Learned, RoundRecord
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport, Spending
 from counterflow.methods.task import Task, UnitData
@@ -20,31 +20,7 @@ from counterflow.privacy import Cost
 from counterflow.protocol import Message
 
 Progress = Callable[[int, float], None]  # passes over the data so far, log-likelihood
-
-
-class Round(Protocol):
-    """Losses of one round of an iterative method, as the server knows them."""
-
-    @property
-    def round(self) -> int: ...
-
-    @property
-    def phase(self) -> str: ...
-
-    @property
-    def server_loss(self) -> float: ...
-
-    @property
-    def residual_loss(self) -> float: ...
-
-    @property
-    def disentanglement(self) -> float: ...
-
-    @property
-    def delta_d(self) -> tuple[float, ...]: ...
-
-    @property
-    def gradient(self) -> float: ...
+Round = RoundRecord
 
 
 class UnitState(Protocol):

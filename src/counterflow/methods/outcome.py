@@ -12,7 +12,7 @@ from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.uncertainty import Uncertainty
-from counterflow.plant import OperatingPoint
+from counterflow.plant.operating_point import OperatingPoint
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,19 @@ class Status:
 
     def __str__(self) -> str:
         return self.message
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """Losses of one round of an iterative method as the server knows them, at the point that the units have sent."""
+
+    round: int
+    phase: str
+    server_loss: float  # the phase's own objective
+    residual_loss: float  # 1/T Σ |r|²
+    disentanglement: float  # 1/T Σ |D|²
+    delta_d: tuple[float, ...]  # |phi_m - mean of Σ_n B̂_mn u_n|
+    gradient: float  # of the whole objective, relative to the first round of the phase; known one round later for units
 
 
 @dataclass(frozen=True, eq=False)

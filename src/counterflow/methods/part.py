@@ -102,5 +102,3 @@ def given_part(task: Task, own: UnitData, uses_inputs: bool = True) -> UnitPart:
     used = own.model if uses_inputs else replace(own.model, B=own.model.B[:, :0])
     estimator = KalmanEstimator(used) if own.estimator is None else own.estimator
     return UnitPart(replace(own.unit, states=own.model.states), own.model, estimator, uses_inputs)
-
-

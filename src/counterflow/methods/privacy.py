@@ -15,6 +15,7 @@ from counterflow.caveats import Caveat
 from counterflow.errors import PrivacyError
 from counterflow.plant import LocalModel
 from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, ledger_path, total_epsilon
+from counterflow.protocol import Message
 
 MODELS = "local models"  # and a digest of them, by which they are counted once
 SIMULATED = "the privacy noise came from a {source}: a simulation, which protects nothing"
@@ -71,28 +72,18 @@ class PrivacyReport:
         units = {}
         for name, unit in self.units.items():
             entries = (*earlier.units[name].entries, *unit.entries)
-            units[name] = replace(
-                unit, entries=entries, epsilon=total_epsilon([e.cost for e in entries], delta, window)
-            )
+            epsilon = total_epsilon([entry.cost for entry in entries], delta, window)
+            units[name] = replace(unit, entries=entries, epsilon=epsilon)
         return replace(
-            self,
-            epsilon=max(unit.epsilon for unit in units.values()),
-            delta=delta,
-            window=window,
+            self, epsilon=max(unit.epsilon for unit in units.values()), delta=delta, window=window,
             source=self.source if self.source == earlier.source else f"{earlier.source}, then {self.source}",
-            durable=self.durable and earlier.durable,
-            units=MappingProxyType(units),
+            durable=self.durable and earlier.durable, units=MappingProxyType(units),
             excluded=tuple(dict.fromkeys((*earlier.excluded, *self.excluded))),
-        )
+        )  # fmt: skip
 
     def sentences(self) -> tuple[str, ...]:
         """What a reader of any answer should know."""
-        rows = "one measurement" if self.window == 1 else f"any {self.window} consecutive measurements"
-        adjective = "differentially private" if self.accounting == "rigorous" else "differentially private as published"
-        out = [
-            f"{adjective} with epsilon {self.epsilon:.4g} and delta {self.delta:.3g} for {rows} of one unit: "
-            f"{self.mechanism}"
-        ]
+        out = [f"{_guarantee(self)}: {self.mechanism}"]
         if not self.secure:
             out.append(f"the noise came from a {self.source}: a simulation, which protects nothing")
         if not self.durable:
@@ -103,14 +94,9 @@ class PrivacyReport:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in plain types."""
+        plain = ("epsilon", "delta", "window", "accounting", "mechanism", "source", "durable")
         return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "window": self.window,
-            "accounting": self.accounting,
-            "mechanism": self.mechanism,
-            "source": self.source,
-            "durable": self.durable,
+            **{name: getattr(self, name) for name in plain},
             "units": {
                 name: {
                     "epsilon": unit.epsilon,
@@ -159,14 +145,9 @@ class Spending:
 
     @classmethod
     def start(
-        cls,
-        privacy: Privacy,
-        units: Sequence[str],
-        fit: str,
-        mechanism: str,
-        costs: Mapping[str, Sequence[Cost]],
+        cls, privacy: Privacy, units: Sequence[str], fit: str, mechanism: str, costs: Mapping[str, Sequence[Cost]],
         models: Mapping[str, LocalModel],
-    ) -> Spending:
+    ) -> Spending:  # fmt: skip
         """Open every unit's ledger and see that it can pay for ``costs``, all that the fit will release."""
         ledgers: dict[str, Ledger] = {}
         try:
@@ -219,6 +200,14 @@ class Spending:
         budget = None if ledger.path is None else (ledger.epsilon, ledger.delta)
         return UnitPrivacy(epsilon, math.nan, math.nan, None, entries, ledger.spent, budget)
 
+    def report(self, mechanism: str, units: Mapping[str, UnitPrivacy], excluded: tuple[str, ...]) -> PrivacyReport:
+        """What the fit has promised and spent; ``units``: as ``spent`` gives them, filled in."""
+        privacy = self.privacy
+        return PrivacyReport(
+            max(unit.epsilon for unit in units.values()), privacy.delta, privacy.window, privacy.accounting, mechanism,
+            str(privacy.source), privacy.ledger is not None, MappingProxyType(dict(units)), excluded,
+        )  # fmt: skip
+
     def close(self) -> None:
         for ledger in self.ledgers.values():
             ledger.close()
@@ -230,18 +219,35 @@ class Spending:
         self.close()
 
 
+def not_private(label: str, message: Message) -> PrivacyError:
+    """Of a message that should have been made private."""
+    return PrivacyError(
+        f"unit {message.unit!r}: {label} is private, and {type(message).__name__} was not made private; nothing was "
+        "released"
+    )
+
+
+def require_noise(label: str, message: Message, sigma: float, needed: float, good: bool) -> None:
+    """PrivacyError unless a message has the noise that it needs; ``good``: whether it was made as it was asked for."""
+    if not good or not sigma >= needed * (1 - 1e-9):
+        raise PrivacyError(
+            f"unit {message.unit!r}: {type(message).__name__} has noise of {sigma:.6g}, {label} needs {needed:.6g}; "
+            "nothing was released"
+        )
+
+
 def promise(privacy: Privacy) -> tuple[Caveat, ...]:
     """What every answer of a private fit carries along; nothing of it tells of a measurement."""
-    kind = "" if privacy.accounting == "rigorous" else " as published"
-    rows = "one measurement" if privacy.window == 1 else f"any {privacy.window} consecutive measurements"
-    text = (
-        f"differentially private{kind} with epsilon {privacy.epsilon:.4g} and delta {privacy.delta:.3g} for {rows} of "
-        "one unit; each unit keeps its own account"
-    )
-    told = (Caveat("private", "", text),)
+    told = (Caveat("private", "", f"{_guarantee(privacy)}; each unit keeps its own account"),)
     if privacy.seed is None:
         return told
     return (*told, Caveat("simulated-noise", "", SIMULATED.format(source=privacy.source)))
+
+
+def _guarantee(of: Privacy | PrivacyReport) -> str:
+    kind = "" if of.accounting == "rigorous" else " as published"
+    rows = "one measurement" if of.window == 1 else f"any {of.window} consecutive measurements"
+    return f"differentially private{kind} with epsilon {of.epsilon:.4g} and delta {of.delta:.3g} for {rows} of one unit"
 
 
 def clipping_caveats(name: str, share: float | None) -> tuple[Caveat, ...]:

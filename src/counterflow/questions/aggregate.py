@@ -17,19 +17,10 @@ from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge, part_of
-from counterflow.questions.question import (
-    About,
-    Described,
-    Entry,
-    Form,
-    Reply,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    View,
-    channels_json,
-)
+from counterflow.questions.phrases import sized
+from counterflow.questions.question import Entry, Form, Request
+from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
+from counterflow.questions.views import View, attributes, channels_json, named
 
 if TYPE_CHECKING:
     import polars
@@ -76,10 +67,6 @@ class AskAggregate(Request):
     phi_0: Sequence[float] | FloatArray | None = None
     headline: str | None = None
     question: str = ""
-
-    @property
-    def asker(self) -> str:
-        return self.unit
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskAggregate:
@@ -147,57 +134,39 @@ class Aggregate(Reply):
         """Channels, those that move most (against their noise) first."""
         return [int(k) for k in np.argsort(-self.sizes, kind="stable")]
 
-    def ranked_channels(self) -> list[str]:
-        return [self.channels[k] for k in self.order()]
-
-    def _text(self, k: int, sign: bool) -> str:
-        value = float(self.mean[k])
-        return wording.quantity(wording.number(value if sign else abs(value), sign=sign), self.about.outputs[k].unit)
-
     def sentence(self, channel: str | None = None) -> str:
-        k = self.order()[0] if channel is None else self.about.output(channel)
+        k = self.chosen(channel)
         phi_1, phi_0 = (", ".join(wording.number(float(v)) for v in phi) for phi in (self.phi_1, self.phi_0))
         condition = f"If all others' joint effect on {self.unit} were ({phi_1}) instead of ({phi_0})"
         if not self.mean[k]:
             return f"{condition}, nothing would change there."
-        verb = "fall" if self.mean[k] < 0 else "rise"
-        return f"{condition}, {self.unit} {self.channels[k]} would {verb} by {self._text(k, False)}."
+        verb, by = (
+            "fall" if self.mean[k] < 0 else "rise",
+            sized(abs(self.mean[k]), self.about.outputs[k].unit, sign=False),
+        )
+        return f"{condition}, {self.unit} {self.channels[k]} would {verb} by {by}."
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
-        rows = [[self.channels[k], self._text(k, True), wording.number(float(self.sizes[k]))] for k in self.order()]
+        rows = [
+            [self.channels[k], sized(self.mean[k], self.about.outputs[k].unit), wording.number(float(self.sizes[k]))]
+            for k in self.order()
+        ]
         return [Table(f"{self.unit}: the channels that move most", ["channel", "change", "× noise"], rows)]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "unit": self.unit,
-            "phi_0": self.phi_0,
-            "phi_1": self.phi_1,
-            "channels": channels_json(self.about.outputs),
-            "mean": self.mean,
-        }
+        channels = channels_json(self.about.outputs)
+        return {**attributes(self, "unit", "phi_0", "phi_1"), "channels": channels, "mean": self.mean}
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
-        outputs = self.about.outputs
-        return {
-            "unit": self.unit,
-            "phi_0": self.phi_0.tolist(),
-            "phi_1": self.phi_1.tolist(),
-            "ranked": [
-                {
-                    "channel": outputs[k].name,
-                    "measured_in": outputs[k].unit,
-                    "change": float(self.mean[k]),
-                    "size": float(self.sizes[k]),
-                }
-                for k in self.order()
-            ],
-        }
+        ranked = [
+            {**named(self.about.outputs[k]), "change": float(self.mean[k]), "size": float(self.sizes[k])}
+            for k in self.order()
+        ]
+        return {"unit": self.unit, "phi_0": self.phi_0.tolist(), "phi_1": self.phi_1.tolist(), "ranked": ranked}
 
     def to_frame(self) -> polars.DataFrame:
         """One row a channel: channel, measured_in, change."""
         import polars
 
-        outputs = self.about.outputs
-        return polars.DataFrame(
-            {"channel": self.channels, "measured_in": [c.unit for c in outputs], "change": self.mean}
-        )
+        units = [channel.unit for channel in self.about.outputs]
+        return polars.DataFrame({"channel": self.channels, "measured_in": units, "change": self.mean})

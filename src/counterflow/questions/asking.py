@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
@@ -20,19 +20,14 @@ from counterflow.questions.effect import AskEffect, Effect
 from counterflow.questions.forecast import AskForecast, Forecast
 from counterflow.questions.knowledge import Watch
 from counterflow.questions.paths import AskPaths, Paths
-from counterflow.questions.question import Described, Request, Responder, ask_server
+from counterflow.questions.question import Request, ask_server
+from counterflow.questions.reply import Described, Responder
 from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
 
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
     from counterflow.plant import Recording
-
-
-class Common(TypedDict, total=False):
-    """Options of every question. ``watch`` is called with (message, goes_up) for every message that crosses."""
-
-    watch: Watch | None
 
 
 class Source(NamedTuple):
@@ -57,7 +52,8 @@ class KnownUnits:
 class Questions(ABC):
     """The questions, for whoever has ``plant``, ``parts`` and a source of answers.
 
-    ``recording``: the rows that a question refers to; whoever asks with rows of its own needs none.
+    ``recording``: the rows that a question refers to; whoever asks with rows of its own needs none. ``watch`` is called
+    with (message, goes_up) for every message that crosses.
     """
 
     plant: Described  # the units, as far as they are known here
@@ -75,25 +71,22 @@ class Questions(ABC):
             raise OptionError(f"unit {only!r} asks about its own outputs only, got {name!r:.80}")
         return self.parts[name]
 
-    def ask(self, request: Request, recording: Recording | None = None, **common: Unpack[Common]) -> Any:
+    def ask(self, request: Request, recording: Recording | None = None, watch: Watch | None = None) -> Any:
         """The answer to a request of any kind."""
-        return self._put(request, self.source(type(request), recording), **common)
+        return self._put(request, self.source(type(request), recording), watch=watch)
 
     def ask_all(
-        self,
-        requests: Iterable[Request],
-        recording: Recording | None = None,
-        **common: Unpack[Common],
+        self, requests: Iterable[Request], recording: Recording | None = None, watch: Watch | None = None
     ) -> Trajectories[Any]:
         """The answers to one request about several units' outputs, by their names."""
         wanted = list(requests)
         source = self.source(type(wanted[0]), recording)
-        return Trajectories({request.asker: self._put(request, source, **common) for request in wanted})
+        return Trajectories({request.asker: self._put(request, source, watch=watch) for request in wanted})
 
-    def _put(self, request: Request, source: Source, **common: Unpack[Common]) -> Any:
+    def _put(self, request: Request, source: Source, watch: Watch | None = None) -> Any:
         part = self.part_of(request.asker)
         y = source.measurements(request.asker)
-        return ask_server(request, self.plant, source.responder, part, y, **common)
+        return ask_server(request, self.plant, source.responder, part, y, watch=watch)
 
     def _only(self, unit: str | None) -> str:
         if unit is not None:
@@ -105,15 +98,9 @@ class Questions(ABC):
     # ---- the questions
 
     def effect(
-        self,
-        cause: str | Sequence[str],
-        effect: str,
-        change: Any,
-        horizon: int = 1,
-        duration: int | None = None,
-        level: float = 0.95,
-        **common: Unpack[Common],
-    ) -> Effect:
+        self, cause: str | Sequence[str], effect: str, change: Any, horizon: int = 1, duration: int | None = None,
+        level: float = 0.95, watch: Watch | None = None,
+    ) -> Effect:  # fmt: skip
         """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
 
         Parameters
@@ -124,7 +111,6 @@ class Questions(ABC):
         horizon : steps to follow.
         duration : steps for which the change is held; None: throughout.
         level : of the intervals (delta method on the Fisher information).
-        watch : called with (message, goes_up) for every message that crosses.
 
         Examples
         --------
@@ -136,17 +122,12 @@ class Questions(ABC):
         ((5, 8), True)
         """
         request = AskEffect(cause, effect, change, horizon, duration, level=level)
-        return self.ask(request, **common)  # type: ignore[no-any-return]
+        return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def paths(
-        self,
-        cause: str,
-        effect: str,
-        change: Any,
-        horizon: int = 50,
-        duration: int | None = None,
-        **common: Unpack[Common],
-    ) -> Paths:
+        self, cause: str, effect: str, change: Any, horizon: int = 50, duration: int | None = None,
+        watch: Watch | None = None,
+    ) -> Paths:  # fmt: skip
         """The effect of a change split by the way it takes: directly, and through each third unit.
 
         Examples
@@ -158,18 +139,12 @@ class Questions(ABC):
         >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
         (True, True)
         """
-        return self.ask(AskPaths(cause, effect, change, horizon, duration), **common)  # type: ignore[no-any-return]
+        return self.ask(AskPaths(cause, effect, change, horizon, duration), watch=watch)  # type: ignore[no-any-return]
 
     def counterfactual(
-        self,
-        recording: Recording | None = None,
-        do: Mapping[str, Any] | None = None,
-        start: int = 0,
-        stop: int | None = None,
-        level: float = 0.95,
-        add: Mapping[str, Any] | None = None,
-        **common: Unpack[Common],
-    ) -> Trajectories[Counterfactual]:
+        self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: int = 0,
+        stop: int | None = None, level: float = 0.95, add: Mapping[str, Any] | None = None, watch: Watch | None = None,
+    ) -> Trajectories[Counterfactual]:  # fmt: skip
         """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
 
         The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
@@ -187,63 +162,47 @@ class Questions(ABC):
         (50, 8)
         """
         wanted = [AskCounterfactual(name, do, start, stop, add=add, level=level) for name in self.parts]
-        return self.ask_all(wanted, recording, **common)
+        return self.ask_all(wanted, recording, watch=watch)
 
     def forecast(
-        self,
-        recording: Recording | None = None,
-        horizon: int = 50,
-        plan: Mapping[str, Any] | None = None,
-        level: float = 0.95,
-        **common: Unpack[Common],
-    ) -> Trajectories[Forecast]:
+        self, recording: Recording | None = None, horizon: int = 50, plan: Mapping[str, Any] | None = None,
+        level: float = 0.95, watch: Watch | None = None,
+    ) -> Trajectories[Forecast]:  # fmt: skip
         """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
 
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
         """
         wanted = [AskForecast(name, horizon, plan, level=level) for name in self.parts]
-        return self.ask_all(wanted, recording, **common)
+        return self.ask_all(wanted, recording, watch=watch)
 
     def attribute(
-        self,
-        recording: Recording | None = None,
-        unit: str | None = None,
-        start: int = 0,
-        stop: int | None = None,
-        **common: Unpack[Common],
-    ) -> Attribution:
+        self, recording: Recording | None = None, unit: str | None = None, start: int = 0, stop: int | None = None,
+        watch: Watch | None = None,
+    ) -> Attribution:  # fmt: skip
         """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
 
         The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
         state at the start of the window, and the rest.
         """
         request = AskAttribution(self._only(unit), start, stop)
-        return self.ask(request, recording, **common)  # type: ignore[no-any-return]
+        return self.ask(request, recording, watch=watch)  # type: ignore[no-any-return]
 
     def restore(
-        self,
-        unit: str,
-        target: Mapping[str, float],
-        using: Sequence[str] | Mapping[str, Sequence[str]],
-        horizon: int = 50,
-        tolerance: float = 1e-3,
-        **common: Unpack[Common],
-    ) -> Restoration:
+        self, unit: str, target: Mapping[str, float], using: Sequence[str] | Mapping[str, Sequence[str]],
+        horizon: int = 50, tolerance: float = 1e-3, watch: Watch | None = None,
+    ) -> Restoration:  # fmt: skip
         """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
 
         ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
         the channels' limits; a target that cannot be reached is said so, with the nearest that can.
         """
         request = AskRestoration(unit, target, using, horizon, tolerance=tolerance)
-        return self.ask(request, **common)  # type: ignore[no-any-return]
+        return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def aggregate_effect(
-        self,
-        unit: str,
-        phi_1: Sequence[float] | FloatArray,
-        phi_0: Sequence[float] | FloatArray | None = None,
-        **common: Unpack[Common],
-    ) -> Aggregate:
+        self, unit: str, phi_1: Sequence[float] | FloatArray, phi_0: Sequence[float] | FloatArray | None = None,
+        watch: Watch | None = None,
+    ) -> Aggregate:  # fmt: skip
         """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
 
         phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (18)).
@@ -257,7 +216,7 @@ class Questions(ABC):
         >>> answer.mean.shape, answer.caveats[0].code
         ((8,), 'published-method')
         """
-        return self.ask(AskAggregate(unit, phi_1, phi_0), **common)  # type: ignore[no-any-return]
+        return self.ask(AskAggregate(unit, phi_1, phi_0), watch=watch)  # type: ignore[no-any-return]
 
 
 class UnitView(Questions):

@@ -17,24 +17,16 @@ from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import check_window
 from counterflow.questions.knowledge import Knowledge, part_of
-from counterflow.questions.question import (
-    SHOWN,
-    START,
-    STOP,
-    About,
-    Described,
-    Entry,
-    Form,
-    Reply,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
+from counterflow.questions.question import START, STOP, Entry, Form, Request
+from counterflow.questions.reply import SHOWN, About, Described, Reply, Responder, Surroundings, Table
+from counterflow.questions.views import (
     View,
+    attributes,
     channels_json,
     finite,
     long_frame,
     mean_over_rows,
+    named,
     series,
 )
 from counterflow.recurrence import linear_recurrence
@@ -109,10 +101,6 @@ class AskAttribution(Request):
     stop: int | None = None
     headline: str | None = None
     question: str = ""
-
-    @property
-    def asker(self) -> str:
-        return self.unit
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskAttribution:
@@ -208,9 +196,6 @@ class Attribution(Reply):
         """Channels, most departed (against their noise) first."""
         return [int(k) for k in np.argsort(-np.nan_to_num(np.abs(self.total) / self.about.noise))]
 
-    def ranked_channels(self) -> list[str]:
-        return [self.channels[k] for k in self.order()]
-
     def ranked(self, channel: str) -> list[tuple[str, float]]:
         """Shares by size, each as the mean over the window of its part in one channel; zero where nothing is known."""
         if channel not in self.channels:
@@ -220,7 +205,7 @@ class Attribution(Reply):
         return sorted(found, key=lambda item: -abs(item[1]))
 
     def sentence(self, channel: str | None = None) -> str:
-        k = self.order()[0] if channel is None else self.about.output(channel)
+        k = self.chosen(channel)
         output, whole = self.about.outputs[k], float(self.total[k])
         rows = f"in {wording.rows(self.first, self.first + len(self.departure), self.about.dt)}"
         if not np.isfinite(whole):
@@ -246,17 +231,17 @@ class Attribution(Reply):
         last = self.first + len(self.departure) - 1
         return [Table(f"{self.unit}: means over rows {self.first} to {last}, against the usual level", columns, rows)]
 
+    def _window(self) -> dict[str, Any]:
+        return {"unit": self.unit, "start": self.first, "stop": self.first + len(self.departure)}
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "unit": self.unit,
-            "start": self.first,
-            "stop": self.first + len(self.departure),
+            **self._window(),
             "channels": channels_json(self.about.outputs),
             "most_departed": self.ranked_channels(),
             "mean_departure": self.total,
             "mean_shares": self.means,
-            "baseline": self.baseline,
-            "departure": self.departure,
+            **attributes(self, "baseline", "departure"),
             "shares": dict(self.shares),
         }
 
@@ -264,13 +249,10 @@ class Attribution(Reply):
         outputs, chosen = self.about.outputs, self.about.output(drawn[0])
         label = {name: share_label(self.unit, name) for name in self.shares}
         return {
-            "unit": self.unit,
-            "start": self.first,
-            "stop": self.first + len(self.departure),
+            **self._window(),
             "ranked": [
                 {
-                    "channel": outputs[k].name,
-                    "measured_in": outputs[k].unit,
+                    **named(outputs[k]),
                     "departure": finite(self.total[k]),
                     "shares": [
                         {"name": name, "label": label[name], "value": finite(self.means[name][k])}
@@ -280,8 +262,7 @@ class Attribution(Reply):
                 for k in self.order()
             ],
             "drawn": {
-                "channel": outputs[chosen].name,
-                "measured_in": outputs[chosen].unit,
+                **named(outputs[chosen]),
                 "baseline": series(np.broadcast_to(self.baseline, self.departure.shape)[:, chosen]),
                 "departure": series(self.departure[:, chosen]),
                 "shares": [
@@ -299,7 +280,7 @@ class Attribution(Reply):
 
     def plot(self) -> Figure:
         """A matplotlib Figure: shares of the channel that departs most, against the whole departure."""
-        from counterflow.questions.plots import COLOURS, canvas
+        from counterflow.questions.plots import COLOURS, canvas, labelled
 
         strongest = int(np.argmax(np.nan_to_num(mean_over_rows(np.abs(self.departure)))))
         figure, axes = canvas(1, 1, (8.0, 4.0))
@@ -308,9 +289,5 @@ class Attribution(Reply):
         for colour, name in zip(COLOURS * len(ranked), ranked, strict=False):
             axis.plot(rows, self.shares[name][:, strongest], color=colour, label=name, linewidth=1.2)
         axis.plot(rows, self.departure[:, strongest], color="black", linestyle=":", label="departure")
-        axis.axhline(0.0, color="0.6", linewidth=0.8)
-        axis.set_xlabel("row")
-        axis.set_ylabel(self.channels[strongest])
-        axis.set_title(f"who moved {self.unit}")
-        axis.legend(frameon=False, ncols=2)
+        labelled(axis, "row", self.channels[strongest], f"who moved {self.unit}", ncols=2)
         return figure

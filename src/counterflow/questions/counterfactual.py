@@ -15,32 +15,12 @@ from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import check_level, check_window, refuse_beyond_limits, replacements
 from counterflow.questions.knowledge import Knowledge, later_rows
-from counterflow.questions.question import (
-    LEVEL,
-    START,
-    STOP,
-    About,
-    Described,
-    Entry,
-    Form,
-    LineView,
-    Peak,
-    PeakView,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    View,
-    line,
-    peak_table,
-    peaks,
-    plainly,
-    series,
-    sideways,
-    with_verb,
-    without_interval,
-)
+from counterflow.questions.peaks import Peak, Peaked, peak_table, peaks
+from counterflow.questions.phrases import moved, plainly, sideways, with_verb
+from counterflow.questions.question import LEVEL, START, STOP, Entry, Form, Request
+from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.trajectory import Trajectory
+from counterflow.questions.views import LineView, PeakView, View, attributes, line, series
 
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
@@ -91,10 +71,6 @@ class AskCounterfactual(Request):
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
 
-    @property
-    def asker(self) -> str:
-        return self.unit
-
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskCounterfactual:
         changes = given["changes"]
@@ -144,7 +120,7 @@ class AskCounterfactual(Request):
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
-        return without_interval(server, parts)
+        return server.without_interval(parts)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Counterfactual:
         assert y is not None
@@ -188,7 +164,7 @@ def _refuse_leaving_limits(server: Knowledge, change: Change) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Counterfactual(Trajectory):
+class Counterfactual(Peaked, Trajectory):
     """What a unit's outputs did, and what they would have done."""
 
     kind = "counterfactual"
@@ -210,12 +186,8 @@ class Counterfactual(Trajectory):
         changed = {*(request.do or {}), *(request.add or {})}
         return self.unit not in changed, self.peaks[0].size
 
-    def ranked_channels(self) -> list[str]:
-        return [peak.channel.name for peak in self.peaks]
-
     def sentence(self, channel: str | None = None) -> str:
-        about, found = self.about, self.peaks
-        peak = found[0] if channel is None else next(p for p in found if p.channel.name == channel)
+        about, peak = self.about, self.peak(channel)
         window = wording.rows(self.first, self.stop, about.dt)
         had = f"Had {about.request.had(about.plant)} in {window}"
         if not np.isfinite(self.factual[:, about.output(peak.channel.name)]).any():
@@ -227,12 +199,6 @@ class Counterfactual(Trajectory):
             f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} in "
             f"{wording.rows(peak.row, peak.row + 1, about.dt)}."
         )
-
-    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
-        return self.tables_of([self])
-
-    def to_json(self) -> dict[str, Any]:
-        return self.json_of([self])
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:
@@ -258,10 +224,9 @@ class Counterfactual(Trajectory):
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         return {
-            "unit": self.unit,
+            **attributes(self, "unit", "level"),
             "start": self.first,
             "stop": self.stop,
-            "level": self.level,
             "most_affected": [peak.to_json() for peak in self.peaks],
             "drawn": [
                 line(self.about.outputs[k], k, self, factual=series(self.factual[:, k]))
@@ -272,12 +237,5 @@ class Counterfactual(Trajectory):
 
 def past_words(plant: Described, changes: Sequence[tuple[str, str, bool, Any]]) -> str:
     """How (unit, input, whether it is added, value) read: "boiler valve been 0.5 % and boiler speed 1 lower"."""
-    pairs = []
-    for unit, name, added, value in changes:
-        measure = {channel.name: channel.unit for channel in plant.unit(unit).inputs}.get(name, "")
-        if np.ndim(value):
-            how = "changed as given" if added else "as given"
-        else:
-            how = (sideways if added else plainly)(float(value), measure)
-        pairs.append((f"{unit} {name}", how))
-    return with_verb(pairs, "been")
+    how = {True: (sideways, "changed as given"), False: (plainly, "as given")}
+    return with_verb([moved(plant, unit, name, value, *how[added]) for unit, name, added, value in changes], "been")

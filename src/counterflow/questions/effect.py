@@ -23,34 +23,11 @@ from counterflow.questions.arguments import (
     unit_names,
 )
 from counterflow.questions.knowledge import Knowledge
-from counterflow.questions.question import (
-    LEVEL,
-    About,
-    Described,
-    Entry,
-    Form,
-    Inputs,
-    LineView,
-    Peak,
-    PeakView,
-    Reply,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    View,
-    band,
-    channels_json,
-    deviation,
-    horizon,
-    line,
-    long_frame,
-    moves,
-    peak_table,
-    peaks,
-    series,
-    without_interval,
-)
+from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
+from counterflow.questions.phrases import moved, with_verb
+from counterflow.questions.question import LEVEL, Entry, Form, Inputs, Request, horizon
+from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
+from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
 
 if TYPE_CHECKING:
     import polars
@@ -89,6 +66,7 @@ class EffectView(View):
 
 
 CHANGES = Entry("changes", Form.CHANGES, ..., "Added to inputs from now on.")
+DURATION = Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False)
 EFFECT = Entry("effect", Form.UNIT, ..., "Unit whose outputs are asked about.")
 
 
@@ -105,13 +83,7 @@ class AskEffect(Request):
     command = "whatif"
     title = "What would outputs do with other inputs?"
     example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
-    form = (
-        EFFECT,
-        CHANGES,
-        horizon(),
-        Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False),
-        LEVEL,
-    )
+    form = (EFFECT, CHANGES, horizon(), DURATION, LEVEL)
     of_states = True
     schema = EffectView
 
@@ -156,7 +128,7 @@ class AskEffect(Request):
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
-        return without_interval(server, parts)
+        return server.without_interval(parts)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Effect:
         (found,) = parts
@@ -164,17 +136,9 @@ class AskEffect(Request):
         mean = found.mean @ C.T
         lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), self.level)
         return Effect(
-            cause=" and ".join(self.causes),
-            effect=self.effect,
-            channels=part.unit.output_names,
-            mean=frozen(mean),
-            states=frozen(found.mean),
-            caveats=about.caveats,
-            lower=lower,
-            upper=upper,
-            level=self.level if lower is not None else None,
-            about=about,
-        )
+            " and ".join(self.causes), self.effect, part.unit.output_names, frozen(mean), frozen(found.mean),
+            about.caveats, lower, upper, self.level if lower is not None else None, about,
+        )  # fmt: skip
 
     def words(self, plant: Described) -> str:
         return self.question or f"If {clause(self, plant)}: what would {self.effect} do?"
@@ -219,8 +183,9 @@ def clause(request: Any, plant: Described) -> str:
     if request.clause:
         return str(request.clause)
     held: Inputs = request.held(plant)
-    text = moves(plant, held, "were")
-    if any(np.ndim(value) for channels in held.values() for value in channels.values()):
+    each = [(unit, name, value) for unit, channels in held.items() for name, value in channels.items()]
+    text = with_verb([moved(plant, *one) for one in each], "were")
+    if any(np.ndim(value) for _, _, value in each):
         return text
     if request.duration is None or request.duration >= request.horizon:
         return f"{text} from now on"
@@ -231,7 +196,7 @@ def clause(request: Any, plant: Described) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Effect(Reply):
+class Effect(Peaked):
     """Answer to "what would the effect unit's outputs do if the cause unit's inputs were changed?".
 
     ``mean`` (horizon, D_m): change of the measurements, row k is k+1 steps after the change began (Q1).
@@ -254,19 +219,14 @@ class Effect(Reply):
 
     @property
     def peaks(self) -> list[Peak]:
-        """The largest change of every channel, largest (against its noise) first."""
         return peaks(self.about, self.mean, self.lower, self.upper)
-
-    def ranked_channels(self) -> list[str]:
-        return [peak.channel.name for peak in self.peaks]
 
     def sentence(self, channel: str | None = None) -> str:
         return f"If {clause(self.about.request, self.about.plant)}, {self.would(channel)}"
 
     def would(self, channel: str | None = None) -> str:
         """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """
-        found = self.peaks
-        peak = found[0] if channel is None else next(p for p in found if p.channel.name == channel)
+        peak = self.peak(channel)
         if peak.size == 0:
             return f"nothing would change at {peak.unit}."
         sign, by = peak.sentence(self.level)
@@ -277,27 +237,25 @@ class Effect(Reply):
         return [peak_table(f"{self.effect}: the channels that move most", self.peaks, self.level, "after", 1)]
 
     def to_json(self) -> dict[str, Any]:
-        request = self.about.request
-        held = request.held(self.about.plant)
+        held = self.about.request.held(self.about.plant)
         return {
             "causes": list(held),
             "effect": self.effect,
             "change": held,
-            "horizon": request.horizon,
-            "duration": request.duration,
+            **attributes(self.about.request, "horizon", "duration"),
             "level": self.level,
             "channels": channels_json(self.about.outputs),
             "most_affected": [peak.to_json("steps", 1) for peak in self.peaks],
-            "mean": self.mean,
-            "lower": self.lower,
-            "upper": self.upper,
-            "states": self.states,
+            **attributes(self, "mean", "lower", "upper", "states"),
         }
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
-        about = self.about
-        held = about.request.held(about.plant)
-        steps = len(self.mean)
+        held, steps = self.about.request.held(self.about.plant), len(self.mean)
+        inputs = [
+            (unit, self.about.input(unit, name), series(np.broadcast_to(values, (steps,))))
+            for unit, channels in held.items()
+            for name, values in channels.items()
+        ]
         return {
             "causes": list(held),
             "effect": self.effect,
@@ -306,34 +264,26 @@ class Effect(Reply):
             "most_affected": [peak.to_json("steps", 1) for peak in self.peaks],
             "drawn": self.lines(drawn, around),
             "inputs": [
-                {
-                    "unit": unit,
-                    "input": name,
-                    "measured_in": about.input(unit, name).unit,
-                    "values": series(np.broadcast_to(values, (steps,))),
-                }
-                for unit, channels in held.items()
-                for name, values in channels.items()
+                {"unit": unit, "input": channel.name, "measured_in": channel.unit, "values": values}
+                for unit, channel, values in inputs
             ],
         }
 
     def lines(self, drawn: Sequence[str], around: Surroundings) -> list[dict[str, Any]]:
         """Channels for drawing, with what is expected without the change."""
         expected = around.baseline(self.effect, len(self.mean))
-        columns = [self.about.output(name) for name in drawn]
         return [
             line(self.about.outputs[k], k, self, baseline=None if expected is None else series(expected[:, k]))
-            for k in columns
+            for k in map(self.about.output, drawn)
         ]
 
     def to_frame(self) -> polars.DataFrame:
         """One row a step and channel: step, channel, mean, and lower and upper where there are any."""
-        columns = {"mean": self.mean, "lower": self.lower, "upper": self.upper}
-        return long_frame("step", 1, self.channels, columns)
+        return long_frame("step", 1, self.channels, attributes(self, "mean", "lower", "upper"))
 
     def plot(self) -> Figure:
         """A matplotlib Figure of the channels that move most."""
-        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, canvas
+        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, canvas, labelled
 
         order = np.argsort(-np.abs(self.mean).max(axis=0))[:MOST_CHANNELS]
         figure, axes = canvas(1, 1, (7.0, 4.0))
@@ -342,15 +292,7 @@ class Effect(Reply):
             axis.plot(steps, self.mean[:, channel], color=colour, label=self.channels[channel])
             if self.lower is not None and self.upper is not None:
                 axis.fill_between(steps, self.lower[:, channel], self.upper[:, channel], color=colour, alpha=0.2)
-        axis.axhline(0.0, color="0.6", linewidth=0.8)
-        axis.set_xlabel("steps after the change")
-        axis.set_ylabel(f"change at {self.effect}")
         band = "" if self.level is None else f", {self.level:.0%} bands"
-        axis.set_title(f"{self.effect}, if {self.cause} were run differently{band}")
-        axis.legend(frameon=False)
+        title = f"{self.effect}, if {self.cause} were run differently{band}"
+        labelled(axis, "steps after the change", f"change at {self.effect}", title)
         return figure
-
-
-def held_effect(request: Any, change: Inputs, level: float = 0.95) -> AskEffect:
-    """What holding a change does to the unit that ``request`` is about."""
-    return AskEffect(list(change), request.asker, change, request.horizon, level=level)

@@ -15,31 +15,13 @@ from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import check_count, check_level, refuse_beyond_limits, replacements
 from counterflow.questions.knowledge import Knowledge, part_of, refuse_overflow, with_caveats
-from counterflow.questions.question import (
-    LEVEL,
-    RECENT,
-    SHOWN,
-    About,
-    Described,
-    Entry,
-    Form,
-    LineView,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    View,
-    channels_json,
-    finite,
-    horizon,
-    left_out,
-    line,
-    plainly,
-    series,
-    without_interval,
-)
+from counterflow.questions.peaks import left_out
+from counterflow.questions.phrases import moved, plainly
+from counterflow.questions.question import LEVEL, Entry, Form, Request, horizon
+from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings, Table
 from counterflow.questions.sensitivity import coupling_covariance
 from counterflow.questions.trajectory import Trajectory
+from counterflow.questions.views import LineView, View, attributes, channels_json, finite, line, named, series
 from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
@@ -103,10 +85,6 @@ class AskForecast(Request):
     question: str = ""
     level: float = field(default=0.95, kw_only=True)
 
-    @property
-    def asker(self) -> str:
-        return self.unit
-
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskForecast:
         return cls(unit, given["horizon"], given["plan"] or None, level=given["level"])
@@ -153,7 +131,7 @@ class AskForecast(Request):
             "standard errors were not computed for this fit: the band holds noise and the state, and not how far the "
             "couplings may be off"
         )
-        return without_interval(server, parts) or [Caveat("band-without-couplings", EVERYBODY, text)]
+        return server.without_interval(parts) or [Caveat("band-without-couplings", EVERYBODY, text)]
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Forecast:
         (found,) = parts
@@ -188,32 +166,21 @@ class Forecast(Trajectory):
         """Channels, those that will move most first."""
         return [int(k) for k in np.argsort(-self._movement(), kind="stable")]
 
-    def ranked_channels(self) -> list[str]:
-        return [self.channels[k] for k in self.order()]
-
     def sentence(self, channel: str | None = None) -> str:
         about, plan = self.about, self.about.request.plan
-        k = self.order()[0] if channel is None else about.output(channel)
+        k = self.chosen(channel)
         value, interval = wording.measured(float(self.mean[-1, k]), *self.ends(-1, k), about.outputs[k].unit)
         spread = f" ({wording.percent(self.level)}: {interval})" if interval and self.level is not None else ""
         condition = "If inputs stay as they are"
         if plan:
             words = [
-                f"{unit} {name} is {plainly(float(value), about.input(unit, name).unit)}"
-                if np.ndim(value) == 0
-                else f"{unit} {name} is as planned"
+                " is ".join(moved(about.plant, unit, name, value, plainly, "as planned"))
                 for unit, channels in plan.items()
                 for name, value in (channels if isinstance(channels, Mapping) else {"inputs": channels}).items()
             ]
             condition = f"If {wording.listed(words)} and other inputs stay as they are"
         after = wording.span(len(self.mean), about.dt)
         return f"{condition}, {self.unit} {about.outputs[k].name} will be {value}{spread} after {after}."
-
-    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
-        return self.tables_of([self])
-
-    def to_json(self) -> dict[str, Any]:
-        return self.json_of([self])
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Forecast]) -> list[Table]:
@@ -242,9 +209,7 @@ class Forecast(Trajectory):
                 world.unit: {
                     "channels": channels_json(world.about.outputs),
                     "last_measured": world.latest,
-                    "mean": world.mean,
-                    "lower": world.lower,
-                    "upper": world.upper,
+                    **attributes(world, "mean", "lower", "upper"),
                 }
                 for world in worlds
             },
@@ -264,8 +229,7 @@ class Forecast(Trajectory):
             ],
             "ranked": [
                 {
-                    "channel": outputs[k].name,
-                    "measured_in": outputs[k].unit,
+                    **named(outputs[k]),
                     "last_measured": finite(latest[k]),
                     "next": finite(self.mean[0, k]),
                     "end": finite(self.mean[-1, k]),

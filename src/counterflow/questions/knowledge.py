@@ -233,6 +233,13 @@ class Knowledge:
 
     # ---- what an answer must be read with
 
+    def without_interval(self, parts: Sequence[Answer]) -> list[Caveat]:
+        """Of a fit that could have given an interval."""
+        if self.couplings is None or len(parts[0].covariance):
+            return []
+        text = "standard errors were not computed for this fit, so there is no interval"
+        return [Caveat("no-interval", EVERYBODY, text)]
+
     def far(self, change: FloatArray) -> list[Caveat]:
         """Of inputs that would move much further than they ever did in the data."""
         if len(self.u) < 2:

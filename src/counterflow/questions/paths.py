@@ -14,28 +14,13 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.effect import CHANGES, EFFECT, addition, by_channel, clause
+from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by_channel, clause
 from counterflow.questions.knowledge import Knowledge, part_of
-from counterflow.questions.question import (
-    SHOWN,
-    About,
-    Described,
-    Entry,
-    Form,
-    Peak,
-    Reply,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    View,
-    channels_json,
-    horizon,
-    left_out,
-    long_frame,
-    peaks,
-    series,
-)
+from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
+from counterflow.questions.phrases import sized
+from counterflow.questions.question import Request, horizon
+from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings, Table
+from counterflow.questions.views import View, attributes, channels_json, long_frame, named, series
 from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
@@ -73,7 +58,7 @@ class AskPaths(Request):
     command = "paths"
     title = "Which ways does an effect take, directly and through other units?"
     example = "counterflow paths fit --cause boiler --effect grid --change valve=+0.1 --horizon 20"
-    form = (EFFECT, CHANGES, horizon(), Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False))
+    form = (EFFECT, CHANGES, horizon(), DURATION)
     of_states = True
     speaks_of_drawn = True
     schema = PathsView
@@ -125,9 +110,8 @@ class AskPaths(Request):
                 alive = np.ones((server.A.shape[0], 1))
                 for name in still:
                     alive[server.state_slices[name]] = 0.0
-                return linear_recurrence(alive * server.A, schedule @ (alive * server.B).T, np.zeros(len(alive)))[
-                    :, own
-                ]
+                drive = schedule @ (alive * server.B).T
+                return linear_recurrence(alive * server.A, drive, np.zeros(len(alive)))[:, own]
 
             whole = response([])
             parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
@@ -146,7 +130,7 @@ class AskPaths(Request):
 
 
 @dataclass(frozen=True, eq=False)
-class Paths(Reply):
+class Paths(Peaked):
     """An effect split by the way it takes; all arrays are (horizon, D_m).
 
     ``direct``: with every third unit held still. ``through``: for each third unit, what is lost if it is held still.
@@ -171,23 +155,16 @@ class Paths(Reply):
 
     @property
     def peaks(self) -> list[Peak]:
-        """The largest whole effect on every channel, largest (against its noise) first."""
         return peaks(self.about, self.total, None, None)
 
-    def ranked_channels(self) -> list[str]:
-        return [peak.channel.name for peak in self.peaks]
-
     def sentence(self, channel: str | None = None) -> str:
-        k = self.about.output(self.ranked_channels()[0] if channel is None else channel)
+        k = self.chosen(channel)
         output, row = self.about.outputs[k], int(np.abs(self.total[:, k]).argmax())
-
-        def sized(values: FloatArray) -> str:
-            return wording.quantity(wording.number(float(values[row, k]), sign=True), output.unit)
-
         ways = sorted(self.ways.items(), key=lambda way: -abs(float(way[1][row, k])))
+        split = wording.listed([f"{name} {sized(values[row, k], output.unit)}" for name, values in ways])
         return (
             f"After {wording.span(row + 1, self.about.dt)}, {self.cause} moves {self.effect} {output.name} by "
-            f"{sized(self.total)}: {wording.listed([f'{name} {sized(values)}' for name, values in ways])}."
+            f"{sized(self.total[row, k], output.unit)}: {split}."
         )
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
@@ -195,33 +172,26 @@ class Paths(Reply):
         for peak in self.peaks[:SHOWN]:
             k = self.about.output(peak.channel.name)
             sizes = [wording.number(float(values[peak.row, k]), sign=True) for values in self.ways.values()]
-            whole = wording.quantity(wording.number(peak.value, sign=True), peak.channel.unit)
-            rows.append([peak.channel.name, whole, str(peak.row + 1), *sizes])
+            rows.append([peak.channel.name, sized(peak.value, peak.channel.unit), str(peak.row + 1), *sizes])
         columns = ["channel", "whole effect", "after", *self.ways]
         title = f"{self.effect}: the channels that move most, and the ways that it takes"
         return [Table(title, columns, rows, 1, left_out(len(self.channels)))]
 
     def to_json(self) -> dict[str, Any]:
-        request = self.about.request
         return {
-            "cause": self.cause,
-            "effect": self.effect,
-            "change": request.held(self.about.plant),
-            "horizon": request.horizon,
-            "duration": request.duration,
+            **attributes(self, "cause", "effect"),
+            "change": self.about.request.held(self.about.plant),
+            **attributes(self.about.request, "horizon", "duration"),
             "channels": channels_json(self.about.outputs),
-            "total": self.total,
-            "direct": self.direct,
+            **attributes(self, "total", "direct"),
             "through": dict(self.through),
         }
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         k = self.about.output(drawn[0])
         return {
-            "cause": self.cause,
-            "effect": self.effect,
-            "channel": self.about.outputs[k].name,
-            "measured_in": self.about.outputs[k].unit,
+            **attributes(self, "cause", "effect"),
+            **named(self.about.outputs[k]),
             "total": series(self.total[:, k]),
             "direct": series(self.direct[:, k]),
             "through": [{"unit": name, "values": series(values[:, k])} for name, values in self.through.items()],
@@ -234,18 +204,14 @@ class Paths(Reply):
 
     def plot(self) -> Figure:
         """A matplotlib Figure: the whole effect on the channel that moves most, and its ways."""
-        from counterflow.questions.plots import COLOURS, canvas
+        from counterflow.questions.plots import COLOURS, canvas, labelled
 
-        name = self.ranked_channels()[0]
-        k = self.about.output(name)
+        k = self.chosen(None)
         figure, axes = canvas(1, 1, (7.0, 4.0))
         axis, steps = axes[0, 0], np.arange(1, len(self.total) + 1)
         axis.plot(steps, self.total[:, k], color="black", linestyle=":", label="whole effect")
         for colour, (way, values) in zip(COLOURS * len(self.ways), self.ways.items(), strict=False):
             axis.plot(steps, values[:, k], color=colour, label=way)
-        axis.axhline(0.0, color="0.6", linewidth=0.8)
-        axis.set_xlabel("steps after the change")
-        axis.set_ylabel(f"change of {self.effect} {name}")
-        axis.set_title(f"ways from {self.cause} to {self.effect}")
-        axis.legend(frameon=False)
+        title = f"ways from {self.cause} to {self.effect}"
+        labelled(axis, "steps after the change", f"change of {self.effect} {self.channels[k]}", title)
         return figure

@@ -20,3 +20,10 @@ def canvas(rows: int, columns: int, size: tuple[float, float], **options: Any) -
         raise CounterflowError("plots need matplotlib: pip install counterflow[plots]") from error
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def labelled(axis: Any, x: str, y: str, title: str, **legend: Any) -> None:
+    """A line at zero, what is drawn along the axes, a title and a legend."""
+    axis.axhline(0.0, color="0.6", linewidth=0.8)
+    axis.set(xlabel=x, ylabel=y, title=title)
+    axis.legend(frameon=False, **legend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from counterflow.errors import ProtocolError
@@ -14,16 +15,8 @@ from counterflow.questions.paths import AskPaths
 from counterflow.questions.question import Request
 from counterflow.questions.restoration import AskRestoration
 
-_ALL: tuple[type[Request], ...] = (
-    AskEffect,
-    AskPaths,
-    AskCounterfactual,
-    AskAttribution,
-    AskRestoration,
-    AskForecast,
-    AskAggregate,
-)
-QUESTIONS = MappingProxyType({question.kind: question for question in _ALL})
+_ALL = (AskEffect, AskPaths, AskCounterfactual, AskAttribution, AskRestoration, AskForecast, AskAggregate)
+QUESTIONS: Mapping[str, type[Request]] = MappingProxyType({question.kind: question for question in _ALL})
 
 
 def question(kind: str) -> type[Request]:

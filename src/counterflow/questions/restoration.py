@@ -17,23 +17,12 @@ from counterflow.plant.units import Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.messages import NO_LIMIT
 from counterflow.questions.arguments import channel_index, check_count, unit_names
-from counterflow.questions.effect import Effect, EffectLineView, held_effect
+from counterflow.questions.effect import AskEffect, Effect, EffectLineView
 from counterflow.questions.knowledge import FAR, Knowledge, far_change, part_of
-from counterflow.questions.question import (
-    About,
-    Described,
-    Entry,
-    Form,
-    Reply,
-    Request,
-    Responder,
-    Surroundings,
-    Table,
-    View,
-    ask_server,
-    horizon,
-    signed,
-)
+from counterflow.questions.phrases import signed, sized
+from counterflow.questions.question import Entry, Form, Request, ask_server, horizon
+from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
+from counterflow.questions.views import View, attributes, named
 from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
@@ -98,10 +87,6 @@ class AskRestoration(Request):
     question: str = ""
     tolerance: float = field(default=1e-3, kw_only=True)
     headline: str | None = field(default=None, kw_only=True)
-
-    @property
-    def asker(self) -> str:
-        return self.unit
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskRestoration:
@@ -227,8 +212,8 @@ class Restoration(Reply):
         """The answer in words."""
         return self.sentence()
 
-    def ranked_channels(self) -> list[str]:
-        return list(self.channels)
+    def order(self) -> list[int]:
+        return list(range(len(self.channels)))
 
     def held(self) -> list[tuple[str, Channel, float]]:
         """Unit, input and change of everything that is moved."""
@@ -242,44 +227,29 @@ class Restoration(Reply):
         """The way there: what holding the change does, with its band."""
         assert self.part is not None
         change = {cause: dict(channels) for cause, channels in self.change.items()}
-        request = held_effect(self.about.request, change, level)
+        request = AskEffect(list(change), self.unit, change, self.horizon, level=level)
         return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
 
-    def _outputs(self, values: FloatArray) -> list[tuple[Channel, float]]:
-        names = [self.about.outputs[self.about.output(name)] for name in self.channels]
-        return list(zip(names, map(float, values), strict=True))
+    def _outputs(self) -> list[tuple[Channel, float, float]]:
+        """Output, its target and where it ends."""
+        found = [self.about.outputs[self.about.output(name)] for name in self.channels]
+        return list(zip(found, map(float, self.target), map(float, self.reached), strict=True))
 
     def sentence(self, channel: str | None = None) -> str:
         about = self.about
         aims, after = about.request.goals(about.plant, about.outputs), wording.span(self.horizon, about.dt)
-        held = wording.listed(
-            [
-                f"{cause} {c.name} {wording.quantity(wording.number(v, sign=True), c.unit)}"
-                for cause, c, v in self.held()
-            ]
-        )
+        held = wording.listed([f"{cause} {c.name} {sized(value, c.unit)}" for cause, c, value in self.held()])
         if self.feasible:
             return f"To move {self.unit} {aims} after {after}, hold {held}."
-        nearest = wording.listed(
-            [
-                f"{output.name} {wording.quantity(wording.number(value, sign=True), output.unit)}"
-                for output, value in self._outputs(self.reached)
-            ]
-        )
+        nearest = wording.listed([f"{output.name} {sized(end, output.unit)}" for output, _, end in self._outputs()])
         return (
             f"{self.unit} {aims} after {after} cannot be reached within the limits of these inputs; the nearest is "
             f"{nearest}, with {held}."
         )
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
-        def text(value: float, channel: Channel) -> str:
-            return wording.quantity(wording.number(value, sign=True), channel.unit)
-
-        held = [[cause, channel.name, text(value, channel)] for cause, channel, value in self.held()]
-        ends = [
-            [output.name, text(aim, output), text(end, output)]
-            for (output, aim), (_, end) in zip(self._outputs(self.target), self._outputs(self.reached), strict=True)
-        ]
+        held = [[cause, channel.name, sized(value, channel.unit)] for cause, channel, value in self.held()]
+        ends = [[output.name, sized(aim, output.unit), sized(end, output.unit)] for output, aim, end in self._outputs()]
         after = wording.span(self.horizon, self.about.dt)
         return [
             Table("hold these changes", ["unit", "input", "change"], held, 2),
@@ -287,29 +257,18 @@ class Restoration(Reply):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "unit": self.unit,
-            "horizon": self.horizon,
-            "feasible": self.feasible,
-            "change": {cause: dict(channels) for cause, channels in self.change.items()},
-            "channels": list(self.channels),
-            "target": self.target,
-            "reached": self.reached,
-        }
+        change = {cause: dict(channels) for cause, channels in self.change.items()}
+        whole = {**attributes(self, "unit", "horizon", "feasible"), "change": change, "channels": list(self.channels)}
+        return {**whole, "target": self.target, "reached": self.reached}
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         return {
-            "unit": self.unit,
-            "feasible": self.feasible,
-            "horizon": self.horizon,
+            **attributes(self, "unit", "feasible", "horizon"),
             "change": [
                 {"unit": cause, "input": channel.name, "measured_in": channel.unit, "change": value}
                 for cause, channel, value in self.held()
             ],
-            "channels": [
-                {"channel": output.name, "measured_in": output.unit, "target": aim, "reached": end}
-                for (output, aim), (_, end) in zip(self._outputs(self.target), self._outputs(self.reached), strict=True)
-            ],
+            "channels": [{**named(output), "target": aim, "reached": end} for output, aim, end in self._outputs()],
             "drawn": self.way().lines(self.channels, around),
         }
 
@@ -317,12 +276,5 @@ class Restoration(Reply):
         """One row for each input that is moved: unit, input, measured_in, change."""
         import polars
 
-        held = self.held()
-        return polars.DataFrame(
-            {
-                "unit": [cause for cause, _, _ in held],
-                "input": [channel.name for _, channel, _ in held],
-                "measured_in": [channel.unit for _, channel, _ in held],
-                "change": [value for _, _, value in held],
-            }
-        )
+        rows = [(cause, channel.name, channel.unit, value) for cause, channel, value in self.held()]
+        return polars.DataFrame(rows, schema=["unit", "input", "measured_in", "change"], orient="row")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +12,9 @@ import numpy as np
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.protocol import Answer
-from counterflow.questions.question import About, Reply, Table, band, channels_json, deviation, long_frame
+from counterflow.questions.peaks import band, deviation
+from counterflow.questions.reply import About, Reply, Table
+from counterflow.questions.views import attributes, channels_json, long_frame
 
 if TYPE_CHECKING:
     import polars
@@ -41,15 +44,9 @@ class Trajectory(Reply):
 
     @classmethod
     def of(
-        cls,
-        about: About,
-        part: UnitPart,
-        found: Answer,
-        first: int,
-        factual: FloatArray,
-        mean: FloatArray,
+        cls, about: About, part: UnitPart, found: Answer, first: int, factual: FloatArray, mean: FloatArray,
         noise: FloatArray | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """From what the server says of the states, with the band of the request's level."""
         level = about.request.level
         lower, upper = band(mean, deviation(found, part.model.C, noise, part.C_doubt), level)
@@ -57,6 +54,26 @@ class Trajectory(Reply):
             part.unit.name, part.unit.output_names, first, frozen(factual), frozen(mean), lower, upper,
             level if lower is not None else None, about.caveats, about,
         )  # fmt: skip
+
+    @abstractmethod
+    def weight(self) -> Any:
+        """How much the answer says: of several units, the one with the most is told of."""
+
+    @classmethod
+    @abstractmethod
+    def tables_of(cls, worlds: Sequence[Any]) -> list[Table]:
+        """The answers about several units as tables."""
+
+    @classmethod
+    @abstractmethod
+    def json_of(cls, worlds: Sequence[Any]) -> dict[str, Any]:
+        """The answers about several units, see ``to_json``."""
+
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        return self.tables_of([self])
+
+    def to_json(self) -> dict[str, Any]:
+        return self.json_of([self])
 
     def ends(self, row: int, k: int) -> tuple[float | None, float | None]:
         """Lower and upper bound of channel k in a row, if there are any."""
@@ -66,18 +83,12 @@ class Trajectory(Reply):
 
     def unit_json(self) -> dict[str, Any]:
         """The arrays of one unit."""
-        return {
-            "channels": channels_json(self.about.outputs),
-            "factual": self.factual,
-            "mean": self.mean,
-            "lower": self.lower,
-            "upper": self.upper,
-        }
+        arrays = attributes(self, "factual", "mean", "lower", "upper")
+        return {"channels": channels_json(self.about.outputs), **arrays}
 
     def to_frame(self) -> polars.DataFrame:
         """One row a time and channel."""
-        columns = {"factual": self.factual, "mean": self.mean, "lower": self.lower, "upper": self.upper}
-        return long_frame("row", self.first, self.channels, columns)
+        return long_frame("row", self.first, self.channels, attributes(self, "factual", "mean", "lower", "upper"))
 
     def plot(self) -> Figure:
         """A matplotlib Figure of the channels that differ most: factual and answered values, one panel each."""
@@ -128,10 +139,10 @@ class Trajectories(dict[str, World], Reply):
     @property
     def strongest(self) -> World:
         """Of the unit that the answer says most about."""
-        return max(self.values(), key=lambda world: world.weight())  # type: ignore[attr-defined]
+        return max(self.values(), key=lambda world: world.weight())
 
     @property
-    def about(self) -> About:
+    def about(self) -> About:  # type: ignore[override]
         return self.strongest.about
 
     @property
@@ -141,14 +152,18 @@ class Trajectories(dict[str, World], Reply):
     def sentence(self, channel: str | None = None) -> str:
         return self.strongest.sentence(channel)
 
-    def ranked_channels(self) -> list[str]:
-        return self.strongest.ranked_channels()
+    @property
+    def channels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.strongest.channels
+
+    def order(self) -> list[int]:
+        return self.strongest.order()
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
-        return type(self.strongest).tables_of(list(self.values()))  # type: ignore[attr-defined, no-any-return]
+        return type(self.strongest).tables_of(list(self.values()))
 
     def to_json(self) -> dict[str, Any]:
-        return type(self.strongest).json_of(list(self.values()))  # type: ignore[attr-defined, no-any-return]
+        return type(self.strongest).json_of(list(self.values()))
 
     def view(self, drawn: Sequence[str], around: Any) -> dict[str, Any]:
         return self.strongest.view(drawn, around)

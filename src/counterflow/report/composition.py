@@ -36,17 +36,9 @@ if TYPE_CHECKING:
 
 
 def write_report(
-    path: str | Path,
-    fit: Fit,
-    recording: Recording,
-    questions: Sequence[Request] = (),
-    *,
-    title: str = "",
-    lead: str = "",
-    others: Mapping[str, Fit] | None = None,
-    notes: Sequence[str] = (),
-    level: float = 0.95,
-) -> Report:
+    path: str | Path, fit: Fit, recording: Recording, questions: Sequence[Request] = (), *, title: str = "",
+    lead: str = "", others: Mapping[str, Fit] | None = None, notes: Sequence[str] = (), level: float = 0.95,
+) -> Report:  # fmt: skip
     """Ask a fit, and write answers, influence graph, checks, traffic and provenance to one HTML file.
 
     Parameters
@@ -82,16 +74,9 @@ def write_report(
 
 
 def compose(
-    fit: Fit,
-    recording: Recording,
-    questions: Sequence[Request] = (),
-    *,
-    title: str = "",
-    lead: str = "",
-    others: Mapping[str, Fit] | None = None,
-    notes: Sequence[str] = (),
-    level: float = 0.95,
-) -> Report:
+    fit: Fit, recording: Recording, questions: Sequence[Request] = (), *, title: str = "", lead: str = "",
+    others: Mapping[str, Fit] | None = None, notes: Sequence[str] = (), level: float = 0.95,
+) -> Report:  # fmt: skip
     """The content of a report, as `write_report` writes it."""
     told = [tell(fit, recording, question, others=others, level=level) for question in questions]
     graph = graph_of(fit)
@@ -161,12 +146,7 @@ def _units(names: Sequence[str]) -> str:
 
 
 def tell(
-    fit: Fit,
-    recording: Recording,
-    question: Request,
-    *,
-    others: Mapping[str, Fit] | None = None,
-    level: float = 0.95,
+    fit: Fit, recording: Recording, question: Request, *, others: Mapping[str, Fit] | None = None, level: float = 0.95
 ) -> Section:
     """Ask one question: its answer as a report shows it, or the refusal."""
     if not isinstance(question, Request):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
     from counterflow.fits.history import History
     from counterflow.methods.privacy import PrivacyReport
-    from counterflow.plant import Channel, PublicUnit, Unit
+    from counterflow.plant import Channel, Unit
 
 
 MOST_PAIRS = 12  # that a sentence can hold
@@ -121,8 +121,26 @@ class Answer:
         return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, caveats, short, effect)
 
 
+class Headed:
+    """Told of one channel above all, the headline."""
+
+    question: str
+    channels: tuple[Channel, ...]
+    headline: str
+
+    @property
+    def headline_index(self) -> int:
+        names = [channel.name for channel in self.channels]
+        if self.headline not in names:
+            raise DataError(f"report: headline {self.headline!r} is no channel of {self.question!r}")
+        return names.index(self.headline)
+
+    def __post_init__(self) -> None:
+        assert self.headline_index >= 0  # a name that is not there is refused
+
+
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Headed):
     """A question in words, the channels that it asks about, and the answers to it.
 
     ``headline`` is the channel that is drawn large; ``step`` and ``step_unit`` say how long a row is (1 min, say);
@@ -147,8 +165,7 @@ class WhatIf:
                     f"report: answer {answer.label!r} to {self.question!r} has shape {answer.mean.shape}; it needs "
                     f"rows by {len(self.channels)} channels, as many rows as the other answers"
                 )
-        if self.headline not in [channel.name for channel in self.channels]:
-            raise DataError(f"report: headline {self.headline!r} is no channel of {self.question!r}")
+        super().__post_init__()
 
     @property
     def truth(self) -> Answer | None:
@@ -157,10 +174,6 @@ class WhatIf:
     @property
     def estimates(self) -> tuple[Answer, ...]:
         return tuple(answer for answer in self.answers if not answer.truth)
-
-    @property
-    def headline_index(self) -> int:
-        return [channel.name for channel in self.channels].index(self.headline)
 
     def peak_row(self, index: int) -> int:
         """The row in which the true effect (or the first estimate) on a channel is largest."""
@@ -225,7 +238,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class World:
+class World(Headed):
     """What would have happened: measured and counterfactual values of one unit in a window of a recording.
 
     ``truth`` (rows, channels), where a simulation knows it; ``changed`` are the rows [start, stop) whose inputs differ.
@@ -240,7 +253,7 @@ class World:
     changed: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        index_of(self.headline, self.channels, self.question)
+        super().__post_init__()
         if self.truth is not None and self.truth.shape != self.trajectory.mean.shape:
             raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
 
@@ -250,10 +263,6 @@ class World:
         gap = np.nan_to_num(np.abs(reply.mean - reply.factual)).max(axis=0)
         chosen = headline or reply.channels[int(gap.argmax())]
         return cls(words, reply, reply.about.outputs, chosen, clock)
-
-    @property
-    def headline_index(self) -> int:
-        return index_of(self.headline, self.channels, self.question)
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel, where the two worlds differ most."""
@@ -269,7 +278,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Shares:
+class Shares(Headed):
     """Who moved a unit's output in a window: an attribution, told for one channel."""
 
     question: str
@@ -277,13 +286,6 @@ class Shares:
     channels: tuple[Channel, ...]
     headline: str
     clock: Clock = field(default_factory=Clock)
-
-    def __post_init__(self) -> None:
-        index_of(self.headline, self.channels, self.question)
-
-    @property
-    def headline_index(self) -> int:
-        return index_of(self.headline, self.channels, self.question)
 
     @classmethod
     def of(cls, words: str, reply: Attribution, clock: Clock, headline: str | None) -> Shares:
@@ -312,25 +314,19 @@ class Remedy:
     question: str
     restoration: Restoration
     unit: Unit
-    levers: Mapping[str, Unit | PublicUnit]
     effect: Effect
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
     def of(cls, words: str, reply: Restoration, clock: Clock, headline: str | None) -> Remedy:
         """Of an answer, with the way there."""
-        levers = {cause: reply.about.plant.unit(cause) for cause in reply.change}
         assert reply.part is not None
-        return cls(words, reply, reply.part.unit, levers, reply.way(), clock)
+        return cls(words, reply, reply.part.unit, reply.way(), clock)
 
     def changes(self) -> list[tuple[str, str, str]]:
         """(unit, input, change with its unit of measure)."""
-        out = []
-        for cause, entries in self.restoration.change.items():
-            for name, value in entries.items():
-                unit = self.levers[cause].inputs[self.levers[cause].input_names.index(name)].unit
-                out.append((cause, name, f"{rounded(value, abs(value))} {unit}".rstrip()))
-        return out
+        held = self.restoration.held()
+        return [(cause, c.name, f"{rounded(value, abs(value))} {c.unit}".rstrip()) for cause, c, value in held]
 
     def reached(self) -> list[tuple[str, str, str, str]]:
         """(output, wanted, reached, interval) at the horizon."""
@@ -450,10 +446,3 @@ def section(words: str, reply: Reply, clock: Clock, headline: str | None = None)
     """An answer as a report shows it."""
     made = _DRAWN.get(type(reply))
     return Plain(words, reply) if made is None else made(words, reply, clock, headline)
-
-
-def index_of(headline: str, channels: Sequence[Channel], question: str) -> int:
-    names = [channel.name for channel in channels]
-    if headline not in names:
-        raise DataError(f"report: headline {headline!r} is no channel of {question!r}")
-    return names.index(headline)

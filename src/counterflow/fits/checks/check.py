@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow.arrays import slices
-from counterflow.fits.checks.free_runs import (
-    HORIZON,
-    FreeRun,
-    free_run_checks,
-    run_of_messages,
-    run_of_recording,
-)
+from counterflow.fits.checks.free_runs import HORIZON, FreeRun, free_run_checks, run_of_messages, run_of_recording
 from counterflow.fits.checks.innovations import drift_checks, size_checks, white_checks
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
 from counterflow.fits.checks.kinds import KINDS, Verdict
@@ -33,17 +27,13 @@ if TYPE_CHECKING:
 
 TIME_CONSTANTS = 10  # of the slowest mode that a record should hold
 INTEGRATOR = 1e-6  # distance to the unit circle below which a mode counts as one that never decays
-
-
 FAR = 1.0  # standard errors that the gradient may still be worth where a fit calls itself converged
 
 
 def check(
-    fit: Fit,
-    recording: Recording | None = None,
-    horizon: int = HORIZON,
+    fit: Fit, recording: Recording | None = None, horizon: int = HORIZON,
     local: Mapping[str, LocalModel | UnitPart] | None = None,
-) -> Checks:
+) -> Checks:  # fmt: skip
     """Look at what speaks against a fit's answers.
 
     Parameters
@@ -82,12 +72,9 @@ def check(
 
 
 def server_checks(
-    server: Server,
-    status: Status,
-    horizon: int = HORIZON,
-    run: Callable[[Material, int], FreeRun] | None = None,
+    server: Server, status: Status, horizon: int = HORIZON, run: Callable[[Material, int], FreeRun] | None = None,
     fitted: bool = True,
-) -> Checks:
+) -> Checks:  # fmt: skip
     """The same from what the server knows: what speaks against its answers, in the rows that it refers to.
 
     ``run``: free runs in place of those of the messages. ``fitted``: whether the fit rests on these rows.
@@ -104,10 +91,8 @@ def server_checks(
         return Checks(_sorted(found))
     doubts = () if server.couplings is None else server.couplings.doubts
     found += excitation_checks(material, doubts)
-    found += feedback_checks(material)
-    found += white_checks(material)
-    found += size_checks(material)
-    found += drift_checks(material)
+    for checks in (feedback_checks, white_checks, size_checks, drift_checks):
+        found += checks(material)
     found += free_run_checks(material, horizon, run or run_of_messages)
     return Checks(_sorted(found), material.rows, fitted)
 

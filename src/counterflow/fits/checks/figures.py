@@ -38,13 +38,9 @@ def figure(checks: Checks) -> Figure:
 
 
 def panel(
-    axis: Any,
-    name: str,
-    checks: Sequence[Check],
-    colours: tuple[str, ...] = COLOURS,
-    shades: Mapping[Verdict, str] = SHADES,
-    titled: bool = True,
-) -> None:
+    axis: Any, name: str, checks: Sequence[Check], colours: tuple[str, ...] = COLOURS,
+    shades: Mapping[Verdict, str] = SHADES, titled: bool = True,
+) -> None:  # fmt: skip
     """One kind of check; ``colours`` of curves, ``shades`` of verdicts."""
     _PANELS[name](_Pen(axis, colours, shades), _worst_first(checks))
     worst: Verdict = max((check.verdict for check in checks), key=ORDER.index, default="unknown")
@@ -68,6 +64,12 @@ class _Pen:
         """What a verdict is measured against."""
         draw = self.axis.axvline if upright else self.axis.axhline
         draw(place, color=self.colours[-1], linewidth=1, linestyle="--")
+
+    def labels(self, x: str, y: str) -> None:
+        """What is drawn along the axes, and whose curve is which."""
+        self.axis.set_xlabel(x, fontsize=8)
+        self.axis.set_ylabel(y, fontsize=8)
+        self.axis.legend(frameon=False, fontsize=7)
 
 
 def drawn(check: Check) -> bool:
@@ -136,9 +138,7 @@ def _whiteness(pen: _Pen, checks: list[Check]) -> None:
     bound = max(float(check.data["bound"][0]) for check in checks)
     pen.line(bound)
     pen.axis.set_ylim(0, max(0.12, 1.1 * max(float(check.data["largest"].max()) for check in checks)))
-    pen.axis.set_xlabel("lag, rows (dashed: two standard errors)", fontsize=8)
-    pen.axis.set_ylabel("largest correlation", fontsize=8)
-    pen.axis.legend(frameon=False, fontsize=7)
+    pen.labels("lag, rows (dashed: two standard errors)", "largest correlation")
 
 
 def _size(pen: _Pen, checks: list[Check]) -> None:
@@ -148,9 +148,7 @@ def _size(pen: _Pen, checks: list[Check]) -> None:
         pen.axis.plot(share, blocks, ".-", color=pen.curve(k), label=_literal(check.about))
     pen.line(1.0)
     pen.axis.set_ylim(bottom=0)
-    pen.axis.set_xlabel("share of the record", fontsize=8)
-    pen.axis.set_ylabel("variance of innovations", fontsize=8)
-    pen.axis.legend(frameon=False, fontsize=7)
+    pen.labels("share of the record", "variance of innovations")
 
 
 def _drift(pen: _Pen, checks: list[Check]) -> None:

@@ -38,6 +38,7 @@ DEVIATIONS = 3.0  # standard errors that count as no accident
 CLEAR = 0.9  # ratio of root mean square errors that few starts, which scatter, need not make sure
 SLACK = 0.02  # relative difference of root mean square errors that is too small to matter
 MODELS = ("joint", "local", "persistence")
+Starts = int | Sequence[int] | NDArray[np.intp] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +132,9 @@ class FreeRun:
 
 
 def free_run(
-    fit: Fit,
-    recording: Recording | None = None,
-    horizon: int = HORIZON,
-    starts: int | Sequence[int] | NDArray[np.intp] | None = None,
+    fit: Fit, recording: Recording | None = None, horizon: int = HORIZON, starts: Starts = None,
     local: Mapping[str, LocalModel | UnitPart] | None = None,
-) -> FreeRun:
+) -> FreeRun:  # fmt: skip
     """Predict every unit's outputs over ``horizon`` rows from many starts, given the inputs that were.
 
     Parameters
@@ -173,9 +171,6 @@ def free_run(
     return run_of_recording(fit, material, recording, horizon, starts, local or {})
 
 
-Starts = int | Sequence[int] | NDArray[np.intp] | None
-
-
 def run_of_messages(material: Material, horizon: int, starts: Starts = None) -> FreeRun:
     """Free runs of what the units have sent."""
     at, states = _states_ahead(material, horizon, starts)
@@ -190,13 +185,9 @@ def run_of_messages(material: Material, horizon: int, starts: Starts = None) -> 
 
 
 def run_of_recording(
-    fit: Fit,
-    material: Material,
-    recording: Recording,
-    horizon: int,
-    starts: Starts,
+    fit: Fit, material: Material, recording: Recording, horizon: int, starts: Starts,
     local: Mapping[str, LocalModel | UnitPart],
-) -> FreeRun:
+) -> FreeRun:  # fmt: skip
     """Free runs of the measurements themselves."""
     at, states = _states_ahead(material, horizon, starts)
     units = {}
@@ -217,23 +208,16 @@ def _states_ahead(material: Material, horizon: int, starts: Starts) -> tuple[NDA
 
 
 def _unit_run(
-    name: str,
-    channels: tuple[str, ...],
-    truth: FloatArray,
-    joint: FloatArray,
-    alone: FloatArray | None,
-    at: NDArray[np.intp],
-    horizon: int,
-) -> UnitRun:
+    name: str, channels: tuple[str, ...], truth: FloatArray, joint: FloatArray, alone: FloatArray | None,
+    at: NDArray[np.intp], horizon: int,
+) -> UnitRun:  # fmt: skip
     ahead = truth[at[:, None] + 1 + np.arange(int(horizon))]
     held = np.broadcast_to(_last_measured(truth, at)[:, None], ahead.shape)
     local_run = np.full(ahead.shape, np.nan) if alone is None else alone
     return UnitRun(name, channels, ahead, joint, local_run, held, _spread(truth))
 
 
-def free_run_checks(
-    material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]
-) -> list[Check]:
+def free_run_checks(material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]) -> list[Check]:
     """One for each unit: does the joint model predict better than what is simpler?"""
     counted = "error / persistence"
     horizon = min(horizon, max(1, (material.rows - 1) // 4))
@@ -243,18 +227,9 @@ def free_run_checks(
         run = None if runs is None else runs[name]
         ratio, better = (math.nan, math.nan) if run is None else run.compared("joint", "persistence")
         if run is None or not math.isfinite(ratio):
-            out.append(
-                Check(
-                    "free run",
-                    name,
-                    "unknown",
-                    math.nan,
-                    counted,
-                    f"{name} was measured in too few rows, or never moves: there is nothing to predict",
-                    f"record more rows of {name}",
-                    "too few rows to tell",
-                )
-            )
+            finding = f"{name} was measured in too few rows, or never moves: there is nothing to predict"
+            remedy, short = f"record more rows of {name}", "too few rows to tell"
+            out.append(Check("free run", name, "unknown", math.nan, counted, finding, remedy, short))
             continue
         against, gain = run.compared("joint", "local")
         verdict: Verdict = "pass"
@@ -290,7 +265,7 @@ def _curves(run: UnitRun) -> dict[str, FloatArray]:
     return out
 
 
-def _starts(given: int | Sequence[int] | NDArray[np.intp] | None, rows: int, horizon: int) -> NDArray[np.intp]:
+def _starts(given: Starts, rows: int, horizon: int) -> NDArray[np.intp]:
     last = rows - 1 - horizon
     first = min(max(2, rows // 20), last)
     if given is None or isinstance(given, (int, np.integer)):

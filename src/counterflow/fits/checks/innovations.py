@@ -92,25 +92,12 @@ def white_checks(material: Material) -> list[Check]:
         )
         if verdict == "pass" and found.p_value < LIKELY:
             finding += ": no accident, but too little to matter"
-        remedy = (
+        remedy = "" if verdict == "pass" else (
             "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'; from logs: order= with more "
-            "states, or form='free'), or "
-            "record what else acts on the unit"
-        )
+            "states, or form='free'), or record what else acts on the unit"
+        )  # fmt: skip
         short = f"the model misses dynamics: {_percent(found.share)} of its innovations could have been foreseen"
-        out.append(
-            Check(
-                "whiteness",
-                name,
-                verdict,
-                found.share,
-                "share foreseeable",
-                finding,
-                remedy if verdict != "pass" else "",
-                short,
-                data,
-            )
-        )
+        out.append(Check("whiteness", name, verdict, found.share, "share foreseeable", finding, remedy, short, data))
     return out
 
 
@@ -129,24 +116,14 @@ def size_checks(material: Material) -> list[Check]:
             verdict = "fail" if factor > FAR else "caution"
         finding = f"the variance of {name}'s innovations is {size:.2f} ± {2 * error:.2f} where 1 is expected"
         side = "narrow" if size > 1 else "wide"
-        remedy = (
+        remedy = "" if verdict == "pass" else (
             "let the fit estimate the noise levels (estimate='all'), or mend R and Q of the unit's model; until then "
             f"intervals are too {side}, by a factor of about {math.sqrt(factor):.1f}"
-        )
-        blocks = np.array([part.mean() for part in np.array_split(square, min(20, len(square)))])
-        out.append(
-            Check(
-                "innovation size",
-                name,
-                verdict,
-                size,
-                "variance (1 expected)",
-                finding,
-                remedy if verdict != "pass" else "",
-                f"innovations have {size:.2g} times the variance that the model says",
-                {"blocks": blocks},
-            )
-        )
+        )  # fmt: skip
+        short = f"innovations have {size:.2g} times the variance that the model says"
+        data = {"blocks": np.array([part.mean() for part in np.array_split(square, min(20, len(square)))])}
+        counted = "variance (1 expected)"
+        out.append(Check("innovation size", name, verdict, size, counted, finding, remedy, short, data))
     return out
 
 
@@ -191,10 +168,10 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
     root = np.asarray(np.linalg.cholesky(_covariance(innovations.own[rows][:, own])), np.float64)
     halves = [half.scaled(root) for half in halves]
     whole = halves[0] + halves[1]
-    inverses = [_inverse(half.gram) for half in halves]
+    inverses = [_inverse_rank(half.gram)[0] for half in halves]
     step = inverses[0] @ halves[0].innovation - inverses[1] @ halves[1].innovation  # (k, width)
     spread = inverses[0] + inverses[1]
-    usual = _inverse(whole.gram) @ whole.signal  # what the model itself says, in the same terms
+    usual = _inverse_rank(whole.gram)[0] @ whole.signal  # what the model itself says, in the same terms
     covariance = whole.gram / whole.gram[0, 0] - np.outer(whole.gram[0], whole.gram[0]) / whole.gram[0, 0] ** 2
     p_values, moved, size = np.ones(len(groups)), np.zeros(len(groups)), np.zeros(len(groups))
     for n, group in enumerate(groups):
@@ -267,22 +244,12 @@ def drift_checks(material: Material) -> list[Check]:
         finding = (
             "; ".join(said) if said else f"the two halves agree on what acts on {name} and how well it is foreseen"
         )
-        out.append(
-            Check(
-                "drift",
-                name,
-                verdict,
-                number,
-                "relative change",
-                finding,
-                "fit a stretch in which the plant was run in one way, or fit each way of running it by itself; record "
-                "what changed (a load, a season, wear) as an input"
-                if verdict != "pass"
-                else "",
-                said[0] if said else "",
-                {"changes": found.changes, "sure": sure.astype(np.float64)},
-            )
-        )
+        remedy = "" if verdict == "pass" else (
+            "fit a stretch in which the plant was run in one way, or fit each way of running it by itself; record what "
+            "changed (a load, a season, wear) as an input"
+        )  # fmt: skip
+        data, short = {"changes": found.changes, "sure": sure.astype(np.float64)}, said[0] if said else ""
+        out.append(Check("drift", name, verdict, number, "relative change", finding, remedy, short, data))
     return out
 
 
@@ -346,10 +313,6 @@ def _groups(material: Material) -> list[NDArray[np.intp]]:
         np.concatenate([np.arange(1 + s.start, 1 + s.stop), np.arange(after + u.start, after + u.stop)])
         for s, u in zip(material.columns, material.inputs, strict=True)
     ]
-
-
-def _inverse(gram: FloatArray) -> FloatArray:
-    return _inverse_rank(gram)[0]
 
 
 def _inverse_rank(gram: FloatArray) -> tuple[FloatArray, int]:

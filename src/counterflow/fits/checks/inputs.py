@@ -311,18 +311,9 @@ def feedback_checks(material: Material) -> list[Check]:
             out.append(Check("feedback", name, "pass", 0.0, counted, finding))
             continue
         if found is None or found.moves < FEWEST_MOVES or not np.isfinite(found.p_values).any():
-            out.append(
-                Check(
-                    "feedback",
-                    name,
-                    "unknown",
-                    float("nan"),
-                    counted,
-                    f"{name} moves too few times to tell",
-                    "ask whoever sets it what they look at",
-                    "too few moves to tell",
-                )
-            )
+            finding, remedy = f"{name} moves too few times to tell", "ask whoever sets it what they look at"
+            short = "too few moves to tell"
+            out.append(Check("feedback", name, "unknown", float("nan"), counted, finding, remedy, short))
             continue
         out.append(_feedback(material, name, found, counted))
     return out

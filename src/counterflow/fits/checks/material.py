@@ -190,4 +190,3 @@ def _squeezed(shared: SharedRecord) -> tuple[FloatArray, FloatArray, FloatArray,
         observation.append(squeezed.observation)
     C = np.vstack(observation)
     return np.hstack(values), C, np.eye(len(C)), slices([len(each) for each in observation])
-

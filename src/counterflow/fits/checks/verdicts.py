@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
+WRITTEN = ("name", "about", "verdict", "number", "unit_of_number", "finding", "remedy")  # of a check, in JSON
 MOST_NAMES = 4  # in a sentence that sums several findings up
 
 
@@ -60,15 +62,8 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, without the data of the picture; a number that is not finite is None."""
-        return {
-            "name": self.name,
-            "about": self.about,
-            "verdict": self.verdict,
-            "number": float(self.number) if np.isfinite(self.number) else None,
-            "unit_of_number": self.unit_of_number,
-            "finding": self.finding,
-            "remedy": self.remedy,
-        }
+        number = float(self.number) if np.isfinite(self.number) else None
+        return {name: number if name == "number" else getattr(self, name) for name in WRITTEN}
 
 
 @dataclass(frozen=True)
@@ -155,21 +150,15 @@ class Checks:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "verdict": self.verdict,
-            "rows": self.rows,
-            "fitted": self.fitted,
-            "checks": [check.to_dict() for check in self.checks],
-        }
+        checks = [check.to_dict() for check in self.checks]
+        return {"verdict": self.verdict, "rows": self.rows, "fitted": self.fitted, "checks": checks}
 
     def to_frame(self) -> polars.DataFrame:
         """One row for each check."""
         import polars
 
-        text = ("name", "about", "verdict", "unit_of_number", "finding", "remedy")
-        schema = {name: polars.String for name in text[:3]} | {"number": polars.Float64}
-        rows = [check.to_dict() for check in self.checks]
-        return polars.DataFrame(rows, schema={**schema, **{name: polars.String for name in text[3:]}})
+        schema = {name: polars.Float64 if name == "number" else polars.String for name in WRITTEN}
+        return polars.DataFrame([check.to_dict() for check in self.checks], schema=schema)
 
     def plot(self) -> Figure:
         """A matplotlib Figure with a panel for each kind of check."""
@@ -182,7 +171,7 @@ def listed(words: list[str]) -> str:
     """ "a, b and c"; beyond a few, how many more there are."""
     if len(words) > MOST_NAMES + 1:
         words = [*words[:MOST_NAMES], f"{len(words) - MOST_NAMES} more"]
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+    return wording.listed(words)
 
 
 def beyond(statistic: float, freedom: float) -> float:

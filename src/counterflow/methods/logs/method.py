@@ -18,7 +18,7 @@ from counterflow.methods.logs.unit import SHORT, LogUnit
 from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.outcome import Learned
 from counterflow.methods.part import UnitPart
-from counterflow.methods.sufficient.method import coupled, labels_of, status_of
+from counterflow.methods.sufficient.method import OneExchange, coupled, labels_of, status_of
 from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.methods.sufficient.unit import rows_and_channels
 from counterflow.methods.task import Task, UnitData
@@ -36,7 +36,7 @@ PRIVATE_LOGS = (
 )
 
 
-class LogMethod:
+class LogMethod(OneExchange):
     """A few numbers a row from each unit, the system identified at the server."""
 
     sends = frozenset({"Reduced"})
@@ -48,12 +48,6 @@ class LogMethod:
         options_of(task)
         if task.privacy is not None:
             raise PrivacyError(PRIVATE_LOGS.format(label=task.label), code="private-logs")
-
-    def uses_inputs(self, task: Task) -> bool:
-        return True
-
-    def rounds(self, task: Task) -> int | None:
-        return None
 
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         chosen = options_of(task)
@@ -71,9 +65,6 @@ class LogMethod:
         # a unit sends no more numbers than it may have states
         most = chosen.for_logs("order", task.units) if chosen.form == "partitioned" else {}
         return LogUnit(own.unit, own.y, own.u, chosen.for_logs("rank", task.units).get(name), most.get(name))
-
-    def pooled(self, task: Task, own: Mapping[str, UnitData], seen: bool) -> None:
-        return None
 
     def learned(self, task: Task, state: LogServer) -> Learned:
         assert state.system is not None
@@ -101,14 +92,10 @@ class LogMethod:
         assert state.model is not None
         assert state.reading is not None
         return UnitPart(
-            replace(state.description, states=state.model.states),
-            state.model,
-            KalmanEstimator(state.model),
-            output_level=frozen(np.array(state.reading.space.mean)),
-            point=state.point,
-            C_doubt=state.doubt,
+            replace(state.description, states=state.model.states), state.model, KalmanEstimator(state.model),
+            output_level=frozen(np.array(state.reading.space.mean)), point=state.point, C_doubt=state.doubt,
             caveats=tuple(reading_caveats(state, own.y, own.u)),
-        )
+        )  # fmt: skip
 
     def _no_privacy(self, task: Task, *rest: object) -> NoReturn:
         raise PrivacyError(PRIVATE_LOGS.format(label=task.label), code="private-logs")
@@ -134,9 +121,7 @@ def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat
     closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int((~used).sum())
     if closed or lost:
         add(
-            "gaps-filled",
-            f"{closed} readings missing for up to {SHORT} rows were filled in, "
-            f"{lost} rows were left out",
+            "gaps-filled", f"{closed} readings missing for up to {SHORT} rows were filled in, {lost} rows were left out"
         )
     silent = [unit.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
     if silent:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from counterflow.estimation.joint import JointOptions, System, identify
-from counterflow.methods.sufficient.server import collected
-from counterflow.protocol import Finished, Identified, Message, Reduced, Request
+from counterflow.methods.sufficient.server import OneMessage, collected
+from counterflow.protocol import Finished, Identified, Message, Reduced
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
-class LogServer:
+class LogServer(OneMessage):
     """All that the server holds."""
 
     config: LogConfig
@@ -33,17 +33,6 @@ class LogServer:
     progress: Callable[[int, float], None] | None = None
 
     GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress"})
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        return self.config.units
-
-    @property
-    def waiting(self) -> tuple[str, ...]:
-        return tuple(name for name in self.units if name not in self.messages)
-
-    def begin(self) -> tuple[LogServer, tuple[Message, ...]]:
-        return self, tuple(Request(name) for name in self.units)
 
     def step(self, message: Message) -> tuple[LogServer, tuple[Message, ...]]:
         state = replace(self, messages=collected(self.messages, message, Reduced))

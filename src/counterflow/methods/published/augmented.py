@@ -86,12 +86,9 @@ class AugmentedModel:
 
     @cached_property
     def _norms(self) -> tuple[float, float, float]:
-        model = self.model
-        return (
-            float(np.linalg.norm(model.A, 2)),
-            float(np.linalg.norm(model.C, 2)),
-            float(np.linalg.norm(model.C @ model.A, 2)),
-        )
+        A, C = self.model.A, self.model.C
+        a, c, ca = (float(np.linalg.norm(matrix, 2)) for matrix in (A, C, C @ A))
+        return a, c, ca
 
     def states(self, theta: FloatArray, phi: FloatArray) -> FloatArray:
         """h_a[t] for all rows (T, P_m)."""

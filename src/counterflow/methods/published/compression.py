@@ -69,12 +69,9 @@ def _own(data: ClientData) -> FloatArray:
 
 
 def _unpacked(
-    data: Mapping[str, ClientData],
-    triangle: FloatArray,
-    rotated: Mapping[str, FloatArray],
-    rest: Mapping[str, FloatArray],
-    rows: int,
-) -> dict[str, ClientData]:
+    data: Mapping[str, ClientData], triangle: FloatArray, rotated: Mapping[str, FloatArray],
+    rest: Mapping[str, FloatArray], rows: int,
+) -> dict[str, ClientData]:  # fmt: skip
     def padded(block: FloatArray) -> FloatArray:
         return np.ascontiguousarray(np.vstack([block, np.zeros((rows - block.shape[0], block.shape[1]))]))
 
@@ -85,13 +82,11 @@ def _unpacked(
         n_states, n_inputs, n_outputs = d.refined.shape[1], d.inputs.shape[1], d.measured.shape[1]
         mine = padded(np.vstack([rotated[name], rest[name]]))
         out[name] = replace(
-            d,
-            refined=np.ascontiguousarray(whole[:, at : at + n_states]),
+            d, refined=np.ascontiguousarray(whole[:, at : at + n_states]),
             inputs=np.ascontiguousarray(whole[:, at + n_states : at + n_states + n_inputs]),
             measured=np.ascontiguousarray(mine[:, :n_outputs]),
             previous=np.ascontiguousarray(mine[:, n_outputs : 2 * n_outputs]),
-            predicted=np.ascontiguousarray(mine[:, 2 * n_outputs :]),
-            ones=whole[:, -1].copy(),
-        )
+            predicted=np.ascontiguousarray(mine[:, 2 * n_outputs :]), ones=whole[:, -1].copy(),
+        )  # fmt: skip
         at += n_states + n_inputs
     return out

@@ -168,14 +168,9 @@ class ConjugateState:
 
 
 def start(
-    model: AugmentedModel,
-    theta: FloatArray,
-    phi: FloatArray,
-    own: Gradient,
-    server: Gradient,
-    penalty: float,
+    model: AugmentedModel, theta: FloatArray, phi: FloatArray, own: Gradient, server: Gradient, penalty: float,
     offset: bool,
-) -> ConjugateState:
+) -> ConjugateState:  # fmt: skip
     """Begin at (theta, phi), where both shares of the gradient are known."""
     whitening = Whitening.build(model, penalty, offset)
     theirs = whitening.to_gradient(server)

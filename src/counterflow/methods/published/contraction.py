@@ -169,16 +169,9 @@ def estimator_responses(unit: str, estimator: Estimator, model: LocalModel, rows
                 inputs += driven_rest, norm_A * driven_rest
             break
     return Responses(
-        model.A,
-        gains[starts],
-        decay,
-        message,
-        contraction,
-        (float(sums[0]), float(sums[1])),
-        (float(inputs[0]), float(inputs[1])),
-        turn @ energy @ turn.T,
-        model.n_inputs > 0,
-    )
+        model.A, gains[starts], decay, message, contraction, (float(sums[0]), float(sums[1])),
+        (float(inputs[0]), float(inputs[1])), turn @ energy @ turn.T, model.n_inputs > 0,
+    )  # fmt: skip
 
 
 def signal_bound(

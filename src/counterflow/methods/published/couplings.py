@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.estimation.layout import Layout
 from counterflow.protocol import Introduction, PerturbedStates
 
@@ -46,24 +46,12 @@ class Evidence(Layout):
     ) -> Evidence:
         states = tuple(i.A.shape[0] for i in introductions)
         inputs = tuple(i.B.shape[1] for i in introductions)
-        A_local, B_local = np.zeros((sum(states), sum(states))), np.zeros((sum(states), sum(inputs)))
-        p = q = 0
-        for introduction, n_states, n_inputs in zip(introductions, states, inputs, strict=True):
-            A_local[p : p + n_states, p : p + n_states] = introduction.A
-            B_local[p : p + n_states, q : q + n_inputs] = introduction.B
-            p, q = p + n_states, q + n_inputs
-        rows = introductions[0].refined.shape[0]
+        A_local, B_local = (block_diagonal([getattr(i, letter) for i in introductions]) for letter in "AB")
+        refined, u = np.hstack([i.refined for i in introductions]), np.hstack([i.inputs for i in introductions])
         return cls(
-            tuple(i.unit for i in introductions),
-            states,
-            inputs,
-            A_local,
-            B_local,
-            np.hstack([i.refined for i in introductions]),
-            np.hstack([i.inputs for i in introductions]),
-            np.ones(rows) if ones is None else ones,
-            rows if steps is None else steps,
-        )
+            tuple(i.unit for i in introductions), states, inputs, A_local, B_local, refined, u,
+            np.ones(len(u)) if ones is None else ones, len(u) if steps is None else steps,
+        )  # fmt: skip
 
     @cached_property
     def cross_A(self) -> NDArray[np.bool_]:
@@ -100,8 +88,7 @@ class Evidence(Layout):
         """For every unit, eigenvalues and vectors of the Gram matrix of the other units' refined states."""
         out = []
         for own in self.state_slices:
-            keep = np.ones(sum(self.states), bool)
-            keep[own] = False
+            keep = _others(own, sum(self.states))
             values, vectors = np.linalg.eigh(self.state_gram[np.ix_(keep, keep)])
             out.append((np.maximum(values, 0.0), vectors))
         return tuple(out)
@@ -111,8 +98,7 @@ class Evidence(Layout):
         """For every unit, the largest eigenvalue of the Gram matrix of the other units' inputs."""
         out = []
         for own in self.input_slices:
-            keep = np.ones(sum(self.inputs), bool)
-            keep[own] = False
+            keep = _others(own, sum(self.inputs))
             gram = self.input_gram[np.ix_(keep, keep)]
             out.append(float(np.linalg.norm(gram, 2)) if gram.size else 0.0)
         return tuple(out)
@@ -241,8 +227,7 @@ def implicit_step(evidence: Evidence, step: FloatArray, weight: FloatArray) -> F
     """Solve X_m + weight_m X_m G_m = step_m for every unit's row of Â; G_m is the Gram matrix of the others' states."""
     out = np.zeros_like(step)
     for m, own in enumerate(evidence.state_slices):
-        keep = np.ones(step.shape[1], bool)
-        keep[own] = False
+        keep = _others(own, step.shape[1])
         values, vectors = evidence.others_spectra[m]
         out[own, keep] = ((step[own][:, keep] @ vectors) / (1 + weight[m] * values)) @ vectors.T
     return out
@@ -259,9 +244,7 @@ class Eliminator:
     def _factors(self) -> tuple[tuple[NDArray[np.bool_], NDArray[np.bool_], FloatArray, FloatArray], ...]:
         evidence, out = self.evidence, []
         for m, (own_states, own_inputs) in enumerate(zip(evidence.state_slices, evidence.input_slices, strict=True)):
-            keep_A, keep_B = np.ones(sum(evidence.states), bool), np.ones(sum(evidence.inputs), bool)
-            keep_A[own_states] = False
-            keep_B[own_inputs] = False
+            keep_A, keep_B = _others(own_states, sum(evidence.states)), _others(own_inputs, sum(evidence.inputs))
             mixed = 2 * evidence.mixed_gram[np.ix_(keep_A, keep_B)]
             normal = np.block(
                 [
@@ -300,6 +283,13 @@ def _spectral_factors(gram: FloatArray) -> tuple[FloatArray, FloatArray]:
     values, vectors = np.linalg.eigh(gram * np.outer(inverse, inverse))
     keep = values > RANK_TOLERANCE * max(len(size), 1)
     return vectors[:, keep] * inverse[:, None], values[keep]
+
+
+def _others(own: slice, count: int) -> NDArray[np.bool_]:
+    """Which of so many columns are not a unit's own."""
+    keep = np.ones(count, bool)
+    keep[own] = False
+    return keep
 
 
 def _off_diagonal(rows: tuple[int, ...], columns: tuple[int, ...]) -> NDArray[np.bool_]:

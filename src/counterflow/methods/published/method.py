@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from counterflow.caveats import Caveat
-from counterflow.errors import DataError, OptionError, PrivacyError
+from counterflow.errors import DataError, OptionError
 from counterflow.methods.method import Charge, Progress, ServerState, UnitState
 from counterflow.methods.outcome import Learned, Status
 from counterflow.methods.part import UnitPart, given_part
-from counterflow.methods.privacy import PrivacyReport, Spending
+from counterflow.methods.privacy import PrivacyReport, Spending, not_private, require_noise
 from counterflow.methods.published.augmented import AugmentedModel, ClientData
 from counterflow.methods.published.compression import compress, compressed_rows
 from counterflow.methods.published.contraction import estimator_responses, signal_bound
@@ -124,41 +123,26 @@ class PublishedMethod:
 
     def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
         if not isinstance(message, PerturbedStates) or not isinstance(release, MessageRelease):
-            raise PrivacyError(
-                f"unit {message.unit!r}: {task.label} is private, and {type(message).__name__} was not made private; "
-                "nothing was released"
-            )
+            raise not_private(task.label, message)
         needed = release.sensitivity * classical_multiplier(*shares_of(task))
         good = message.noise == release.sigma and message.clip == release.clip
-        if not good or not release.sigma >= needed * (1 - 1e-9):
-            raise PrivacyError(
-                f"unit {message.unit!r}: {type(message).__name__} has noise of {release.sigma:.6g}, {task.label} needs "
-                f"{needed:.6g}; nothing was released"
-            )
+        require_noise(task.label, message, release.sigma, needed, good)
 
     def privacy_report(
         self, task: Task, spending: Spending, server: TrainingServer, units: Mapping[str, TrainingUnit]
     ) -> PrivacyReport:
-        privacy, (epsilon, delta) = spending.privacy, shares_of(task)
+        epsilon, delta = shares_of(task)
         spent = {}
         for name, state in units.items():
             assert state.noise is not None
             spent[name] = replace(
                 spending.spent(name), clip=state.noise.bound, sigma=spending.noise[name], clipped=state.noise.cut
             )
-        return PrivacyReport(
-            epsilon=max(unit.epsilon for unit in spent.values()),
-            delta=privacy.delta,
-            window=1,
-            accounting="published",
-            mechanism=f"{MECHANISM}; {self.rounds(task)} rounds, each with epsilon {epsilon:.4g} and delta {delta:.3g} "
-            "for the message and as much for the gradient, added up",
-            source=str(privacy.source),
-            durable=privacy.ledger is not None,
-            units=MappingProxyType(spent),
-            excluded=NOT_COVERED,
-            gaps=published_gaps(server, units, epsilon),
+        mechanism = (
+            f"{MECHANISM}; {self.rounds(task)} rounds, each with epsilon {epsilon:.4g} and delta {delta:.3g} for the "
+            "message and as much for the gradient, added up"
         )
+        return replace(spending.report(mechanism, spent, NOT_COVERED), gaps=published_gaps(server, units, epsilon))
 
 
 def options_of(task: Task) -> TrainingOptions:
@@ -220,28 +204,14 @@ def server_config(task: Task) -> ServerConfig:
     rounds = chosen.rounds if chosen.rounds is not None else (50 if conjugate else 2000)
     penalty = Phase("penalty", rounds, chosen.weights(names), conjugate)
     warm = Phase("lagrangian", chosen.warm_rounds, (chosen.rho,) * len(names))
-    phases = {
-        "lagrangian": (Phase("lagrangian", rounds, (chosen.rho,) * len(names)),),
-        "hybrid": (warm, penalty),
-    }.get(task.method, (penalty,))
-    return ServerConfig(
-        units=names,
-        phases=phases,
-        tolerance=chosen.tol,
-        loss_tolerance=chosen.loss_tol,
-        alpha_A=chosen.alpha_A,
-        alpha_B=chosen.alpha_B,
-        offset=task.method != "fedgc",
-        refined_gradient=chosen.gradients == "both",
-        seed=task.seed,
-        initial_scale=_initial_scale(chosen),
+    phases = {"lagrangian": (Phase("lagrangian", rounds, (chosen.rho,) * len(names)),), "hybrid": (warm, penalty)}.get(
+        task.method, (penalty,)
     )
-
-
-def _initial_scale(chosen: TrainingOptions) -> float:
-    if chosen.initial_scale is not None:
-        return float(chosen.initial_scale)
-    return 0.0 if chosen.solver == "conjugate" else 0.1
+    scale = (0.0 if conjugate else 0.1) if chosen.initial_scale is None else float(chosen.initial_scale)
+    return ServerConfig(
+        names, phases, chosen.tol, chosen.loss_tol, chosen.alpha_A, chosen.alpha_B, offset=task.method != "fedgc",
+        refined_gradient=chosen.gradients == "both", seed=task.seed, initial_scale=scale,
+    )  # fmt: skip
 
 
 def _whole_part(task: Task, own: UnitData) -> UnitPart:
@@ -297,9 +267,7 @@ def status_of(task: Task, state: TrainingServer) -> Status:
     return Status(state.converged, state.round, gradient, text)
 
 
-def published_gaps(
-    done: TrainingServer, trained: Mapping[str, TrainingUnit], epsilon: float
-) -> tuple[str, ...]:
+def published_gaps(done: TrainingServer, trained: Mapping[str, TrainingUnit], epsilon: float) -> tuple[str, ...]:
     """What the published analysis leaves open, with the numbers of this fit where it has some.
 
     ``epsilon``: of one message or gradient.

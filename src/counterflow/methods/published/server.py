@@ -21,6 +21,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, ProtocolError
 from counterflow.estimation.layout import refuse_other_rows
+from counterflow.methods.outcome import RoundRecord as RoundRecord
 from counterflow.methods.published.couplings import (
     Eliminator,
     Evidence,
@@ -108,19 +109,6 @@ class ServerConfig:
 
 
 @dataclass(frozen=True)
-class RoundRecord:
-    """Losses of one round, at the point that the units have sent."""
-
-    round: int
-    phase: str
-    server_loss: float  # the phase's own objective
-    residual_loss: float  # 1/T Σ |r|²
-    disentanglement: float  # 1/T Σ |D|²
-    delta_d: tuple[float, ...]  # |phi_m - mean of Σ_n B̂_mn u_n|
-    gradient: float  # of the whole objective, relative to the first round of the phase; known one round later for units
-
-
-@dataclass(frozen=True)
 class TrainingServer:
     """All that the server holds during training."""
 
@@ -170,40 +158,32 @@ class TrainingServer:
         )
 
     def step(self, message: Message) -> tuple[TrainingServer, Replies]:
-        return _step(self, message)
-
-
-def _step(state: TrainingServer, message: Message) -> tuple[TrainingServer, Replies]:
-    """React to one message of a unit."""
-    private = state.config.noise is not None
-    if private != isinstance(message, PerturbedStates):
-        kind = "a private" if private else "this"
-        raise ProtocolError(
-            f"server: did not expect {type(message).__name__} of unit {message.unit!r} in {kind} training"
-        )
-    match message:
-        case PerturbedStates():
-            state = _receive_perturbed(state, message)
-        case Introduction():
-            return _introduce(state, message), ()
-        case AugmentedStates():
-            state = _receive(state, message)
-        case Settled():
-            if state.evidence is None or message.round != state.round or message.unit in state.settled:
-                raise ProtocolError(f"server: unit {message.unit!r} cannot be settled in round {message.round}")
-            worst = max(state.settled_gradient, message.gradient)
-            state = replace(state, settled=state.settled | {message.unit}, settled_gradient=worst)
-        case _:
-            raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
-    if len(state.settled) == len(state.config.units):
-        return _finish(state, converged=True)
-    ready = all(
-        name in state.settled or (name in state.inbox and state.inbox[name].round == state.round)
-        for name in state.config.units
-    )
-    if ready and private:
-        state = _renew_evidence(state)
-    return _compute_round(state) if ready and state.evidence is not None else (state, ())
+        state, private = self, self.config.noise is not None
+        if private != isinstance(message, PerturbedStates):
+            kind = "a private" if private else "this"
+            raise ProtocolError(
+                f"server: did not expect {type(message).__name__} of unit {message.unit!r} in {kind} training"
+            )
+        match message:
+            case PerturbedStates():
+                state = _receive_perturbed(state, message)
+            case Introduction():
+                return _introduce(state, message), ()
+            case AugmentedStates():
+                state = _receive(state, message)
+            case Settled():
+                if state.evidence is None or message.round != state.round or message.unit in state.settled:
+                    raise ProtocolError(f"server: unit {message.unit!r} cannot be settled in round {message.round}")
+                worst = max(state.settled_gradient, message.gradient)
+                state = replace(state, settled=state.settled | {message.unit}, settled_gradient=worst)
+            case _:
+                raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
+        if len(state.settled) == len(state.units):
+            return _finish(state, converged=True)
+        if state.waiting:
+            return state, ()
+        state = _renew_evidence(state) if private else state
+        return _compute_round(state) if state.evidence is not None else (state, ())
 
 
 def _introduce(state: TrainingServer, message: Introduction) -> TrainingServer:
@@ -238,8 +218,7 @@ def _receive(state: TrainingServer, message: AugmentedStates) -> TrainingServer:
     known = state.introductions.get(message.unit)
     if known is None:
         raise ProtocolError(f"server: unit {message.unit!r} must introduce itself first")
-    if message.round != state.round:
-        raise ProtocolError(f"server: in round {state.round}, got round {message.round} of unit {message.unit!r}")
+    _refuse_repeated(state, message)
     if message.unit in state.settled:
         raise ProtocolError(f"server: unit {message.unit!r} has said that it is settled")
     if message.predicted.shape != known.refined.shape:
@@ -247,19 +226,22 @@ def _receive(state: TrainingServer, message: AugmentedStates) -> TrainingServer:
             f"server: unit {message.unit!r} must send states of shape {known.refined.shape}, "
             f"got {message.predicted.shape}"
         )
+    return replace(state, inbox=MappingProxyType({**state.inbox, message.unit: message}))
+
+
+def _refuse_repeated(state: TrainingServer, message: AugmentedStates | PerturbedStates) -> None:
+    """Of every unit one message of this round."""
+    if message.round != state.round:
+        raise ProtocolError(f"server: in round {state.round}, got round {message.round} of unit {message.unit!r}")
     earlier = state.inbox.get(message.unit)
     if earlier is not None and earlier.round == message.round:
         raise ProtocolError(f"server: unit {message.unit!r} has sent round {message.round} already")
-    return replace(state, inbox=MappingProxyType({**state.inbox, message.unit: message}))
 
 
 def _receive_perturbed(state: TrainingServer, message: PerturbedStates) -> TrainingServer:
     unit = message.unit
-    if message.round != state.round:
-        raise ProtocolError(f"server: in round {state.round}, got round {message.round} of unit {unit!r}")
+    _refuse_repeated(state, message)
     earlier = state.inbox.get(unit)
-    if earlier is not None and earlier.round == message.round:
-        raise ProtocolError(f"server: unit {unit!r} has sent round {message.round} already")
     if isinstance(earlier, PerturbedStates):
         shapes = [(e.refined.shape, e.inputs.shape) for e in (earlier, message)]
         if shapes[0] != shapes[1]:
@@ -333,18 +315,10 @@ def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
             continue
         own = evidence.state_slices[m]
         refined = d_refined[:, own] if config.refined_gradient else np.zeros((0, own.stop - own.start))
-        replies.append(
-            StateGradients(
-                name,
-                state.round,
-                last,
-                phase.conjugate,
-                float(phase.penalty[m]),
-                phase.method == "lagrangian",
-                np.ascontiguousarray(d_predicted[:, own]),
-                np.ascontiguousarray(refined),
-            )
-        )
+        replies.append(StateGradients(
+            name, state.round, last, phase.conjugate, float(phase.penalty[m]), phase.method == "lagrangian",
+            np.ascontiguousarray(d_predicted[:, own]), np.ascontiguousarray(refined),
+        ))  # fmt: skip
     state = replace(state, round=state.round + 1, phase_round=state.phase_round + 1)
     if last:
         state, finish = _finish(state, converged=not (phase.conjugate or noised) and _converged(state))
@@ -353,11 +327,7 @@ def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
 
 
 def _recorded(
-    state: TrainingServer,
-    found: Residuals,
-    dual: FloatArray,
-    offset: FloatArray,
-    gradients: tuple[FloatArray, FloatArray],
+    state: TrainingServer, found: Residuals, dual: FloatArray, offset: FloatArray, gradients: tuple[FloatArray, ...]
 ) -> TrainingServer:
     """State with this round's losses."""
     config, evidence = state.config, state.evidence

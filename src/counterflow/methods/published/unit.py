@@ -7,7 +7,7 @@ is one message a round, clipped and noised as in the paper's privacy analysis, a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -175,22 +175,12 @@ def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, Pe
             ) from error
     parts = np.split(rows, np.cumsum([local.states] * 3), axis=1)
     refined, augmented, predicted, inputs = map(np.ascontiguousarray, parts)
+    # the contraction is a function of theta, as clip and noise are: theta leaks through them
     message = PerturbedStates(
-        unit,
-        state.round,
-        contraction=constants.contraction,  # a function of theta, as clip and noise are: theta leaks through them
-        decay=constants.decay,
-        gain=float(np.linalg.norm(local.C, 2)),
-        bound=noise.bound,
-        clip=clip,
-        noise=sigma,
-        A=local.A,
-        B=local.B,
-        refined=refined,
-        augmented=augmented,
-        predicted=predicted,
-        inputs=inputs,
-    )
+        unit, state.round, contraction=constants.contraction, decay=constants.decay,
+        gain=float(np.linalg.norm(local.C, 2)), bound=noise.bound, clip=clip, noise=sigma, A=local.A, B=local.B,
+        refined=refined, augmented=augmented, predicted=predicted, inputs=inputs,
+    )  # fmt: skip
     release = MessageRelease(constants, sensitivity, clip, sigma, cut)
     return replace(state, sent=states, release=release), message
 
@@ -219,16 +209,16 @@ def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit,
         if message.last:
             return state, ()
         return _conjugate_update(state, message, (own_theta, own_phi), (their_theta, their_phi))
-    steps = _steps(state, message)
-    change = -steps.eta_1 * own_theta - steps.eta_2 * their_theta, -steps.gamma_1 * own_phi - steps.gamma_2 * their_phi
-    state = _descend(state, message, change, steps.eta_2)
+    eta_1, eta_2, gamma_1, gamma_2 = _steps(state, message)
+    change = -eta_1 * own_theta - eta_2 * their_theta, -gamma_1 * own_phi - gamma_2 * their_phi
+    state = _descend(state, message, change, eta_2)
     if message.last:
         return state, ()
     if state.noise is not None:
         state, perturbed = _perturb(state, state.noise)
         return state, (perturbed,)
     # what must vanish is the step itself: with steps of different sizes, that is not the gradient of the plain sum
-    scales = max(steps.eta_1, steps.eta_2), max(steps.gamma_1, steps.gamma_2)
+    scales = max(eta_1, eta_2), max(gamma_1, gamma_2)
     norm = _norm(*(c / scale if scale > 0 else c for c, scale in zip(change, scales, strict=True)))
     state, states = _send(state, norm)
     return state, (states,)
@@ -238,23 +228,12 @@ def _norm(d_theta: FloatArray, d_phi: FloatArray) -> float:
     return float(np.sqrt(np.vdot(d_theta, d_theta) + np.vdot(d_phi, d_phi)))
 
 
-class _Steps(NamedTuple):
-    eta_1: float
-    eta_2: float
-    gamma_1: float
-    gamma_2: float
-
-
-def _steps(state: TrainingUnit, message: StateGradients) -> _Steps:
-    """Step sizes as given, or derived."""
+def _steps(state: TrainingUnit, message: StateGradients) -> list[float]:
+    """Step sizes eta_1, eta_2, gamma_1 and gamma_2: as given, or derived."""
     given = state.steps
     theta, phi = state.model.step_sizes(0.0 if message.implicit else message.penalty)
-    return _Steps(
-        theta if given.eta_1 is None else given.eta_1,
-        theta if given.eta_2 is None else given.eta_2,
-        phi if given.gamma_1 is None else given.gamma_1,
-        phi if given.gamma_2 is None else given.gamma_2,
-    )
+    pairs = ((given.eta_1, theta), (given.eta_2, theta), (given.gamma_1, phi), (given.gamma_2, phi))
+    return [derived if step is None else step for step, derived in pairs]
 
 
 def _descend(

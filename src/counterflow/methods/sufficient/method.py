@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import cast
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.errors import OptionError, PrivacyError
+from counterflow.errors import OptionError
 from counterflow.estimation.identifiability import Labels, diagnose
 from counterflow.estimation.information import affordable
 from counterflow.estimation.likelihood import SharedRecord
@@ -23,7 +22,7 @@ from counterflow.estimation.uncertainty import Uncertainty, uncertainty
 from counterflow.methods.method import Charge, Progress, ServerState, UnitState
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
-from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats
+from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
 from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.methods.sufficient.private import (
     MECHANISM,
@@ -43,7 +42,20 @@ from counterflow.protocol import Message, Sufficient
 NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
 
 
-class SufficientMethod:
+class OneExchange:
+    """What methods share that ask every unit for one message."""
+
+    def uses_inputs(self, task: Task) -> bool:
+        return True
+
+    def rounds(self, task: Task) -> int | None:
+        return None
+
+    def pooled(self, task: Task, own: Mapping[str, UnitData], seen: bool) -> None:
+        return None
+
+
+class SufficientMethod(OneExchange):
     """One sufficient message from each unit, maximum likelihood at the server."""
 
     sends = frozenset({"Sufficient"})
@@ -59,15 +71,7 @@ class SufficientMethod:
                     f"{task.label}: option {name!r} is for fits from logs; models are given here, which settle it"
                 )
         if task.privacy is not None and task.privacy.accounting != "rigorous":
-            raise OptionError(
-                f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out"
-            )
-
-    def uses_inputs(self, task: Task) -> bool:
-        return True
-
-    def rounds(self, task: Task) -> int | None:
-        return None
+            raise OptionError(f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out")
 
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         chosen = LikelihoodOptions.parse(task.method, task.options)
@@ -78,9 +82,6 @@ class SufficientMethod:
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
         return SufficientUnit(own.unit.name, given_part(task, own).model, own.y, own.u, task.privacy)
-
-    def pooled(self, task: Task, own: Mapping[str, UnitData], seen: bool) -> None:
-        return None
 
     def learned(self, task: Task, state: SufficientServer) -> Learned:
         assert state.shared is not None
@@ -104,20 +105,13 @@ class SufficientMethod:
         return Charge(cost, f"sufficient message of {rows} rows")
 
     def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
-        privacy, unit = task.privacy, message.unit
+        privacy = task.privacy
         assert privacy is not None
         if not isinstance(message, Sufficient) or not isinstance(release, PrivateRelease):
-            raise PrivacyError(
-                f"unit {unit!r}: {task.label} is private, and {type(message).__name__} was not made private; nothing "
-                "was released"
-            )
+            raise not_private(task.label, message)
         needed = needed_noise(privacy, release, rows, message.observation.shape[1])
         good = (privacy.clip is None or privacy.clip == release.clip) and release.found_clip == (privacy.clip is None)
-        if not good or not release.sigma >= needed * (1 - 1e-9):
-            raise PrivacyError(
-                f"unit {unit!r}: {type(message).__name__} has noise of {release.sigma:.6g}, {task.label} needs "
-                f"{needed:.6g}; nothing was released"
-            )
+        require_noise(task.label, message, release.sigma, needed, good)
 
     def privacy_report(
         self, task: Task, spending: Spending, server: SufficientServer, units: Mapping[str, SufficientUnit]
@@ -135,17 +129,9 @@ def sufficient_report(spending: Spending, releases: Mapping[str, PrivateRelease]
     }
     cost = privacy.model_cost
     models = f"local models are counted with epsilon {cost[0]:g} and delta {cost[1]:g}, as declared"
-    return PrivacyReport(
-        epsilon=max(unit.epsilon for unit in units.values()),
-        delta=privacy.delta,
-        window=privacy.window,
-        accounting="rigorous",
-        mechanism=MECHANISM if privacy.models == "excluded" else f"{MECHANISM}; {models}",
-        source=str(privacy.source),
-        durable=privacy.ledger is not None,
-        units=MappingProxyType(units),
-        excluded=(*((MODELS_EXCLUDED,) if privacy.models == "excluded" else ()), *UNPROTECTED),
-    )
+    if privacy.models == "excluded":
+        return spending.report(MECHANISM, units, (MODELS_EXCLUDED, *UNPROTECTED))
+    return spending.report(f"{MECHANISM}; {models}", units, UNPROTECTED)
 
 
 def _estimate(chosen: LikelihoodOptions) -> Estimate:
@@ -173,17 +159,9 @@ def labels_of(task: Task) -> Labels:
 
 
 def coupled(
-    shared: SharedRecord,
-    found: Estimated,
-    estimate: Estimate,
-    labels: Labels,
-    wanted: bool | None,
-    *,
-    near: float = NEARLY,
-    private: bool = False,
-    form: str = "partitioned",
-    spread: Uncertainty | None = None,
-) -> tuple[Couplings, tuple[Caveat, ...]]:
+    shared: SharedRecord, found: Estimated, estimate: Estimate, labels: Labels, wanted: bool | None, *,
+    near: float = NEARLY, private: bool = False, form: str = "partitioned", spread: Uncertainty | None = None,
+) -> tuple[Couplings, tuple[Caveat, ...]]:  # fmt: skip
     """Doubts and uncertainty of an estimate, and what to say of them.
 
     Parameters

@@ -5,14 +5,14 @@ The estimate is computed when every unit has spoken, never from a part of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from counterflow.arrays import block_diagonal
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import ProtocolError
 from counterflow.estimation.layout import refuse_other_rows
 from counterflow.estimation.likelihood import SharedRecord
@@ -33,8 +33,26 @@ class SufficientConfig:
     prior: bool = False  # whether to lean on the weak prior, as records drowned in noise need
 
 
+class OneMessage:
+    """A server that asks every unit for one message, and computes when all are there."""
+
+    config: Any
+    messages: Any
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return tuple(self.config.units)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(name for name in self.units if name not in self.messages)
+
+    def begin(self) -> tuple[Self, tuple[Message, ...]]:
+        return self, tuple(Request(name) for name in self.units)
+
+
 @dataclass(frozen=True)
-class SufficientServer:
+class SufficientServer(OneMessage):
     """All that the server holds."""
 
     config: SufficientConfig
@@ -47,17 +65,6 @@ class SufficientServer:
     progress: Callable[[int, float], None] | None = None
 
     GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress"})
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        return self.config.units
-
-    @property
-    def waiting(self) -> tuple[str, ...]:
-        return tuple(name for name in self.units if name not in self.messages)
-
-    def begin(self) -> tuple[SufficientServer, tuple[Message, ...]]:
-        return self, tuple(Request(name) for name in self.units)
 
     def step(self, message: Message) -> tuple[SufficientServer, tuple[Message, ...]]:
         state = replace(self, messages=collected(self.messages, message, Sufficient))
@@ -94,16 +101,18 @@ def share(messages: list[Sufficient]) -> SharedRecord:
         block[message.rows] = message.values
         values.append(block)
     observation = block_diagonal([m.observation for m in messages])
-    return SharedRecord(
-        names=tuple(m.unit for m in messages),
-        states=tuple(m.A.shape[0] for m in messages),
-        inputs=tuple(m.B.shape[1] for m in messages),
-        values=np.hstack(values),
-        u=np.hstack([m.inputs for m in messages]),
-        observation=observation,
-        noise=np.eye(observation.shape[0]),
-        A_local=block_diagonal([m.A for m in messages]),
-        B_local=block_diagonal([m.B for m in messages]),
-        Q_local=block_diagonal([m.Q for m in messages]),
-    )
+    noise, u = np.eye(observation.shape[0]), np.hstack([m.inputs for m in messages])
+    return record_of([m.unit for m in messages], messages, np.hstack(values), u, observation, noise)
 
+
+def record_of(
+    names: Iterable[str], models: Sequence[Any], values: FloatArray, u: FloatArray,
+    observation: FloatArray, noise: FloatArray,
+) -> SharedRecord:  # fmt: skip
+    """Rows of all units side by side, with the local blocks A, B and Q of their models."""
+    states, inputs = (tuple(m.A.shape[0] for m in models), tuple(m.B.shape[1] for m in models))
+    A, B, Q = (block_diagonal([getattr(m, letter) for m in models]) for letter in "ABQ")
+    return SharedRecord(
+        tuple(names), states, inputs, values=values, u=u, observation=observation, noise=noise,
+        A_local=A, B_local=B, Q_local=Q,
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""What an answer says of itself, whoever asked, and what it needs to know for that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
+from counterflow.errors import OptionError
+from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
+from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.knowledge import Watch
+
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
+SHOWN = 8  # rows of a table
+RECENT = 200  # rows of the past that are shown with a forecast
+
+
+class Responder(Protocol):
+    """Whom a unit asks: knows the units' names and input channels, and carries a question to where it is answered."""
+
+    @property
+    def link(self) -> str | None:
+        """What the files of units that may ask refer to; None: anything."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """How many rows questions about the past can refer to."""
+        ...
+
+    def unit(self, name: str) -> PublicUnit:
+        """The unit of that name, as far as others know it."""
+        ...
+
+    def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
+        """The answer to a question, in parts."""
+        ...
+
+
+class Surroundings(Protocol):
+    """What a console shows beside an answer: a forecast without the change, and the latest measurements."""
+
+    def baseline(self, unit: str, steps: int) -> FloatArray | None: ...
+
+    def recent(self, unit: str) -> FloatArray: ...
+
+
+class Described(Protocol):
+    """Units with names and channels: a plant, or what is known of one."""
+
+    @property
+    def units(self) -> Sequence[Unit | PublicUnit]: ...
+
+    @property
+    def dt(self) -> float: ...
+
+    def unit(self, name: str) -> Unit | PublicUnit: ...
+
+
+@dataclass(frozen=True, eq=False)
+class About:
+    """What an answer needs to speak of itself: its request, the channels and their noise, the time step, caveats."""
+
+    request: Any
+    plant: Described
+    outputs: tuple[Channel, ...]
+    noise: FloatArray  # (D_m,) standard deviation of each output: makes changes of unlike channels comparable
+    caveats: tuple[Caveat, ...]
+    server: Responder
+
+    @property
+    def dt(self) -> float:
+        return self.plant.dt
+
+    def input(self, unit: str, name: str) -> Channel:
+        """An input channel of any unit."""
+        source = self.plant.unit(unit)
+        return source.inputs[source.input_names.index(name)]
+
+    def output(self, name: str) -> int:
+        """Index of an output channel."""
+        names = tuple(channel.name for channel in self.outputs)
+        if name not in names:
+            raise unknown_name(f"output of unit {self.request.asker!r}", name, names)
+        return names.index(name)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text; all columns but the first ``left`` are numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+    more: str = ""
+
+
+class Reply(ABC):
+    """What every answer says of itself, whoever asked."""
+
+    kind: ClassVar[str]
+    channels: tuple[str, ...]
+    caveats: tuple[Caveat, ...]
+    about: About
+
+    @abstractmethod
+    def sentence(self, channel: str | None = None) -> str:
+        """The answer in words: of one channel, or of the one that it says most about."""
+
+    @abstractmethod
+    def tables(self, channels: Sequence[str] = ()) -> list[Table]:
+        """The answer as tables."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The whole answer in plain types and arrays."""
+
+    @abstractmethod
+    def to_frame(self) -> polars.DataFrame:
+        """The answer as a table of numbers."""
+
+    @abstractmethod
+    def order(self) -> list[int]:
+        """Indices of the output channels, those that the answer says most about first."""
+
+    def ranked_channels(self) -> list[str]:
+        """The same by their names."""
+        return [self.channels[k] for k in self.order()]
+
+    def chosen(self, channel: str | None) -> int:
+        """Index of one output channel; None: of the one that the answer says most about."""
+        return self.order()[0] if channel is None else self.about.output(channel)
+
+    @abstractmethod
+    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        """What a page draws of the answer, of these channels; see ``Request.schema``."""
+
+    def plot(self) -> Figure:
+        raise OptionError(f"an answer of kind {self.kind!r} has no figure; see its tables() or to_frame()")
+
+    def __str__(self) -> str:
+        lines = [self.sentence()]
+        for table in self.tables():
+            widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+            for row in (table.columns, *table.rows):
+                cells = [
+                    cell.ljust(width) if k < table.left else cell.rjust(width)
+                    for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+                ]
+                lines.append("  " + "  ".join(cells).rstrip())
+        return "\n".join([*lines, *(f"  note: {caveat}" for caveat in self.caveats)])
