@@ -260,11 +260,7 @@ class CoordinatorSession:
         """Put a snapshot in the place of all that stands in the store."""
         records = self._records
         numbers = [[r.server_loss, r.residual_loss, r.disentanglement, r.gradient, *r.delta_d] for r in records]
-        state, pieces = checkpoint.kept(
-            self._state,
-            rounds=tuple((r.round, r.phase) for r in records),
-            losses=np.array(numbers, np.float64),
-        )
+        state, pieces = checkpoint.kept(self._state, np.array(numbers, np.float64))
         pending = self.outgoing()
         table = {
             "received": self._received,
@@ -272,6 +268,7 @@ class CoordinatorSession:
             "sent": self._sent,
             "pending": [[message.unit, message.sequence] for message in pending],
             "bytes": [self._bytes_up, self._bytes_down],
+            "rounds": [[record.round, record.phase] for record in records],
             "state": state,
         }
         opening = Entry("opening", {"job": self.job.to_text(), "to": []})
@@ -291,18 +288,10 @@ class CoordinatorSession:
             self._digests = {unit: {int(n): str(d) for n, d in table["digests"][unit]} for unit in units}
             self._bytes_up, self._bytes_down = map(int, table["bytes"])
             beginning = method_of(self.job).server(self.job)
-            self._state, more = checkpoint.restored(beginning, table["state"], list(pieces[count:]), self._store.name)
+            self._state, numbers = checkpoint.restored(beginning, table["state"], pieces[count:], self._store.name)
             self._records = [
-                RoundRecord(
-                    number,
-                    phase,
-                    server_loss=row[0],
-                    residual_loss=row[1],
-                    disentanglement=row[2],
-                    delta_d=tuple(row[4:]),
-                    gradient=row[3],
-                )
-                for (number, phase), row in zip(more["rounds"], more["losses"].tolist(), strict=True)
+                RoundRecord(int(number), str(phase), *row[:3], delta_d=tuple(row[4:]), gradient=row[3])
+                for (number, phase), row in zip(table["rounds"], numbers.tolist(), strict=True)
             ]
 
     def _replay(self) -> None:

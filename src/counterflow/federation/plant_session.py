@@ -217,8 +217,7 @@ class PlantSession:
 
     def _begin_anew(self) -> None:
         """Put a snapshot in the place of all turns that stand in the store."""
-        losses = np.array([[number, loss] for number, loss in self._losses.items()], np.float64).reshape(-1, 2)
-        state, pieces = checkpoint.kept(self._state, losses=losses)
+        state, pieces = checkpoint.kept(self._state, np.array(list(self._losses.items()), np.float64).reshape(-1, 2))
         turns = [[number, turn.digest, turn.first, len(turn.replies)] for number, turn in self._turns.items()]
         replies = [reply for turn in self._turns.values() for reply in turn.replies]
         table = {"due": self._due, "sent": self._sent, "own": self._own, "turns": turns, "state": state}
@@ -272,8 +271,8 @@ class PlantSession:
                 self._check_audited(replies)
                 self._turns[int(number)] = _Turn(str(digest), int(first), replies)
             self._due, self._sent = int(table["due"]), int(table["sent"])
-            self._state, more = checkpoint.restored(self._state, table["state"], pieces, self._store.name)
-            self._losses = {int(number): float(loss) for number, loss in more["losses"]}
+            self._state, losses = checkpoint.restored(self._state, table["state"], pieces, self._store.name)
+            self._losses = {int(number): float(loss) for number, loss in losses}
 
     def _check_audited(self, replies: list[bytes]) -> None:
         if not all(self._guard.approved(reply) for reply in replies):
