@@ -328,7 +328,7 @@ SAMPLES = [
         protocol.StateGradients("boiler", 0, False, False, 1.0, False, np.zeros((40, 2)), np.zeros((0, 2))),
         protocol.Change("boiler", "turbine", False, 0, "0", np.ones((1, 2))),
         protocol.Ask("boiler", "effect", 0, 1),
-        protocol.Answer("boiler", "effect", "", "note", np.zeros((1, 2)), np.zeros((0, 2))),
+        protocol.Answer("boiler", "effect", "", "", np.zeros((1, 2)), np.zeros((0, 2))),
         protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs),
     )
 ]

@@ -9,13 +9,14 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError, StorageError
 from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT, guarding
 from counterflow.federation.flare.processes import end_with_parent
+from counterflow.federation.flare.push import content_of
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_unit
 from counterflow.federation.plant_session import PlantSession
@@ -57,9 +58,8 @@ class PlantExecutor(Executor):
         try:
             if task_name != envelope.TASK:
                 raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
-            content = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
             site = self._opened(fl_ctx)
-            arrived = envelope.unpacked(content, site.unit)
+            arrived = envelope.unpacked(content_of(shareable), site.unit)
             if self._questions is not None:
                 replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
                 guarding(self._questions.guard)

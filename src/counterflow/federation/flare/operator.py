@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterflow.errors import CounterflowError, ProtocolError, StorageError
+from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.flare import require_flare
 from counterflow.federation.flare.kit import read_json
 
@@ -88,14 +88,6 @@ class Operator:
                 return ()  # one has left meanwhile
         silent = {str(one["client_name"]) for one in said if one.get("status") in ("no_reply", "error")}
         return tuple(sorted({str(one["client_name"]) for one in said} - silent))
-
-    def wait_for_plants(self, names: tuple[str, ...], patience: float = 60.0) -> None:
-        """Return when all named plants are connected; StorageError if they are not in time."""
-        deadline = time.monotonic() + patience
-        while missing := sorted(set(names) - set(self.plants())):
-            if time.monotonic() > deadline:
-                raise StorageError(f"federation: after {patience:.0f} s not connected: {', '.join(missing)}")
-            time.sleep(0.2)
 
     def state(self, run: str) -> str:
         """FLARE's word for the state of a run: SUBMITTED, RUNNING, FINISHED:COMPLETED, FINISHED:..."""
