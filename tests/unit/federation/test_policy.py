@@ -176,11 +176,11 @@ def test_an_attribution_leaves_out_whoever_is_closed(boiler: str, told: bool) ->
     )  # fmt: skip
     recording = plant.simulate(30, rng=1)
     fit = cf.fit(recording, plant, method="oracle")
-    ask = Ask("turbine", "attribute", 5, 10)
+    ask = Ask("turbine", "attribution", 5, 10)
     parts = gate(boiler=boiler).answer(fit.about(recording), "turbine", [], ask)
     assert ("boiler" in [part.share for part in parts]) is told
     assert {"baseline", "initial state", "turbine", "condenser"} <= {part.share for part in parts}
-    assert ("the inputs of boiler" in parts[0].note) is not told
+    assert ("the inputs of boiler" in parts[0].caveats) is not told
     whole = {part.share: part.mean for part in fit.about(recording).answer([], ask)}
     for part in parts:
         np.testing.assert_array_equal(part.mean, whole[part.share])
@@ -222,7 +222,7 @@ def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:
             opened.answer(server, "turbine", [change("boiler", 0, 1)] * 1001, EFFECT)
         with pytest.raises(ProtocolError, match="100000 at most"):
             opened.answer(server, "turbine", [change("boiler", 0, 1)], Ask("turbine", "effect", 0, 100_001))
-        reach = Ask("turbine", "reach", 0, 2)
+        reach = Ask("turbine", "paths", 0, 2)
         with pytest.raises(PrivacyError, match="'fuel'"):  # named, whatever the values are
             opened.answer(server, "turbine", [change("boiler", 0, 0)], reach)
         (held,) = opened.answer(server, "turbine", [change("boiler", 0, 0, channels="1")], reach)
