@@ -222,11 +222,11 @@ def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:
             opened.answer(server, "turbine", [change("boiler", 0, 1)] * 1001, EFFECT)
         with pytest.raises(ProtocolError, match="100000 at most"):
             opened.answer(server, "turbine", [change("boiler", 0, 1)], Ask("turbine", "effect", 0, 100_001))
-        reach = Ask("turbine", "paths", 0, 2)
+        reach = Ask("turbine", "restoration", 0, 2)
         with pytest.raises(PrivacyError, match="'fuel'"):  # named, whatever the values are
             opened.answer(server, "turbine", [change("boiler", 0, 0)], reach)
         (held,) = opened.answer(server, "turbine", [change("boiler", 0, 0, channels="1")], reach)
-        assert (held.share, held.mean.shape, held.room.shape) == ("boiler", (2, 1), (1, 3))
+        assert (held.share, held.mean.shape, held.headroom.shape) == ("boiler", (2, 1), (1, 3))
         events = [record["event"] for record in audit.records()]
     assert events == ["answered", *["refused"] * 7, "answered"]
     with pytest.raises(PrivacyError, match="policy is that of unit 'boiler'"):

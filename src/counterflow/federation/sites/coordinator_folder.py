@@ -82,9 +82,7 @@ class CoordinatorFolder:
                 folder, name, host, port, {folder / "server": server, folder / "operator": person}
             )
             signed = {who.name: folder / "approved" / f"{who.name}.signed.zip" for who in (server, person)}
-            own = {
-                name: certificates.fingerprint_of(letters.certificate_in(file, name)) for name, file in signed.items()
-            }
+            own = {who: certificates.fingerprint_of(letters.certificate_in(file, who)) for who, file in signed.items()}
             members.write(folder / members.FILE, own)
             for place in ("plants", "removed", "jobs"):
                 (folder / place).mkdir(mode=0o700)
