@@ -47,7 +47,7 @@ _EMPTY = ""  # kind of the row of a log that began anew with nothing; nobody see
 _COLUMNS = "(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, seal BLOB NOT NULL)"
 _PIECES = "(place INTEGER PRIMARY KEY, data BLOB NOT NULL)"
 _VERBS = ("update", "delete")
-_ONLY_ADDED = "BEGIN SELECT RAISE(ABORT, 'an audit log is only ever added to'); END"
+_ADDED = "BEGIN SELECT RAISE(ABORT, 'an audit log is only ever added to'); END"
 FORM = database.Form(
     "store",
     0x4346_5354,  # "CFST"
@@ -55,10 +55,7 @@ FORM = database.Form(
     {
         **{log: f"CREATE TABLE {log} {_COLUMNS}" for log in LOGS},
         **{f"{log}_pieces": f"CREATE TABLE {log}_pieces {_PIECES}" for log in LOGS},
-        **{
-            f"audit_no_{verb}": f"CREATE TRIGGER audit_no_{verb} BEFORE {verb} ON audit {_ONLY_ADDED}"
-            for verb in _VERBS
-        },
+        **{f"audit_no_{verb}": f"CREATE TRIGGER audit_no_{verb} BEFORE {verb} ON audit {_ADDED}" for verb in _VERBS},
     },
     restore="Find out how; then restore it from a backup with all files beside it, or start the job again",
     give="give the folder of a site of Counterflow",

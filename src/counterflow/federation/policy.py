@@ -160,11 +160,8 @@ class Policy:
         }
         lines = [f"unit = {_shown(self.unit)}"]
         for name, table in tables.items():
-            lines += [
-                "",
-                f"[{name}]",
-                *(f"{key} = {_shown(value)}" for key, value in table.items() if value is not None),
-            ]
+            shown = (f"{key} = {_shown(value)}" for key, value in table.items() if value is not None)
+            lines += ["", f"[{name}]", *shown]
         return "\n".join([*lines, ""])
 
 
