@@ -257,7 +257,7 @@ class CoordinatorSession(Session):
             beginning = method_of(self.job).server(self.job)
             self._state, numbers = checkpoint.restored(beginning, table["state"], pieces[count:], self._store.name)
             self._records = [
-                RoundRecord(int(number), str(phase), *row[:3], delta_d=tuple(row[4:]), gradient=row[3])
+                RoundRecord(int(number), str(phase), row[0], row[1], row[2], tuple(row[4:]), row[3])
                 for (number, phase), row in zip(table["rounds"], numbers.tolist(), strict=True)
             ]
 

@@ -23,7 +23,6 @@ def packed(messages: Sequence[tuple[int, bytes]]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.envelope import packed, unpacked
     >>> unpacked(packed([(3, b"CFLW")]), "boiler")
     [(3, b'CFLW')]
     """

@@ -52,23 +52,20 @@ class PlantExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE calls this with every task, from any thread: what is sent again waits for the first answer to it."""
         with self._turn:
-            return self._executed(task_name, shareable, fl_ctx, abort_signal)
-
-    def _executed(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        try:
-            if task_name != envelope.TASK:
-                raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
-            site = self._opened(fl_ctx)
-            arrived = envelope.unpacked(content_of(shareable), site.unit)
-            if self._questions is not None:
-                replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
-                guarding(self._questions.guard)
-            else:
-                replies = self._taken_in(site, arrived)
-            return Shareable(envelope.packed(replies))
-        except CounterflowError as error:
-            self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
-            return make_reply(CANNOT if isinstance(error, StorageError) else ReturnCode.EXECUTION_EXCEPTION)
+            try:
+                if task_name != envelope.TASK:
+                    raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
+                site = self._opened(fl_ctx)
+                arrived = envelope.unpacked(content_of(shareable), site.unit)
+                if self._questions is not None:
+                    replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
+                    guarding(self._questions.guard)
+                else:
+                    replies = self._taken_in(site, arrived)
+                return Shareable(envelope.packed(replies))
+            except CounterflowError as error:
+                self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
+                return make_reply(CANNOT if isinstance(error, StorageError) else ReturnCode.EXECUTION_EXCEPTION)
 
     def _taken_in(self, site: PlantSite, arrived: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         session, replies = self._session, []

@@ -95,7 +95,6 @@ def is_server(kit: Path) -> bool:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from counterflow.federation.flare.kit import is_server
     >>> kit = pathlib.Path(tempfile.mkdtemp())
     >>> (kit / "startup").mkdir()
     >>> _ = (kit / "startup" / "fed_server.json").write_text("{}")
@@ -168,7 +167,6 @@ def permissions() -> dict[str, dict[str, str]]:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.kit import permissions
     >>> permissions()["lead"]["byoc"], permissions()["project_admin"]["shell_commands"]
     ('none', 'none')
     """

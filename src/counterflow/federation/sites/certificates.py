@@ -47,7 +47,6 @@ class Participant:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.certificates import Participant
     >>> Participant("boiler", "plant", "steam_works").kind
     'plant'
     """
@@ -156,7 +155,6 @@ def check_fingerprint(text: str) -> str:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.certificates import check_fingerprint
     >>> check_fingerprint("sha256" + ":0a" * 32)[:12]
     'SHA256:0A:0A'
     """
@@ -175,7 +173,6 @@ def fingerprint(certificate: Path) -> str:
     Examples
     --------
     >>> import tempfile, pathlib
-    >>> from counterflow.federation.sites.certificates import fingerprint
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "c.pem"
     >>> _ = path.write_text("-----BEGIN CERTIFICATE-----\\nAAEC\\n-----END CERTIFICATE-----\\n")
     >>> fingerprint(path)[:15]

@@ -45,7 +45,6 @@ class Card:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.letters import Card
     >>> from counterflow.plant import Channel
     >>> card = Card("boiler", "steam_works", "waterworks", (Channel("fuel", "kg/s", (0.0, 2.0)),), 60.0)
     >>> Card.from_json(card.to_json()) == card

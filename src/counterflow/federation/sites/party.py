@@ -196,7 +196,6 @@ def write_service(folder: Path, name: str, what: str) -> Path:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from counterflow.federation.sites.party import write_service
     >>> made = write_service(pathlib.Path(tempfile.mkdtemp()), "boiler", "plant boiler")
     >>> made.name, "NoNewPrivileges=yes" in made.read_text()
     ('counterflow-boiler.service', True)

@@ -194,8 +194,6 @@ def default_policy(unit: str) -> str:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.plant_folder import default_policy
-    >>> from counterflow.federation.policy import Policy
     >>> policy = Policy.from_text(default_policy("boiler"))
     >>> policy.demanded, policy.epsilon, policy.methods, dict(policy.ask)
     (True, 1.0, ('sufficient',), {})
