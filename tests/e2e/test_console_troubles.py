@@ -26,7 +26,7 @@ RECORDING = PLANT.simulate(ROWS, rng=0, inputs=record_incident(PLANT, ROWS, 0)[0
 SEAT = "unit:turbine"
 FUEL = {"unit": "boiler", "input": "fuel valve", "size": 5.0}
 ASKED: dict[str, Any] = {"effect": "turbine", "changes": [FUEL], "horizon": 40, "level": 0.95, "draw": None}
-TABS = ("effect", "past", "explain", "restore", "forecast", "influence")
+TABS = ("effect", "past", "explain", "restore", "forecast", "aggregate", "influence")
 HOSTILE = "<img src=x onerror=alert(1)><b>u&amp;"
 REFUSED = "Failed to load resource"  # what the browser says of any answer that is not a success
 
@@ -75,6 +75,8 @@ def _walk(desk: Desk) -> Iterator[str]:
             )
             desk.page.fill(field, value)
             _answered(desk)
+        elif kind == "aggregate":  # a table and no picture
+            desk.until(desk.sentence, "an answer in words")
         else:
             _answered(desk)
         yield kind

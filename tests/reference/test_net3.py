@@ -158,7 +158,7 @@ def test_with_controls_every_answer_says_that_feedback_makes_it_unsafe(controlle
     recording, _, fit = controlled
     do = {"district_1": {"demand": 1.05 * recording["district_1"].u[-100:, 0]}}
     for world in fit.counterfactual(recording, do=do, start=recording.rows - 100).values():
-        said = [text for text in world.caveats if "district_3 pump_335" in text]
+        said = [c.text for c in world.caveats if c.code == "check-feedback-fail" and "district_3 pump_335" in c.text]
         assert len(said) == 1
         assert "feedback" in said[0]
         assert "unsafe" in said[0]

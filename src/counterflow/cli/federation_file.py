@@ -42,8 +42,7 @@ from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.fits.training import METHODS
-from counterflow.methods.published.options import TrainingOptions
-from counterflow.methods.sufficient.options import LikelihoodOptions
+from counterflow.methods.registry import FEDERATED
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.plant.model_file import load_model
 from counterflow.privacy import Privacy
@@ -228,7 +227,7 @@ def _head(page: Page, head: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]
     if method == "oracle":
         page.refuse(("federation", "method"), "'oracle' needs the true plant, which a federation does not have")
     seed = page.whole(("federation", "seed"), head.get("seed", 0), 0)
-    kind = LikelihoodOptions if method in ("sufficient", "centralized") else TrainingOptions
+    kind = FEDERATED.get(method, FEDERATED["sufficient"]).options
     options: dict[str, Any] = {}
     if "estimate" in head:
         with page.blaming(("federation", "estimate")):

@@ -192,7 +192,8 @@ class Guard:
         return message
 
     def _check_shapes(self, message: Message) -> None:
-        self.description.check(message, self._rounds, uses_inputs=self.job.method != "fedgc")
+        uses_inputs = self.job.method == QUESTIONS or method_of(self.job).uses_inputs(self.job)
+        self.description.check(message, self._rounds, uses_inputs)
 
     def _checked(self, data: bytes, release: object | None) -> Message:
         """An outgoing message that agrees with protocol, description and policy."""

@@ -84,9 +84,9 @@ def independent_noises(A: ArrayLike, C: ArrayLike, K: ArrayLike, Omega: ArrayLik
         X = _error_covariance(A_, C_, K_)
         Q, R = X - A_ @ X @ A_.T + K_ @ K_.T, np.eye(r) - C_ @ X @ C_.T
         candidates.append((_floored(Q, _LEAST_Q), _floored(R, _LEAST_R)))
-    if not candidates or _surprise(A_, C_, K_, *candidates[0]) > r + _CLOSE:  # r is what the model itself reaches
+    if not candidates or _expected_loss(A_, C_, K_, *candidates[0]) > r + _CLOSE:  # r is what the model itself reaches
         candidates += [_shared(K_, share) for share in _SHARES]
-    Q, R = min(candidates, key=lambda noises: _surprise(A_, C_, K_, *noises))
+    Q, R = min(candidates, key=lambda noises: _expected_loss(A_, C_, K_, *noises))
     return freeze(_conditioned(out_of @ Q @ out_of.T)), freeze(_conditioned(L @ R @ L.T))
 
 
@@ -107,7 +107,7 @@ def _conditioned(S: FloatArray) -> FloatArray:
     return np.asarray((S + S.T) / 2)
 
 
-def _surprise(A: FloatArray, C: FloatArray, K: FloatArray, Q: FloatArray, R: FloatArray) -> float:
+def _expected_loss(A: FloatArray, C: FloatArray, K: FloatArray, Q: FloatArray, R: FloatArray) -> float:
     """Twice the expected negative log-likelihood of a row of the innovations model (Omega = I), under noises Q, R."""
     n = len(A)
     try:

@@ -126,9 +126,13 @@ class Method(Protocol):
     sends: frozenset[str]  # kinds of messages that a unit may send
     hears: frozenset[str]  # and that a server may send
     mechanism: str  # of its private messages, in words
+    options: Any  # a dataclass: names, ranges and defaults of its options
 
     def check(self, task: Task) -> None:
         """OptionError if options or privacy do not go with the method."""
+
+    def uses_inputs(self, task: Task) -> bool:
+        """Whether units send their inputs, and models are taken with theirs."""
 
     def rounds(self, task: Task) -> int | None:
         """How many rounds there are at most; None if there is just one exchange."""

@@ -89,7 +89,7 @@ def sufficient_messages(parts: Mapping[str, UnitPart], names: Sequence[str], rec
     return [parts[name].sufficient(recording[name].y, recording[name].u) for name in names]
 
 
-def given_part(task: Task, own: UnitData) -> UnitPart:
+def given_part(task: Task, own: UnitData, uses_inputs: bool = True) -> UnitPart:
     """What stays at a unit whose model is given, before it has learned anything."""
     name = own.unit.name
     if own.model is None:
@@ -99,7 +99,6 @@ def given_part(task: Task, own: UnitData) -> UnitPart:
         )
     if own.estimator is not None and not isinstance(own.estimator, Estimator):
         raise OptionError(f"{task.label}: the estimator of unit {name!r} must have a method estimate(y, u)")
-    uses_inputs = task.method != "fedgc"
     used = own.model if uses_inputs else replace(own.model, B=own.model.B[:, :0])
     estimator = KalmanEstimator(used) if own.estimator is None else own.estimator
     return UnitPart(replace(own.unit, states=own.model.states), own.model, estimator, uses_inputs)

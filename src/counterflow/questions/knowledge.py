@@ -24,7 +24,7 @@ from counterflow.errors import DataError, OptionError, UnidentifiedError, Unstab
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.filtering import rts_smoother
-from counterflow.plant import OperatingPoint
+from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.units import PublicUnit, unit_named
 from counterflow.protocol import Answer, Ask, Change, Message
 from counterflow.protocol.messages import CAVEATS_LIMIT, NO_LIMIT

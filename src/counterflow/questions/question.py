@@ -22,8 +22,7 @@ from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, distinct
 from counterflow.errors import DataError, OptionError
-from counterflow.plant import Channel
-from counterflow.plant.units import PublicUnit, Unit, unknown_name
+from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge, Watch
 

@@ -13,8 +13,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError
-from counterflow.plant import Channel
-from counterflow.plant.units import PublicUnit
+from counterflow.plant.units import Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.messages import NO_LIMIT
 from counterflow.questions.arguments import channel_index, check_count, unit_names

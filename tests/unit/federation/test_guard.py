@@ -35,6 +35,7 @@ PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(40, rng=2)
 INPUTS = {unit.name: unit.inputs for unit in RECORDING.units}
 OWN = UnitData(RECORDING["boiler"].unit, RECORDING["boiler"].y, RECORDING["boiler"].u, PLANT.local("boiler"))
+NOTED = '[{"code": "private", "scope": "", "text": "a note"}]'
 PLAIN = Job("plain", "sufficient", INPUTS)
 PRIVATE = Job("private", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6))
 OPEN = Policy("boiler", methods=("sufficient", "penalty", "fedgc", "questions"), demanded=False)
@@ -328,7 +329,7 @@ SAMPLES = [
         protocol.StateGradients("boiler", 0, False, False, 1.0, False, np.zeros((40, 2)), np.zeros((0, 2))),
         protocol.Change("boiler", "turbine", False, 0, "0", np.ones((1, 2))),
         protocol.Ask("boiler", "effect", 0, 1),
-        protocol.Answer("boiler", "effect", "", "", np.zeros((1, 2)), np.zeros((0, 2))),
+        protocol.Answer("boiler", "effect", "", NOTED, np.zeros((1, 2)), np.zeros((0, 2))),
         protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs),
     )
 ]

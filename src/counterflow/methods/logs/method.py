@@ -42,11 +42,15 @@ class LogMethod:
     sends = frozenset({"Reduced"})
     hears = frozenset({"Request", "Identified", "Finished"})
     mechanism = ""
+    options = LikelihoodOptions
 
     def check(self, task: Task) -> None:
         options_of(task)
         if task.privacy is not None:
             raise PrivacyError(PRIVATE_LOGS.format(label=task.label), code="private-logs")
+
+    def uses_inputs(self, task: Task) -> bool:
+        return True
 
     def rounds(self, task: Task) -> int | None:
         return None

@@ -50,6 +50,7 @@ class PublishedMethod:
     sends = frozenset({"Introduction", "AugmentedStates", "Settled", "PerturbedStates"})
     hears = frozenset({"Plan", "StateGradients", "Finished"})
     mechanism = MECHANISM
+    options = TrainingOptions
 
     def check(self, task: Task) -> None:
         if task.privacy is not None and task.privacy.accounting != "published":
@@ -58,6 +59,9 @@ class PublishedMethod:
                 "on all measurements; pass accounting='published' for the paper's formulas, or use method='sufficient'"
             )
         options_of(task).weights(task.units)
+
+    def uses_inputs(self, task: Task) -> bool:
+        return task.method != "fedgc"
 
     def rounds(self, task: Task) -> int | None:
         return sum(phase.rounds for phase in config_of(task).phases)
@@ -92,7 +96,7 @@ class PublishedMethod:
         evidence = state.evidence
         assert evidence is not None
         B = evidence.B_local + state.B_cross
-        if task.method == "fedgc":  # B ≡ 0
+        if not self.uses_inputs(task):  # FedGC: B ≡ 0
             B = np.zeros((len(B), sum(map(len, task.inputs.values()))))
         caveats: tuple[Caveat, ...] = ()
         if state.growth > 2:
@@ -103,7 +107,7 @@ class PublishedMethod:
         )
 
     def part(self, task: Task, own: UnitData, state: TrainingUnit) -> UnitPart:
-        part = given_part(task, own).trained(state.theta, state.phi)
+        part = given_part(task, own, self.uses_inputs(task)).trained(state.theta, state.phi)
         return part if task.privacy is None else replace(part, rows_digest=own.digest)
 
     def charges(self, task: Task, model: LocalModel, rows: int) -> list[Cost]:
@@ -248,7 +252,7 @@ def _whole_part(task: Task, own: UnitData) -> UnitPart:
             f"row {int(np.argmax(missing))}); method {task.method!r} multiplies every y[t] by theta and cannot skip a "
             "row. Fit an unbroken stretch with recording.slice(start, stop), or use method 'sufficient'"
         )
-    return given_part(task, own)
+    return given_part(task, own, task.method != "fedgc")
 
 
 def client_state(task: Task, part: UnitPart, data: ClientData) -> TrainingUnit:

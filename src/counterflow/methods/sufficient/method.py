@@ -49,6 +49,7 @@ class SufficientMethod:
     sends = frozenset({"Sufficient"})
     hears = frozenset({"Request", "Finished"})
     mechanism = MECHANISM
+    options = LikelihoodOptions
 
     def check(self, task: Task) -> None:
         LikelihoodOptions.parse(task.method, task.options)
@@ -61,6 +62,9 @@ class SufficientMethod:
             raise OptionError(
                 f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out"
             )
+
+    def uses_inputs(self, task: Task) -> bool:
+        return True
 
     def rounds(self, task: Task) -> int | None:
         return None
