@@ -110,7 +110,10 @@ class Loopback:
             for name in ("localhost", *self.units):
                 self.start(name)
             self.operator = until(lambda: Operator(self.kits[OPERATOR]), 60)
-            self.operator.wait_for_plants(self.units)
+            deadline = time.monotonic() + 60
+            while missing := set(self.units) - set(self.operator.plants()):
+                assert time.monotonic() < deadline, f"not connected: {missing}"
+                time.sleep(0.2)
         except BaseException:
             self.__exit__()
             raise

@@ -114,20 +114,14 @@ class Form:
                 f"{place} has format {version}, this version of Counterflow knows {self.version}: {self.upgrade}.",
                 code="format",
             )
-        found = dict(
-            connection.execute("SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'")
-        )
-        if found != dict(self.schema):
-            raise StorageError(
-                f"{place} has been changed: its tables or the triggers that guard them are not those of a {self.word}. "
-                f"{self.restore}.",
-                code="damaged",
-            )
+        named = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+        if dict(connection.execute(named)) != dict(self.schema):
+            how = f"its tables or the triggers that guard them are not those of a {self.word}"
+            raise StorageError(f"{place} has been changed: {how}. {self.restore}.", code="damaged")
         problems = [text for (text,) in connection.execute("PRAGMA quick_check(1)")]
         if problems != ["ok"]:
-            raise StorageError(
-                f"{place} is damaged ({problems[0]}): {self.restore[0].lower()}{self.restore[1:]}.", code="damaged"
-            )
+            restore = self.restore[0].lower() + self.restore[1:]
+            raise StorageError(f"{place} is damaged ({problems[0]}): {restore}.", code="damaged")
 
 
 def connect(target: str, *, uri: bool = False, alone: bool = False) -> sqlite3.Connection:
@@ -138,13 +132,9 @@ def connect(target: str, *, uri: bool = False, alone: bool = False) -> sqlite3.C
     import sqlite3
 
     connection = sqlite3.connect(
-        target,
-        timeout=0.0 if alone else BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
-        uri=uri,
+        target, timeout=0.0 if alone else BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri,
         cached_statements=32,
-    )
+    )  # fmt: skip
     try:
         for setting in (
             *(("locking_mode = EXCLUSIVE",) if alone else ()),
@@ -189,7 +179,8 @@ def make(path: Path, build: Callable[[sqlite3.Connection], None], taken: str = "
             connection.execute("PRAGMA journal_mode = WAL")  # kept in the file
         finally:
             connection.close()
-        _sync(draft)
+        with open(draft, "r+b") as file:
+            os.fsync(file.fileno())
         if taken:
             try:  # the name is taken first, by an empty file: renaming alone would replace another database
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -227,11 +218,3 @@ def rollback(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

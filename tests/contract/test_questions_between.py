@@ -15,8 +15,8 @@ from asking_plant import OPEN, PLANT, RECORDING, TURBINE, UNITS, Asking, fitted,
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError
 from counterflow.federation.job import Job
-from counterflow.federation.parts import saved_server, saved_unit
-from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer, digest_of
+from counterflow.federation.parts import link_of, saved_server, saved_unit
+from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.store import MemoryStore
 from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
@@ -232,7 +232,7 @@ def test_nobody_there_is_said_and_nothing_is_left_behind(asking: Asking) -> None
 def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> None:
     """Asked, and the process or the reply gone before the answer: it is asked again. A late answer is dropped."""
     service = asking.service()
-    name = asking.box.put([encode(Ask("turbine", "forecast", 0, 2))], digest_of(asking.standing))
+    name = asking.box.put([encode(Ask("turbine", "forecast", 0, 2))], link_of(asking.standing))
     first = asking.plant()
     first.exchange([], 0.0)  # the terms, and the question
     second = asking.plant()

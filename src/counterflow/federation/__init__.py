@@ -24,25 +24,10 @@ from counterflow.federation.turns import Outgoing
 from counterflow.methods.task import UnitData
 
 __all__ = [
-    "Audit",
-    "CoordinatorResult",
-    "CoordinatorSession",
-    "Description",
-    "FileStore",
-    "Guard",
-    "Job",
-    "MemoryStore",
-    "Outgoing",
-    "PlantSession",
-    "PlantView",
-    "Policy",
-    "QuestionGate",
-    "Store",
-    "UnitData",
-    "fit_over_sessions",
-    "plant",
-    "verify",
-]
+    "Audit", "CoordinatorResult", "CoordinatorSession", "Description", "FileStore", "Guard", "Job", "MemoryStore",
+    "Outgoing", "PlantSession", "PlantView", "Policy", "QuestionGate", "Store", "UnitData", "fit_over_sessions",
+    "plant", "verify",
+]  # fmt: skip
 
 
 def plant(folder: str | Path, fit: str | None = None, patience: float = 60.0) -> PlantView:

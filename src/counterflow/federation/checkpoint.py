@@ -7,20 +7,22 @@ unit's own data a digest is kept, so that a job does not go on with another log 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from counterflow.errors import StorageError
-from counterflow.federation.snapshot import freeze, thaw
 from counterflow.methods.method import ServerState, UnitState
+from counterflow.protocol.messages import KINDS
+from counterflow.records import DTYPES, Array, describe, restore
 
 KEPT = 4  # of a unit's last turns that may be repeated: a crash repeats the last two at most
 LEAST = 8 << 20  # bytes that a log may always have
 SPARSE = 2  # times the size of its last snapshot that it may have besides: so much less is written than without bound
 _SAME = 1e-6  # relative, as in ``turns``: estimates of another machine may differ by rounding
+_NUMBERS = "/numbers"  # no path of an array of a state
 State = TypeVar("State", UnitState, ServerState)
 
 
@@ -33,21 +35,35 @@ def is_due(size: int, snapshot: int) -> bool:
     return size > LEAST + (1 + SPARSE) * snapshot
 
 
-def kept(state: UnitState | ServerState, **more: object) -> tuple[dict[str, Any], list[bytes]]:
-    """All of a state but what its machine is given at the beginning, and what else a session has to remember."""
-    given = state.GIVEN
-    of_state = {f.name: getattr(state, f.name) for f in fields(cast(Any, state)) if f.name not in given}
-    return freeze({"state": of_state, "more": more})
+def kept(state: UnitState | ServerState, numbers: Array) -> tuple[dict[str, Any], list[bytes]]:
+    """All of a state but what its machine is given at the beginning, and the numbers that a session remembers."""
+    described, arrays = describe(state, KINDS, finite=False, only=_names(state))
+    arrays[_NUMBERS] = numbers
+    layout = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    return {"fields": described, "arrays": layout}, [array.tobytes() for array in arrays.values()]
 
 
-def restored(beginning: State, table: object, pieces: list[bytes], where: str) -> tuple[State, Mapping[str, Any]]:
-    """The state that was kept, of a machine that stands at its beginning; and the rest."""
-    found = thaw(table, pieces, where)
-    expected = {f.name for f in fields(cast(Any, beginning))} - beginning.GIVEN
-    if not isinstance(found, Mapping) or set(found) != {"state", "more"} or set(found["state"]) != expected:
-        raise StorageError(f"{where} holds a snapshot of another kind of job: give its own folder.")
-    state: Any = replace(cast(Any, beginning), **found["state"])
-    return cast(State, state.resumed() if hasattr(state, "resumed") else state), found["more"]
+def restored(beginning: State, table: Any, pieces: Sequence[bytes], where: str) -> tuple[State, Array]:
+    """The state that was kept, of a machine that stands at its beginning; and the numbers."""
+    arrays: dict[str, Array] = {}
+    try:
+        for (name, kind, shape), piece in zip(table["arrays"], pieces, strict=True):
+            if kind not in DTYPES.values():
+                raise ValueError(f"{name!r:.60} is an array of unknown type")
+            arrays[name] = np.frombuffer(piece, kind).reshape(shape)
+        numbers, kind = arrays.pop(_NUMBERS), type(beginning)
+        options: dict[str, Any] = {"finite": False, "only": _names(beginning), "onto": beginning}
+        state: Any = restore(kind, table["fields"], arrays, KINDS, **options)
+    except (StorageError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise StorageError(
+            f"{where} holds no snapshot of this kind of job ({error}): give its own folder, or start the job again.",
+            code="damaged",
+        ) from error
+    return cast(State, state.resumed() if hasattr(state, "resumed") else state), numbers
+
+
+def _names(state: UnitState | ServerState) -> set[str]:
+    return {field.name for field in fields(cast(Any, state))} - state.GIVEN
 
 
 def fingerprint(beginning: UnitState) -> dict[str, Any]:

@@ -10,8 +10,7 @@ does that of a job that is over, and nothing is estimated again when it is opene
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,11 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
-from counterflow.federation.file_store import FileStore
 from counterflow.federation.job import Job
 from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.policy import SENT_BY_UNITS
 from counterflow.federation.store import Entry, Store
-from counterflow.federation.turns import (
-    FILE,
-    FORMER,
-    LOG,
-    Outgoing,
-    begin_anew,
-    blaming,
-    checked_sequence,
-    strange,
-)
+from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, strange
 from counterflow.fits.engine import Traffic
 from counterflow.methods.method import Round, ServerState, server_step
 from counterflow.methods.published.server import RoundRecord
@@ -43,26 +32,25 @@ from counterflow.protocol.codec import SIZE_LIMIT
 from counterflow.threads import one_blas_thread
 
 
-class CoordinatorSession:
+class CoordinatorSession(Session):
     """One job at the coordinator; made by ``open``, for the first time as after a crash.
 
     An engine delivers what ``outgoing`` holds, hands every reply to ``receive``, and then says with ``acknowledge``
     which messages the plant has taken in. Everything may be repeated at any time.
     """
 
-    def __init__(self, store: Store, job: Job, largest_bytes: int) -> None:
+    def __init__(self, store: Store, job: Job, largest_bytes: int, state: ServerState) -> None:
         """Not for users: see ``open``."""
-        self._store, self.job, self._largest = store, job, largest_bytes
-        self._state: ServerState = method_of(job).server(job)
+        super().__init__(store, job)
+        self._largest, self._state = largest_bytes, state
         self._received = dict.fromkeys(job.units, 0)
         self._digests: dict[str, dict[int, str]] = {unit: {} for unit in job.units}  # SHA-256 of the last messages
         self._pending: dict[str, list[Outgoing]] = {unit: [] for unit in job.units}
         self._sent = dict.fromkeys(job.units, 0)
         self._records: list[Round] = []
         self._taken: dict[str, int] = {}  # acknowledgements that are not on the disk yet
-        self._bytes_up = self._bytes_down = self._snapshot = 0
+        self._bytes_up = self._bytes_down = 0
         self._failure: str | None = None
-        self._lock = threading.RLock()
 
     @classmethod
     def open(cls, folder: str | Path, job: Job, *, largest_bytes: int = SIZE_LIMIT) -> CoordinatorSession:
@@ -73,15 +61,8 @@ class CoordinatorSession:
         StorageError
             The folder is in use, damaged, or that of another job.
         """
-        store = FileStore(Path(folder) / FILE, alone=True, former=FORMER)
-        try:
-            session = cls(store, job, largest_bytes)
-            with one_blas_thread(), np.errstate(all="ignore"):
-                session._replay()
-        except BaseException:
-            store.close()
-            raise
-        return session
+        state = method_of(job).server(job)
+        return cls(cls._store_in(folder), job, largest_bytes, state)._replayed()
 
     # ---- the conversation
 
@@ -121,7 +102,7 @@ class CoordinatorSession:
                 raise ProtocolError(f"{place}: the job has failed: {self._failure}")
             message = self._decoded(unit, data)
             state, replies = self._step(message)
-            sent = self._numbered(replies)
+            sent = self._numbered([(reply.unit, encode(reply)) for reply in replies])
             table: dict[str, Any] = {
                 "unit": unit, "sequence": sequence, "to": [reply.unit for reply in sent], "taken": self._taken,
             }  # fmt: skip
@@ -129,7 +110,7 @@ class CoordinatorSession:
             self._store.append(LOG, Entry("turn", table, [data, *(reply.data for reply in sent)], digests))
             self._taken = {}
             self._take(state, unit, data, sent, digest.hex())
-            if state.finished or checkpoint.is_due(self._store.size(LOG), self._snapshot):
+            if state.finished or self._is_long():
                 self._begin_anew()
 
     def acknowledge(self, unit: str, sequence: int) -> None:
@@ -180,16 +161,6 @@ class CoordinatorSession:
         traffic = Traffic(self._state.round, self._bytes_up, self._bytes_down)
         return CoordinatorResult(self.job, self._state, tuple(self._records), traffic)
 
-    def close(self) -> None:
-        """Let go of the folder. Nothing is lost without it."""
-        self._store.close()
-
-    def __enter__(self) -> CoordinatorSession:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     # ---- inside
 
     def _check_unit(self, unit: object) -> None:
@@ -204,8 +175,8 @@ class CoordinatorSession:
                 "only"
             )
         if type(message).__name__ not in SENT_BY_UNITS[self.job.method]:
-            raise ProtocolError(f"server: {self.job.label}: a unit does not send {type(message).__name__}, got it of "
-                                f"{unit!r}")  # fmt: skip
+            kind = type(message).__name__
+            raise ProtocolError(f"server: {self.job.label}: a unit does not send {kind}, got it of {unit!r}")
         return message
 
     def _step(self, message: Message) -> tuple[ServerState, tuple[Message, ...]]:
@@ -226,11 +197,12 @@ class CoordinatorSession:
         self._store.append(LOG, Entry("failed", {"reason": text[:2000]}))
         self._failure = text[:2000]
 
-    def _numbered(self, replies: tuple[Message, ...]) -> list[Outgoing]:
+    def _numbered(self, replies: Iterable[tuple[str, bytes]]) -> list[Outgoing]:
+        """Replies by their units, each with its place; as they were handed out: noise in them is not drawn again."""
         out, following = [], dict(self._sent)
-        for reply in replies:
-            out.append(Outgoing(reply.unit, following[reply.unit], encode(reply)))
-            following[reply.unit] += 1
+        for unit, data in replies:
+            out.append(Outgoing(unit, following[unit], data))
+            following[unit] += 1
         return out
 
     def _take(self, state: ServerState, unit: str | None, data: bytes, sent: list[Outgoing], digest: str = "") -> None:
@@ -252,19 +224,11 @@ class CoordinatorSession:
     def _drop(self, unit: str, sequence: int) -> None:
         self._pending[unit] = [message for message in self._pending[unit] if message.sequence > sequence]
 
-    def _drop_all(self, taken: dict[str, int]) -> None:
-        for unit, sequence in taken.items():
-            self._drop(unit, sequence)
-
     def _begin_anew(self) -> None:
         """Put a snapshot in the place of all that stands in the store."""
         records = self._records
         numbers = [[r.server_loss, r.residual_loss, r.disentanglement, r.gradient, *r.delta_d] for r in records]
-        state, pieces = checkpoint.kept(
-            self._state,
-            rounds=tuple((r.round, r.phase) for r in records),
-            losses=np.array(numbers, np.float64),
-        )
+        state, pieces = checkpoint.kept(self._state, np.array(numbers, np.float64))
         pending = self.outgoing()
         table = {
             "received": self._received,
@@ -272,11 +236,11 @@ class CoordinatorSession:
             "sent": self._sent,
             "pending": [[message.unit, message.sequence] for message in pending],
             "bytes": [self._bytes_up, self._bytes_down],
+            "rounds": [[record.round, record.phase] for record in records],
             "state": state,
         }
         opening = Entry("opening", {"job": self.job.to_text(), "to": []})
-        snapshot = Entry("snapshot", table, [*(message.data for message in pending), *pieces])
-        self._snapshot = begin_anew(self._store, [opening, snapshot])
+        self._begin_with(opening, Entry("snapshot", table, [*(message.data for message in pending), *pieces]))
         self._taken = {}
 
     def _restore(self, table: dict[str, Any], pieces: tuple[bytes, ...]) -> None:
@@ -291,25 +255,17 @@ class CoordinatorSession:
             self._digests = {unit: {int(n): str(d) for n, d in table["digests"][unit]} for unit in units}
             self._bytes_up, self._bytes_down = map(int, table["bytes"])
             beginning = method_of(self.job).server(self.job)
-            self._state, more = checkpoint.restored(beginning, table["state"], list(pieces[count:]), self._store.name)
+            self._state, numbers = checkpoint.restored(beginning, table["state"], pieces[count:], self._store.name)
             self._records = [
-                RoundRecord(
-                    number,
-                    phase,
-                    server_loss=row[0],
-                    residual_loss=row[1],
-                    disentanglement=row[2],
-                    delta_d=tuple(row[4:]),
-                    gradient=row[3],
-                )
-                for (number, phase), row in zip(more["rounds"], more["losses"].tolist(), strict=True)
+                RoundRecord(int(number), str(phase), row[0], row[1], row[2], tuple(row[4:]), row[3])
+                for (number, phase), row in zip(table["rounds"], numbers.tolist(), strict=True)
             ]
 
     def _replay(self) -> None:
         rows = self._store.rows(LOG)
         opening = next(rows, None)
         state, begun = self._state.begin()
-        sent = self._numbered(begun)
+        sent = self._numbered([(message.unit, encode(message)) for message in begun])
         if opening is None:
             table: dict[str, Any] = {"job": self.job.to_text(), "to": [message.unit for message in sent]}
             self._store.append(LOG, Entry("opening", table, [message.data for message in sent]))
@@ -317,17 +273,17 @@ class CoordinatorSession:
             return
         if opening.kind != "opening" or opening.table.get("job") != self.job.to_text():
             raise StorageError(f"{self._store.name} is not that of {self.job.label} as it is now: give its folder.")
-        self._take(state, None, b"", self._kept(opening.table["to"], opening.pieces))
+        self._take(state, None, b"", self._numbered(zip(opening.table["to"], opening.pieces, strict=True)))
         for row in rows:
             match row.kind:
                 case "snapshot" if not any(self._received.values()):
                     self._restore(row.table, row.pieces)
                     self._snapshot = self._store.size(LOG)
-                case "turn":
-                    self._drop_all(row.table["taken"])
-                    self._replay_turn(row.table, row.pieces)
-                case "taken":
-                    self._drop_all(row.table["taken"])
+                case "turn" | "taken":
+                    for unit, sequence in row.table["taken"].items():
+                        self._drop(unit, sequence)
+                    if row.kind == "turn":
+                        self._replay_turn(row.table, row.pieces)
                 case "failed":
                     self._failure = row.table["reason"]
                 case _:
@@ -342,15 +298,7 @@ class CoordinatorSession:
         if [reply.unit for reply in again] != table["to"]:
             raise self._changed("other replies")
         digest = hashlib.sha256(data).hexdigest()
-        self._take(state, table["unit"], data, self._kept(table["to"], replies), digest)
-
-    def _kept(self, to: list[str], replies: Sequence[bytes]) -> list[Outgoing]:
-        """Replies as they were handed out: noise in them is not drawn again."""
-        out, following = [], dict(self._sent)
-        for unit, data in zip(to, replies, strict=True):
-            out.append(Outgoing(unit, following[unit], data))
-            following[unit] += 1
-        return out
+        self._take(state, table["unit"], data, self._numbered(zip(table["to"], replies, strict=True)), digest)
 
     def _changed(self, how: str) -> StorageError:
         return StorageError(

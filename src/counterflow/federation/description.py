@@ -11,23 +11,15 @@ from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel
 from counterflow.protocol import (
     Answer,
-    Ask,
     AugmentedStates,
-    Change,
-    Finished,
     Identified,
     Introduction,
     Message,
     PerturbedStates,
-    Plan,
     Reduced,
-    Refused,
-    Request,
-    Settled,
     StateGradients,
     Sufficient,
-    Terms,
-)
+)  # fmt: skip
 
 MOST_STATES = 10_000  # of one unit, whatever a server says
 
@@ -91,19 +83,16 @@ class Description:
                 self._shape(message, "refined", (steps, self._states(message, "A", message.A.shape[0])))
                 self._shape(message, "inputs", (steps, inputs))
             case StateGradients():
-                self._shape(
-                    message, "predicted", (steps, self._states(message, "predicted", message.predicted.shape[1]))
-                )
+                P = self._states(message, "predicted", message.predicted.shape[1])
+                self._shape(message, "predicted", (steps, P))
             case Identified():
                 self._shape(message, "input_level", (inputs,))
                 if message.observation.shape[0] > self.outputs or message.A.shape[0] > MOST_STATES:
                     raise self._wrong(message, "observation", message.observation.shape, f"{self.outputs} rows at most")
             case Answer():
-                P = self._states(message, "mean", message.mean.shape[1])
+                self._states(message, "mean", message.mean.shape[1])
                 if not np.isfinite(message.mean).all():
                     raise self._wrong(message, "mean", "a number that is not finite", "finite numbers")
-            case Change() | Ask() | Terms() | Refused() | Plan() | Request() | Finished() | Settled():
-                pass
 
     def _states(self, message: Message, field: str, found: int) -> int:
         if self.states is not None and found != self.states:

@@ -1,7 +1,6 @@
 """What carries a federation's bytes between machines, as sites and commands see it: a small interface, chosen by name.
 
-An engine is a folder of its own that implements ``Engine`` and ``Jobs``. ``counterflow.federation.flare`` is one;
-``counterflow.federation.loopback`` runs jobs in this process, and has no sites to start.
+An engine is a folder of its own that implements ``Engine`` and ``Jobs``. ``counterflow.federation.flare`` is one.
 """
 
 from __future__ import annotations

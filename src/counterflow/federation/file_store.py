@@ -32,7 +32,6 @@ from counterflow.federation.store import (
     Entry,
     Row,
     Sealed,
-    again,
     known,
     refuse_anew,
     seal_of,
@@ -45,25 +44,18 @@ SLOT = 512  # bytes of the head for one log: one sector, which is written whole 
 CHECKPOINT = 128  # pages of SQLite's own log that are moved into the file at once
 _FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # no link is followed
 _EMPTY = ""  # kind of the row of a log that began anew with nothing; nobody sees it
-_ONLY_ADDED = "BEGIN SELECT RAISE(ABORT, 'an audit log is only ever added to'); END"
+_COLUMNS = "(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, seal BLOB NOT NULL)"
+_PIECES = "(place INTEGER PRIMARY KEY, data BLOB NOT NULL)"
+_VERBS = ("update", "delete")
+_ADDED = "BEGIN SELECT RAISE(ABORT, 'an audit log is only ever added to'); END"
 FORM = database.Form(
     "store",
     0x4346_5354,  # "CFST"
     1,
     {
-        **{
-            log: f"CREATE TABLE {log} (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, "
-            "seal BLOB NOT NULL)"
-            for log in LOGS
-        },
-        **{
-            f"{log}_pieces": f"CREATE TABLE {log}_pieces (place INTEGER PRIMARY KEY, data BLOB NOT NULL)"
-            for log in LOGS
-        },
-        **{
-            f"audit_no_{verb}": f"CREATE TRIGGER audit_no_{verb} BEFORE {verb} ON audit {_ONLY_ADDED}"
-            for verb in ("update", "delete")
-        },
+        **{log: f"CREATE TABLE {log} {_COLUMNS}" for log in LOGS},
+        **{f"{log}_pieces": f"CREATE TABLE {log}_pieces {_PIECES}" for log in LOGS},
+        **{f"audit_no_{verb}": f"CREATE TRIGGER audit_no_{verb} BEFORE {verb} ON audit {_ADDED}" for verb in _VERBS},
     },
     restore="Find out how; then restore it from a backup with all files beside it, or start the job again",
     give="give the folder of a site of Counterflow",
@@ -195,7 +187,7 @@ class FileStore:
         refuse_anew(log)
         with self._transaction("IMMEDIATE") as connection:
             number = self._caught_up(log).number
-            kept = [again(row) for row in self._read(log, 0) if keep(row)] if keep is not None else []
+            kept = [Entry(*row[1:4]) for row in self._read(log, 0) if keep(row)] if keep is not None else []
             former, seal, written = self._file_of(log), b"", list[Sealed]()
             fresh = _Pieces(self.path, former.generation + 1, new=True) if former is not None else None
             try:
@@ -230,12 +222,11 @@ class FileStore:
         """See ``Store``."""
         with self._lock:
             connection, self._connection = self._connection, None
-            head, self._head = self._head, -1
-            if head >= 0:
-                os.close(head)
-            pieces, self._pieces = self._pieces, None
-            if pieces is not None:
-                pieces.close()
+            if self._head >= 0:
+                os.close(self._head)
+            if self._pieces is not None:
+                self._pieces.close()
+            self._head, self._pieces = -1, None
             if connection is not None and self._process == os.getpid():
                 connection.close()
 

@@ -53,7 +53,7 @@ class Guard:
         try:
             self._check_job()
         except CounterflowError as error:
-            self._refuse("job", job.to_text().encode(), error)
+            self.refuse("job", job.to_text().encode(), error)
         self._rounds = None if job.method == QUESTIONS else method_of(job).rounds(job)
         self._sent = SENT_BY_UNITS[job.method]
         if policy.kinds is not None:
@@ -79,7 +79,7 @@ class Guard:
                 )
             self._check_shapes(message)
         except CounterflowError as error:
-            self._refuse("incoming", data, error)
+            self.refuse("incoming", data, error)
         return message
 
     def outgoing(self, data: bytes, release: object | None = None, to: str = COORDINATOR) -> bytes:
@@ -94,26 +94,16 @@ class Guard:
             message = self._checked(data, release)
             entry = self._charge(message) if self.job.privacy is not None else None
         except CounterflowError as error:
-            self._refuse("outgoing", data, error)
+            self.refuse("outgoing", data, error)
         self.audit.write(
-            "approved",
-            job=self.job.id,
-            unit=self.unit,
-            to=to,
-            kind=type(message).__name__,
-            bytes=len(data),
-            sha256=digest,
-            ledger_entry=None if entry is None else entry.id,
-        )
+            "approved", job=self.job.id, unit=self.unit, to=to, kind=type(message).__name__, bytes=len(data),
+            sha256=digest, ledger_entry=None if entry is None else entry.id,
+        )  # fmt: skip
         return data
 
     def approved(self, data: bytes) -> bool:
         """Whether these very bytes have been approved to leave under this job."""
         return self.audit.approved(self.job.id, self._digest(data)) is not None
-
-    def refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
-        """Write down that something else has refused a message, and raise that."""
-        self._refuse(direction, data, error)
 
     # ---- checks
 
@@ -242,17 +232,13 @@ class Guard:
             spending.record(unit, *charge)
             return spending.written[unit][-1]
 
-    def _refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
+    def refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
+        """Write down that a message was refused, and raise why."""
         self._refusals += 1
         if self._refusals <= MOST_REFUSALS:
             last = " (no further refusals of this job are written down)" if self._refusals == MOST_REFUSALS else ""
             self.audit.write(
-                "refused",
-                job=self.job.id,
-                unit=self.description.unit,
-                direction=direction,
-                bytes=len(data),
-                sha256=self._digest(data),
-                reason=f"{error}"[:2000] + last,
-            )
+                "refused", job=self.job.id, unit=self.unit, direction=direction, bytes=len(data),
+                sha256=self._digest(data), reason=f"{error}"[:2000] + last,
+            )  # fmt: skip
         raise error

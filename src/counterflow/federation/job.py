@@ -25,7 +25,8 @@ LARGEST_TEXT = 1 << 20
 MOST_UNITS = 1000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed")
-_KEYS = ("format", "id", "method", "units", "options", "seed", "privacy", "from_logs", "dt", "created", "begins")
+_PLAIN = ("id", "method", "options", "seed", "from_logs", "dt", "created", "begins")
+_KEYS = ("format", "units", "privacy", *_PLAIN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,22 +134,10 @@ class Job(Task):
             privacy = {name: getattr(self.privacy, name) for name in _PRIVACY}
             if isinstance(privacy["models"], tuple):
                 privacy["models"] = list(privacy["models"])
-        return {
-            "format": FORMAT,
-            "id": self.id,
-            "method": self.method,
-            "units": [
-                {"name": name, "inputs": [channel.to_json() for channel in channels]}
-                for name, channels in self.inputs.items()
-            ],
-            "options": dict(self.options),
-            "seed": self.seed,
-            "privacy": privacy,
-            "from_logs": self.from_logs,
-            "dt": self.dt,
-            "created": self.created,
-            "begins": self.begins,
-        }
+        inputs = {name: [channel.to_json() for channel in channels] for name, channels in self.inputs.items()}
+        units = [{"name": name, "inputs": channels} for name, channels in inputs.items()]
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {"format": FORMAT, **plain, "units": units, "options": dict(self.options), "privacy": privacy}
 
     def to_text(self) -> str:
         """JSON that is the same for the same job."""
@@ -187,8 +176,7 @@ class Job(Task):
             privacy = Privacy(**settings)
         if not isinstance(table["created"], str) or not table["created"]:
             raise OptionError(f"job: created must be a time, got {table['created']!r:.80}")
-        plain = {name: table[name] for name in _KEYS if name not in ("format", "units", "privacy")}
-        return cls(inputs=inputs, privacy=privacy, **plain)
+        return cls(inputs=inputs, privacy=privacy, **{name: table[name] for name in _PLAIN})
 
 
 def _unit(label: str, name: object, channels: object) -> PublicUnit:

@@ -96,15 +96,10 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
     recorder.records = list(result.records)
     recorder.losses = {unit: [0.0] * len(result.records) for unit in job.units}  # theirs, and not known here
     content = server_bytes(
-        server,
-        order=job.units,
-        dt=job.dt,
-        history=recorder.history(dict.fromkeys(job.units, 0.0)),
-        traffic=result.traffic,
-        status=status,
+        server, order=job.units, dt=job.dt, history=recorder.history(dict.fromkeys(job.units, 0.0)),
+        traffic=result.traffic, status=status, apart=job.privacy is not None,
         provenance=Provenance(__version__, job.seed, link_of(job), job.method),
-        apart=job.privacy is not None,
-    )
+    )  # fmt: skip
     return _kept(home, job, SERVER_FILE, content)
 
 
@@ -130,12 +125,8 @@ def save_unit(home: Path, job: Job, own: UnitData, state: UnitState, losses: dic
     """Keep a unit's part; the folder of the fit."""
     part = complete.unit_part(job, own, state, link_of(job))
     rounds = [losses[round] for round in sorted(losses)]
-    content = unit_bytes(
-        part,
-        estimated={},
-        losses={"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), state.proprietary_loss)},
-        privacy=None,
-    )
+    losses_kept = {"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), state.proprietary_loss)}
+    content = unit_bytes(part, estimated={}, losses=losses_kept, privacy=None)
     read = json.dumps({"rows": len(own.y), "digest": own.digest}).encode()
     return _kept(home, job, UNIT_FILE, content, {LOG_FILE: read})
 

@@ -13,7 +13,6 @@ that is finished consists of these.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,21 +22,10 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
-from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.store import Entry, Store
-from counterflow.federation.turns import (
-    FILE,
-    FORMER,
-    LOG,
-    Outgoing,
-    begin_anew,
-    blaming,
-    checked_sequence,
-    first_difference,
-    strange,
-)
+from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, first_difference, strange
 from counterflow.methods.method import UnitState, unit_step
 from counterflow.methods.sufficient.private import PrivateRelease
 from counterflow.methods.sufficient.unit import SufficientUnit
@@ -53,28 +41,21 @@ class _Turn(NamedTuple):
     replies: list[bytes]
 
 
-class PlantSession:
+class PlantSession(Session):
     """One job at one plant; made by ``open``, for the first time as after a crash."""
 
     def __init__(self, store: Store, unit: str, job: Job, state: UnitState, guard: Guard) -> None:
         """Not for users: see ``open``."""
-        self._store, self._guard = store, guard
-        self.unit, self.job = unit, job
-        self._state = state
+        super().__init__(store, job)
+        self._guard, self.unit, self._state = guard, unit, state
         self._own = checkpoint.fingerprint(state)
         self._turns: dict[int, _Turn] = {}  # the last ones, by the number of the message that came
-        self._due = self._sent = self._snapshot = 0
+        self._due = self._sent = 0
         self._losses: dict[int, float] = {}
-        self._lock = threading.RLock()
 
     @classmethod
     def open(
-        cls,
-        folder: str | Path,
-        unit: str,
-        job: Job,
-        client_state_factory: Callable[[], UnitState],
-        guard: Guard,
+        cls, folder: str | Path, unit: str, job: Job, client_state_factory: Callable[[], UnitState], guard: Guard
     ) -> PlantSession:
         """Open the job in ``folder``, which is this job's and this unit's alone, and go on where it was.
 
@@ -95,15 +76,7 @@ class PlantSession:
             state = client_state_factory()
         if state.unit != unit:
             raise OptionError(f"unit {unit!r}: the state machine is that of unit {state.unit!r}")
-        store = FileStore(Path(folder) / FILE, alone=True, former=FORMER)
-        try:
-            session = cls(store, unit, job, state, guard)
-            with one_blas_thread(), np.errstate(all="ignore"):
-                session._replay()
-        except BaseException:
-            store.close()
-            raise
-        return session
+        return cls(cls._store_in(folder), unit, job, state, guard)._replayed()
 
     # ---- the conversation
 
@@ -133,44 +106,32 @@ class PlantSession:
                     f"{place}: the numbers are beyond double precision ({error}); look for absurd values in its log, "
                     "and in what the coordinator sent"
                 ) from error
-            release = _release(state)
-            approved = [self._guard.outgoing(encode(reply), release) for reply in replies]
+            approved = [self._guard.outgoing(encode(reply), state.release) for reply in replies]
             table: dict[str, Any] = {"sequence": sequence, "first": self._sent, "release": _kept(state)}
             digests = [hashlib.sha256(piece).digest() for piece in (data, *approved)]
             self._store.append(LOG, Entry("turn", table, [data, *approved], digests))
             self._take(state, message, digests[0].hex(), approved)
-            if state.finished or checkpoint.is_due(self._store.size(LOG), self._snapshot):
+            if state.finished or self._is_long():
                 self._begin_anew()
             return self._numbered(table["first"], approved)
 
-    def replies(self, sequence: int) -> list[Outgoing]:
-        """What was replied to message number ``sequence``, which is one of the last."""
-        with self._lock:
-            turn = self._known(sequence)
-            return self._numbered(turn.first, turn.replies)
-
     def _again(self, sequence: int, data: bytes) -> list[Outgoing]:
+        place = f"unit {self.unit!r}, {self.job.label}"
         try:
-            turn = self._known(sequence)
+            if sequence not in self._turns:
+                raise ProtocolError(
+                    f"{place}: message {sequence} was answered long ago, message {self._due} is due; the coordinator "
+                    "has lost what it had: start a new job"
+                )
+            turn = self._turns[sequence]
             if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != turn.digest:
                 raise ProtocolError(
-                    f"unit {self.unit!r}, {self.job.label}: message {sequence} came before with other content; end the "
-                    "job, and ask the coordinator what that was"
+                    f"{place}: message {sequence} came before with other content; end the job, and ask the coordinator "
+                    "what that was"
                 )
         except ProtocolError as error:
             self._guard.refuse("incoming", data, error)
         return self._numbered(turn.first, turn.replies)
-
-    def _known(self, sequence: int) -> _Turn:
-        place = f"unit {self.unit!r}, {self.job.label}"
-        if not 0 <= sequence < self._due:
-            raise ProtocolError(f"{place}: message {sequence} has not been answered")
-        if sequence not in self._turns:
-            raise ProtocolError(
-                f"{place}: message {sequence} was answered long ago, message {self._due} is due; the coordinator has "
-                "lost what it had: start a new job"
-            )
-        return self._turns[sequence]
 
     # ---- where it stands
 
@@ -194,16 +155,6 @@ class PlantSession:
         """The unit's own loss by round, of a published training; it stays at the unit."""
         return dict(self._losses)
 
-    def close(self) -> None:
-        """Let go of the folder. Nothing is lost without it."""
-        self._store.close()
-
-    def __enter__(self) -> PlantSession:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     # ---- inside
 
     def _take(self, state: UnitState, message: Message, digest: str, approved: list[bytes]) -> None:
@@ -217,13 +168,11 @@ class PlantSession:
 
     def _begin_anew(self) -> None:
         """Put a snapshot in the place of all turns that stand in the store."""
-        losses = np.array([[number, loss] for number, loss in self._losses.items()], np.float64).reshape(-1, 2)
-        state, pieces = checkpoint.kept(self._state, losses=losses)
+        state, pieces = checkpoint.kept(self._state, np.array(list(self._losses.items()), np.float64).reshape(-1, 2))
         turns = [[number, turn.digest, turn.first, len(turn.replies)] for number, turn in self._turns.items()]
         replies = [reply for turn in self._turns.values() for reply in turn.replies]
         table = {"due": self._due, "sent": self._sent, "own": self._own, "turns": turns, "state": state}
-        snapshot = Entry("snapshot", table, [*replies, *pieces])
-        self._snapshot = begin_anew(self._store, [Entry("opening", self._opening()), snapshot])
+        self._begin_with(Entry("opening", self._opening()), Entry("snapshot", table, [*replies, *pieces]))
 
     def _numbered(self, first: int, approved: list[bytes]) -> list[Outgoing]:
         return [Outgoing(self.unit, first + k, data) for k, data in enumerate(approved)]
@@ -272,8 +221,8 @@ class PlantSession:
                 self._check_audited(replies)
                 self._turns[int(number)] = _Turn(str(digest), int(first), replies)
             self._due, self._sent = int(table["due"]), int(table["sent"])
-            self._state, more = checkpoint.restored(self._state, table["state"], pieces, self._store.name)
-            self._losses = {int(number): float(loss) for number, loss in more["losses"]}
+            self._state, losses = checkpoint.restored(self._state, table["state"], pieces, self._store.name)
+            self._losses = {int(number): float(loss) for number, loss in losses}
 
     def _check_audited(self, replies: list[bytes]) -> None:
         if not all(self._guard.approved(reply) for reply in replies):
@@ -289,14 +238,9 @@ class PlantSession:
         )
 
 
-def _release(state: UnitState) -> object | None:
-    return state.release
-
-
 def _kept(state: UnitState) -> dict[str, Any] | None:
     """How a private message was made, where that was found with noise and so cannot be computed again."""
-    release = _release(state)
-    return asdict(release) if isinstance(release, PrivateRelease) else None
+    return asdict(state.release) if isinstance(state.release, PrivateRelease) else None
 
 
 def _restored(state: UnitState, kept: dict[str, Any] | None) -> UnitState:

@@ -8,9 +8,7 @@ from counterflow.arrays import FloatArray
 from counterflow.federation.parts import SavedUnit
 from counterflow.federation.question_box import QuestionBox, RemoteServer
 from counterflow.methods.task import UnitData
-from counterflow.questions.asking import KnownUnits, UnitView
-
-__all__ = ["KnownUnits", "PlantView"]
+from counterflow.questions.asking import UnitView
 
 
 class PlantView(UnitView):

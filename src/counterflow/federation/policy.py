@@ -29,10 +29,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -57,10 +58,9 @@ SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
-_TABLES: Mapping[str, tuple[str, ...]] = {
+_TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields are
     "leave": ("methods", "kinds", "largest_rows", "largest_bytes"),
     "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation"),
-    "answers": ("allowed",),
 }
 
 
@@ -153,28 +153,22 @@ class Policy:
 
     def to_text(self) -> str:
         """As the file of a plant; a ledger is written as it is."""
-        import json
+        tables: dict[str, Mapping[str, Any]] = {
+            **{name: {key: getattr(self, key) for key in keys} for name, keys in _TABLES.items()},
+            "ask": {_shown(unit): chosen for unit, chosen in self.ask.items()},
+            "answers": {"allowed": self.answers},
+        }
+        lines = [f"unit = {_shown(self.unit)}"]
+        for name, table in tables.items():
+            shown = (f"{key} = {_shown(value)}" for key, value in table.items() if value is not None)
+            lines += ["", f"[{name}]", *shown]
+        return "\n".join([*lines, ""])
 
-        def listed(names: Iterable[str]) -> str:
-            return "[" + ", ".join(json.dumps(name, ensure_ascii=False) for name in names) + "]"
 
-        lines = [
-            f"unit = {json.dumps(self.unit, ensure_ascii=False)}",
-            "",
-            "[leave]",
-            f"methods = {listed(self.methods)}",
-        ]
-        if self.kinds is not None:
-            lines.append(f"kinds = {listed(sorted(self.kinds))}")
-        lines += [f"largest_rows = {self.largest_rows}", f"largest_bytes = {self.largest_bytes}", "", "[privacy]"]
-        lines += [f"demanded = {str(self.demanded).lower()}", f"epsilon = {self.epsilon!r}", f"delta = {self.delta!r}"]
-        lines += [f"window = {self.window}"]
-        if self.ledger is not None:
-            lines.append(f"ledger = {json.dumps(str(self.ledger), ensure_ascii=False)}")
-        lines += [f"published = {str(self.published).lower()}", f"simulation = {str(self.simulation).lower()}"]
-        lines += ["", "[ask]"]
-        lines += [f"{json.dumps(name, ensure_ascii=False)} = {listed(chosen)}" for name, chosen in self.ask.items()]
-        return "\n".join([*lines, "", "[answers]", f"allowed = {str(self.answers).lower()}", ""])
+def _shown(value: Any) -> str:
+    """In TOML, which writes these as JSON does."""
+    plain = sorted(value) if isinstance(value, frozenset) else str(value) if isinstance(value, Path) else value
+    return json.dumps(plain, ensure_ascii=False)
 
 
 class _Reader:
@@ -188,35 +182,31 @@ class _Reader:
             raise OptionError(f"{place}: not TOML: {error}.") from error
 
     def policy(self) -> Policy:
-        contents = self.contents
-        self._known((), contents, ("unit", "ask", *_TABLES))
-        tables = {name: self._table(name) for name in (*_TABLES, "ask")}
-        for name, keys in _TABLES.items():
-            self._known((name,), tables[name], keys)
-        values: dict[str, Any] = {"unit": self._text(("unit",), contents.get("unit"))}
-        leave, privacy = tables["leave"], tables["privacy"]
-        if "methods" in leave:
-            values["methods"] = self._names(("leave", "methods"), leave["methods"], FITS)
-        if "kinds" in leave:
-            known = sorted(frozenset().union(*SENT_BY_UNITS.values()))
-            values["kinds"] = frozenset(self._names(("leave", "kinds"), leave["kinds"], known))
-        for table, key, most in (
-            ("leave", "largest_rows", 1 << 40), ("leave", "largest_bytes", SIZE_LIMIT), ("privacy", "window", 1 << 40),
-        ):  # fmt: skip
-            if key in tables[table]:
-                values[key] = self._count((table, key), tables[table][key], most)
-        for key in ("demanded", "published", "simulation"):
-            if key in privacy:
-                values[key] = self._truth(("privacy", key), privacy[key])
-        for key in ("epsilon", "delta"):
-            if key in privacy:
-                values[key] = self._number(("privacy", key), privacy[key])
-        if "ledger" in privacy:
-            values["ledger"] = self.place.parent / self._text(("privacy", "ledger"), privacy["ledger"])
-        if "allowed" in tables["answers"]:
-            values["answers"] = self._truth(("answers", "allowed"), tables["answers"]["allowed"])
-        values["ask"] = {name: self._names(("ask", name), chosen, None) for name, chosen in tables["ask"].items()}
-        return Policy(**values)
+        def rows(at: tuple[str, ...], value: object) -> int:
+            return self._count(at, value, 1 << 40)
+
+        kinds = sorted(frozenset().union(*SENT_BY_UNITS.values()))
+        readers: dict[str, Callable[[tuple[str, ...], object], Any]] = {
+            "methods": lambda at, value: self._names(at, value, FITS),
+            "kinds": lambda at, value: frozenset(self._names(at, value, kinds)),
+            "largest_rows": rows,
+            "largest_bytes": lambda at, value: self._count(at, value, SIZE_LIMIT),
+            "window": rows,
+            "epsilon": self._number,
+            "delta": self._number,
+            "ledger": lambda at, value: self.place.parent / self._text(at, value),
+        }
+        tables = {**_TABLES, "answers": ("allowed",)}
+        self._known((), self.contents, ("unit", "ask", *tables))
+        values: dict[str, Any] = {"unit": self._text(("unit",), self.contents.get("unit"))}
+        for name, keys in tables.items():
+            table = self._table(name)
+            self._known((name,), table, keys)
+            values |= {key: readers.get(key, self._truth)((name, key), value) for key, value in table.items()}
+        if "allowed" in values:
+            values["answers"] = values.pop("allowed")
+        asking = self._table("ask").items()
+        return Policy(**values, ask={unit: self._names(("ask", unit), chosen, None) for unit, chosen in asking})
 
     def _refuse(self, at: tuple[str, ...], text: str) -> NoReturn:
         line = next((self.lines[at[:k]] for k in range(len(at), 0, -1) if at[:k] in self.lines), 1)

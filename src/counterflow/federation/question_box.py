@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ class RemoteServer:
         if watch is not None:
             for message in asked:
                 watch(message, True)
-        about = digest_of(questions_about(self.job))
+        about = link_of(questions_about(self.job))
         name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest)
         parts: list[Answer] = []
         for data in self.box.answer(name, self.patience):
@@ -215,7 +215,7 @@ class PlantQuestions:
         self._box, self._job, self._renewed, self._file = box, job, renewed, policy_file
         self._state: object = None
         self._told = ""
-        self._number = 0
+        self._numbers = count(1)
         self._open: dict[int, str] = {}
         self.guard = renewed()
 
@@ -267,7 +267,7 @@ class PlantQuestions:
         data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True)))
         if hashlib.sha256(data).hexdigest() == self._told:
             return []
-        return [(self._numbered(), self.guard.outgoing(data))]
+        return [(next(self._numbers), self.guard.outgoing(data))]
 
     def _next(self) -> Numbered:
         for name in self._box.waiting():
@@ -275,7 +275,7 @@ class PlantQuestions:
                 table, messages = self._box.read(name)
                 if not messages:
                     continue
-                if table.get("about") != digest_of(self._job):
+                if table.get("about") != link_of(self._job):
                     if table.get("latest") is True:
                         continue  # the coordinator will come to it
                     raise OptionError(
@@ -290,23 +290,14 @@ class PlantQuestions:
             except CounterflowError as error:
                 self._settle(name, error)
                 continue
-            number = self._numbered()
+            number = next(self._numbers)
             self._open[number] = name
             self.guard.audit.write("asked", job=self._job.id, unit=self.guard.unit, question=name)
             return [(number, data) for data in approved]
         return []
 
-    def _numbered(self) -> int:
-        self._number += 1
-        return self._number
-
     def _settle(self, name: str, error: CounterflowError) -> None:
         self._box.settle(name, [encode(refusal_of(self.guard.unit, error))])
-
-
-def digest_of(job: Job) -> str:
-    """Tells one standing job from another."""
-    return hashlib.sha256(job.to_text().encode()).hexdigest()
 
 
 def refusal_of(unit: str, error: CounterflowError) -> Refused:

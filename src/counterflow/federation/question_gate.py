@@ -98,19 +98,14 @@ class QuestionGate:
         The asker knows its own measurements: what it is not told stands in what it cannot explain, as it did before.
         """
         shares = [part.share for part in parts] if question(ask.kind).of_shares else []
-        closed = [share for share in shares if self._is_closed(asker, share)]
+        units = [share for share in shares if share in self._inputs]
+        closed = [unit for unit in units if self._refused_channels(asker, unit, list(self._inputs[unit])) is not None]
         if not closed:
             return parts
         text = (
             f"what the inputs of {', '.join(closed)} have done is in the rest: their policies do not let {asker!r} ask"
         )
         return with_caveats([part for part in parts if part.share not in closed], [Caveat("closed-units", asker, text)])
-
-    def _is_closed(self, asker: str, share: str) -> bool:
-        return share in self._inputs and self._all_of(asker, share) is not None
-
-    def _all_of(self, asker: str, unit: str) -> str | None:
-        return self._refused_channels(asker, unit, list(self._inputs.get(unit, ())))
 
     def _refused_channels(self, asker: str, cause: str, channels: list[str]) -> str | None:
         if asker == cause or (not channels and cause in self._inputs):

@@ -69,8 +69,7 @@ class QuestionService:
                 )
             self._wait_for_terms(changes, ask)
             with one_blas_thread(), np.errstate(all="ignore"):
-                parts = self._gate.answer(self._server, unit, [c for c in changes if isinstance(c, Change)], ask)
-            return list(parts)
+                return list(self._gate.answer(self._server, unit, [c for c in changes if isinstance(c, Change)], ask))
         except CounterflowError as error:
             return [refusal_of(unit, error)]
         except (np.linalg.LinAlgError, MemoryError) as error:

@@ -100,7 +100,7 @@ class MemoryStore:
     def begin_anew(self, log: str, entries: Sequence[Entry], keep: Callable[[Row], bool] | None = None) -> None:
         """See ``Store``."""
         refuse_anew(log)
-        kept = [again(row) for row in self._logs[log] if keep is not None and keep(row)]
+        kept = [Entry(*row[1:4]) for row in self._logs[log] if keep is not None and keep(row)]
         for entry in (*kept, *entries):
             sealed(self.name, log, 1, b"", entry)  # refused before anything is lost
         self._logs[log] = []
@@ -139,10 +139,6 @@ def sealed(name: str, log: str, number: int, before: bytes, entry: Entry, placed
 
 def seal_of(log: str, number: int, kind: str, content: str, before: bytes) -> bytes:
     return hashlib.sha256(before + f"{log}\0{number}\0{kind}\0{content}".encode()).digest()
-
-
-def again(row: Row) -> Entry:
-    return Entry(row.kind, row.table, row.pieces)
 
 
 def weight(row: Row) -> int:

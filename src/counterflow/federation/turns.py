@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from counterflow.errors import ProtocolError, StorageError
+from counterflow.federation import checkpoint
+from counterflow.federation.file_store import FileStore
+from counterflow.federation.job import Job
 from counterflow.federation.store import Entry, Store
 from counterflow.protocol import Message, decode
+from counterflow.threads import one_blas_thread
 
 LOG = "turns"
 FILE = "session.db"
@@ -26,6 +32,54 @@ class Outgoing(NamedTuple):
     data: bytes
 
 
+class Session:
+    """What both sessions share: a store of their own, opened and closed; a context manager."""
+
+    def __init__(self, store: Store, job: Job) -> None:
+        self._store, self.job = store, job
+        self._snapshot = 0  # bytes that the log had when it last began anew
+        self._lock = threading.RLock()
+
+    @staticmethod
+    def _store_in(folder: str | Path) -> Store:
+        return FileStore(Path(folder) / FILE, alone=True, former=FORMER)
+
+    def _replayed(self) -> Self:
+        """Where it stopped."""
+        try:
+            with one_blas_thread(), np.errstate(all="ignore"):
+                self._replay()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _replay(self) -> None:
+        raise NotImplementedError
+
+    def _is_long(self) -> bool:
+        return checkpoint.is_due(self._store.size(LOG), self._snapshot)
+
+    def _begin_with(self, *entries: Entry) -> None:
+        """Let the log begin anew. If there is no room for it, the old log serves until it has grown again."""
+        try:
+            self._store.begin_anew(LOG, entries)
+        except StorageError as error:
+            if error.code != "full":
+                raise
+        self._snapshot = self._store.size(LOG)
+
+    def close(self) -> None:
+        """Let go of the folder. Nothing is lost without it."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 def strange(where: str) -> StorageError:
     """The error of a row that is sealed, and yet not what a session writes."""
     return StorageError(f"{where} holds a record that no session has written: start the job again.", code="damaged")
@@ -38,19 +92,6 @@ def blaming(where: str) -> Iterator[None]:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise strange(where) from error
-
-
-def begin_anew(store: Store, entries: Sequence[Entry]) -> int:
-    """Let a session's log begin anew; bytes that it may be measured by from now on.
-
-    If there is no room for it, the old log serves until it has grown again.
-    """
-    try:
-        store.begin_anew(LOG, entries)
-    except StorageError as error:
-        if error.code != "full":
-            raise
-    return store.size(LOG)
 
 
 def first_difference(messages: Sequence[Message], kept: Sequence[bytes]) -> str:

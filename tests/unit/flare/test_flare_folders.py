@@ -144,7 +144,8 @@ def test_the_authority_must_have_the_fingerprint(
     world: World, coordinator: CoordinatorFolder, boiler: PlantFolder
 ) -> None:
     welcome = coordinator.approve(letters.read_join(_join(world)))
-    party.write(boiler.folder, {**party.read(boiler.folder), "fingerprint": "SHA256" + ":00" * 32})
+    told = {**party.read(boiler.folder), "fingerprint": "SHA256" + ":00" * 32}
+    members.replace_json(boiler.folder / party.FILE, told)
     with pytest.raises(cf.StorageError, match="fingerprint does not match"):
         PlantFolder.open(boiler.folder).welcome(welcome)
     assert PlantFolder.open(boiler.folder).kit is None

@@ -204,7 +204,7 @@ def test_another_version_of_flare_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("port", [0, 65536, True, 1.0, "80"])
 def test_ports_are_whole_numbers(tmp_path: Path, port: Any) -> None:
     with pytest.raises(cf.OptionError, match="port"):
-        certificates.found(tmp_path, "net", "localhost", port)
+        certificates.establish(tmp_path, "net", "localhost", port, {})
 
 
 def test_a_session_is_handed_over_by_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

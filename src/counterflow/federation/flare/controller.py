@@ -47,6 +47,9 @@ class _Arrival(NamedTuple):
     content: dict[str, Any]
 
 
+_Arrivals = queue.SimpleQueue[_Arrival]
+
+
 class CoordinatorController(Controller):
     """Runs one job to its end.
 
@@ -100,26 +103,18 @@ class CoordinatorController(Controller):
         assert self._site is not None
         with self._site.audit() as audit:
             service = self._site.service(self._job, audit)
-            serve(
-                service,
-                self._job.units,
-                fl_ctx.get_engine(),
-                lambda: bool(abort_signal.triggered),
-                lambda news: self._say(fl_ctx, "running", **news),
-            )
+            over, tell = lambda: bool(abort_signal.triggered), lambda news: self._say(fl_ctx, "running", **news)
+            serve(service, self._job.units, fl_ctx.get_engine(), over, tell)
 
     def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         assert self._site is not None
-        session = self._site.session(self._job)
-        try:
+        with self._site.session(self._job) as session:
             self._converse(session, abort_signal, fl_ctx)
             if session.finished:  # what was found is kept before anybody hears of it
                 save_server(self._site.home, session.result())
-        finally:
-            session.close()
 
     def _converse(self, session: CoordinatorSession, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        arrivals: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
+        arrivals: _Arrivals = queue.SimpleQueue()
         asked: dict[str, tuple[int, ...]] = {}  # unit -> the sequences it was sent
         pool = ThreadPoolExecutor(len(self._job.units), "exchange")
         try:
@@ -157,12 +152,7 @@ class CoordinatorController(Controller):
         return found
 
     def _ask(
-        self,
-        unit: str,
-        messages: list[tuple[int, bytes]],
-        arrivals: queue.SimpleQueue[_Arrival],
-        abort_signal: Signal,
-        engine: Any,
+        self, unit: str, messages: list[tuple[int, bytes]], arrivals: _Arrivals, abort_signal: Signal, engine: Any
     ) -> None:
         """Put a plant's answer into ``arrivals``; until the deadline it is tried again if the plant is not reached."""
         # at first a plant has its process to start
@@ -183,7 +173,7 @@ class CoordinatorController(Controller):
         finally:  # whatever happens, somebody waits for this
             arrivals.put(_Arrival(unit, code, content))
 
-    def _next(self, arrivals: queue.SimpleQueue[_Arrival], abort_signal: Signal) -> _Arrival | None:
+    def _next(self, arrivals: _Arrivals, abort_signal: Signal) -> _Arrival | None:
         """The next answer; None if the job was aborted. ProtocolError if it is a refusal, or came to nothing."""
         while not abort_signal.triggered:
             try:
@@ -215,15 +205,6 @@ class CoordinatorController(Controller):
 
     def _say(self, fl_ctx: FLContext, state: str, reason: str = "", **more: Any) -> None:
         assert self._site is not None
-        self._site.write_state(
-            self._job.id,
-            state=state,
-            reason=reason,
-            run=str(fl_ctx.get_job_id()),
-            **{
-                "exchanges": self._exchanges,
-                "bytes_up": self._bytes_up,
-                "bytes_down": self._bytes_down,
-                **more,
-            },
-        )
+        counts = {"exchanges": self._exchanges, "bytes_up": self._bytes_up, "bytes_down": self._bytes_down}
+        run = str(fl_ctx.get_job_id())
+        self._site.write_state(self._job.id, state=state, reason=reason, run=run, **{**counts, **more})

@@ -23,7 +23,6 @@ def packed(messages: Sequence[tuple[int, bytes]]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.envelope import packed, unpacked
     >>> unpacked(packed([(3, b"CFLW")]), "boiler")
     [(3, b'CFLW')]
     """
@@ -33,7 +32,8 @@ def packed(messages: Sequence[tuple[int, bytes]]) -> dict[str, Any]:
 def unpacked(content: Mapping[str, Any], unit: str) -> list[tuple[int, bytes]]:
     """Messages of an envelope, in order; ProtocolError if it is anything else. ``content`` has no FLARE headers."""
     if set(content) != _KEYS:
-        raise ProtocolError(f"envelope of unit {unit!r}: must hold {sorted(_KEYS)}, got {_names(content)}")
+        names = str(sorted(map(repr, content)))[:120]  # keys of somebody else's table need not be text
+        raise ProtocolError(f"envelope of unit {unit!r}: must hold {sorted(_KEYS)}, got {names}")
     if content["counterflow"] != FORM:
         raise ProtocolError(
             f"envelope of unit {unit!r}: is of form {content['counterflow']!r:.20}, here it is {FORM}: "
@@ -43,20 +43,12 @@ def unpacked(content: Mapping[str, Any], unit: str) -> list[tuple[int, bytes]]:
     if not isinstance(messages, (list, tuple)) or len(messages) > MOST:
         raise ProtocolError(f"envelope of unit {unit!r}: 'messages' must be a list of at most {MOST}")
     read: list[tuple[int, bytes]] = []
-    size = 0
     for entry in messages:
-        if not isinstance(entry, (list, tuple)) or len(entry) != 2:
-            raise ProtocolError(f"envelope of unit {unit!r}: a message is a pair of sequence and bytes")
-        sequence, data = entry
-        if type(sequence) is not int or not 0 <= sequence < 2**53 or type(data) is not bytes:
-            raise ProtocolError(f"envelope of unit {unit!r}: a message is a pair of sequence and bytes")
-        size += len(data)
-        read.append((sequence, data))
-    if size > LARGEST:
+        match entry:
+            case [sequence, data] if (type(sequence), type(data)) == (int, bytes) and 0 <= sequence < 2**53:
+                read.append((sequence, data))
+            case _:
+                raise ProtocolError(f"envelope of unit {unit!r}: a message is a pair of sequence and bytes")
+    if (size := sum(len(data) for _, data in read)) > LARGEST:
         raise ProtocolError(f"envelope of unit {unit!r}: {size} bytes are over the limit of {LARGEST}")
     return read
-
-
-def _names(content: Mapping[Any, Any]) -> str:
-    """The keys of somebody else's table, which need not be text."""
-    return str(sorted(map(repr, content)))[:120]

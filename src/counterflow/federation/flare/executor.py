@@ -9,13 +9,14 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError, StorageError
 from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT, guarding
 from counterflow.federation.flare.processes import end_with_parent
+from counterflow.federation.flare.push import content_of
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_unit
 from counterflow.federation.plant_session import PlantSession
@@ -51,24 +52,20 @@ class PlantExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE calls this with every task, from any thread: what is sent again waits for the first answer to it."""
         with self._turn:
-            return self._executed(task_name, shareable, fl_ctx, abort_signal)
-
-    def _executed(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        try:
-            if task_name != envelope.TASK:
-                raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
-            content = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
-            site = self._opened(fl_ctx)
-            arrived = envelope.unpacked(content, site.unit)
-            if self._questions is not None:
-                replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
-                guarding(self._questions.guard)
-            else:
-                replies = self._taken_in(site, arrived)
-            return Shareable(envelope.packed(replies))
-        except CounterflowError as error:
-            self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
-            return make_reply(CANNOT if isinstance(error, StorageError) else ReturnCode.EXECUTION_EXCEPTION)
+            try:
+                if task_name != envelope.TASK:
+                    raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
+                site = self._opened(fl_ctx)
+                arrived = envelope.unpacked(content_of(shareable), site.unit)
+                if self._questions is not None:
+                    replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
+                    guarding(self._questions.guard)
+                else:
+                    replies = self._taken_in(site, arrived)
+                return Shareable(envelope.packed(replies))
+            except CounterflowError as error:
+                self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
+                return make_reply(CANNOT if isinstance(error, StorageError) else ReturnCode.EXECUTION_EXCEPTION)
 
     def _taken_in(self, site: PlantSite, arrived: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         session, replies = self._session, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
 
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import ReturnCode
@@ -11,6 +11,7 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.flare import envelope
+from counterflow.federation.flare.push import content_of
 from counterflow.federation.guard import Guard
 
 CANNOT = ReturnCode.HANDLER_EXCEPTION  # what a plant says that would answer, and cannot now
@@ -34,16 +35,18 @@ class OutgoingFilter(Filter):
         try:
             refusal = self._checked(shareable)
         except CounterflowError as error:
-            self._audit(error)
+            with contextlib.suppress(CounterflowError):  # it is written down, and raised again
+                if _guards:
+                    _guards[0].refuse("filter", b"", error)
             self.log_error(fl_ctx, f"kept here: {error}", fire_event=False)
             return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
-        return make_reply(refusal) if refusal else self._copied(shareable)
+        return make_reply(refusal) if refusal else Shareable(content_of(shareable))  # only what was looked at
 
     @staticmethod
     def _checked(shareable: Shareable) -> str:
         """The code of a refusal of the executor's, if it is one; raises if anything in the result may not leave."""
         headers = shareable.get(ReservedHeaderKey.HEADERS) or {}
-        content = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
+        content = content_of(shareable)
         if not content and set(headers) == {ReservedHeaderKey.RC}:
             return str(CANNOT if headers[ReservedHeaderKey.RC] == CANNOT else ReturnCode.EXECUTION_EXCEPTION)
         if headers:
@@ -53,18 +56,3 @@ class OutgoingFilter(Filter):
             if not _guards or not _guards[0].approved(data):
                 raise ProtocolError(f"message {sequence} of {len(data)} bytes was not approved by this plant's guard")
         return ""
-
-    @staticmethod
-    def _copied(shareable: Shareable) -> Shareable:
-        """Only what was looked at."""
-        content: dict[str, Any] = {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
-        return Shareable(content)
-
-    @staticmethod
-    def _audit(error: CounterflowError) -> None:
-        if not _guards:
-            return
-        try:
-            _guards[0].refuse("filter", b"", error)
-        except CounterflowError:
-            return  # it is written down, and raised again

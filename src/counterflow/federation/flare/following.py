@@ -7,6 +7,7 @@ when it answers, not when it is on the server's list.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from counterflow.errors import ProtocolError, StorageError
+from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.flare import jobs
 from counterflow.federation.flare.operator import Operator, Unreachable
 from counterflow.federation.job import Job
@@ -33,15 +35,10 @@ _T = TypeVar("_T")
 
 
 def follow(
-    kit: Path,
-    site: CoordinatorSite,
-    job: Job,
-    *,
-    deadline: int = jobs.DEADLINE,
-    patience: float = 3600.0,
-    progress: Callable[[dict[str, Any]], None] | None = None,
-) -> dict[str, Any]:
-    """Submit a job, and again whenever a run of it is lost, until it is finished; returns its last state.
+    kit: Path, site: CoordinatorSite, job: Job, *,
+    deadline: int = DEADLINE, patience: float = 3600.0, progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Submit a job, and again whenever a run of it is lost, until it is finished; see ``engine.Jobs``.
 
     A job that is finished is not submitted; one that runs already is followed from where it is.
 
@@ -49,18 +46,9 @@ def follow(
     ----------
     kit : of the operator.
     site : the server's folder, on this machine.
-    job : what to compute.
-    deadline : seconds that a plant may take for one answer.
     patience : seconds without any news after which this gives up; the job can be followed again later, and goes on.
     progress : called with every new state, as ``CoordinatorSite.state`` gives it, and with {"state": "waiting",
         "reason": ...} while somebody is missing.
-
-    Raises
-    ------
-    ProtocolError
-        A plant or the server refuses, the job fails by its numbers, or an operator has ended it.
-    StorageError
-        Patience is over; the text names who is missing. Or a run ends again and again before it has done anything.
     """
     with tempfile.TemporaryDirectory(prefix="counterflow-") as folder:
         written = jobs.write(Path(folder), job.id, job.to_text(), job.units, deadline)
@@ -75,13 +63,7 @@ class _Following:
     """One follower's view: its connection, the run it watches, and when it last had news."""
 
     def __init__(
-        self,
-        kit: Path,
-        site: CoordinatorSite,
-        job: Job,
-        written: Path,
-        patience: float,
-        progress: Callable[[dict[str, Any]], None],
+        self, kit: Path, site: CoordinatorSite, job: Job, written: Path, patience: float, progress: Progress
     ) -> None:
         self._kit, self._site, self._job, self._written = kit, site, job, written
         self._patience, self._progress = patience, progress
@@ -175,8 +157,9 @@ class _Following:
             if word in _WAITING or run in operator.alive():
                 return ""
         except Unreachable:
-            self.drop()
-            return self._unreachable(run)
+            self.drop()  # the server may be busy, or the run's process may be all that is left of it
+            self._wait("the server does not answer", 0.5)
+            return "" if self._lively() else "the server does not answer"
         except ProtocolError as error:  # such as a server whose storage was lost
             return str(error)
         if word in _BEGINNING and self._begins(run):
@@ -186,13 +169,8 @@ class _Following:
             return ""
         return f"FLARE says {word}" if word.startswith("FINISHED") else "it has no process at the server"
 
-    def _unreachable(self, run: str) -> str:
-        """The server does not answer: it may be busy, or the run's process may be all that is left of it."""
-        self._wait("the server does not answer", 0.5)
-        return "" if self._lively(run) else "the server does not answer"
-
-    def _lively(self, run: str) -> bool:
-        """Whether the state of a run changes, without asking the server."""
+    def _lively(self) -> bool:
+        """Whether the state of the job changes, without asking the server."""
         before, until = self._site.state(self._job.id), time.monotonic() + WORD
         while time.monotonic() < until:
             time.sleep(LOOK)
@@ -220,19 +198,18 @@ class _Following:
     def _last_word(self, run: str) -> str:
         """What FLARE says of a run that is over, which it knows some seconds later; "" if it does not."""
         until = time.monotonic() + BEGIN
-        while time.monotonic() < until:
-            try:
+        try:
+            while time.monotonic() < until:
                 word = self._connected().state(run)
                 if word.startswith("FINISHED"):
                     return word
                 if run not in self._connected().alive():
                     return ""  # its process was killed, or the server was
-            except Unreachable:
-                self.drop()
-                return ""
-            except ProtocolError:
-                return ""
-            time.sleep(0.2)
+                time.sleep(0.2)
+        except Unreachable:
+            self.drop()
+        except ProtocolError:
+            return ""
         return ""
 
     # ---- the server
@@ -264,10 +241,8 @@ class _Following:
         """End the connection."""
         operator, self._operator = self._operator, None
         if operator is not None:
-            try:
+            with contextlib.suppress(Exception):  # FLARE's, of a connection that is dead anyway
                 operator.close()
-            except Exception:  # FLARE's, of a connection that is dead anyway
-                return
 
     # ---- news
 
@@ -281,18 +256,14 @@ class _Following:
         if waiting != self._said:
             self._said = waiting  # is no news: it does not stop the clock
             self._progress(waiting)
-        self._give_up_if_full()
-        self._give_up_if_late(reason)
-        time.sleep(seconds)
-
-    def _give_up_if_full(self) -> None:
-        """A server whose disk is full answers nothing, and cannot write why."""
         left = shutil.disk_usage(self._site.home).free
-        if left < ROOM:
+        if left < ROOM:  # a server whose disk is full answers nothing, and cannot write why
             raise StorageError(
                 f"federation: {self._job.label}: {left} bytes are left on the disk of {str(self._site.home)!r}: free "
                 "some space, then run it again: it goes on"
             )
+        self._give_up_if_late(reason)
+        time.sleep(seconds)
 
     def _give_up_if_late(self, reason: str) -> None:
         if time.monotonic() - self._news > self._patience:

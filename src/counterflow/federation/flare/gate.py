@@ -17,10 +17,8 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from counterflow.errors import CounterflowError
 from counterflow.federation.flare import jobs
 
-_SIGNATURES = {
-    ".__nvfl_sig.json",
-    ".__nvfl_submitter.crt",
-}  # of whoever submitted, in every folder; FLARE verifies them
+# of whoever submitted, in every folder; FLARE verifies them
+_SIGNATURES = {".__nvfl_sig.json", ".__nvfl_submitter.crt"}
 SERVER = "server"
 UNKNOWN = "N/A"  # as some of FLARE's drivers say
 COMMANDS = frozenset(  # what a server needs to say to a plant to run a job
@@ -88,12 +86,8 @@ class PlantLock(SiteLock):
 
     def __init__(self) -> None:
         super().__init__()
-        kept = [
-            processor
-            for processor in ClientRequestProcessors.request_processors
-            if set(processor.get_topics()) <= COMMANDS
-        ]
-        ClientRequestProcessors.request_processors[:] = kept
+        known = ClientRequestProcessors.request_processors
+        known[:] = [processor for processor in known if set(processor.get_topics()) <= COMMANDS]
 
 
 class _Deaf:

@@ -10,18 +10,24 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import ProtocolError
+from counterflow.federation.engine import DEADLINE
 from counterflow.federation.flare import envelope
 from counterflow.federation.flare.kit import CONTROLLER, EXECUTOR
 
 POLL = 2.0  # seconds between a plant's questions for work: there never is any, tasks are pushed; see ``controller``
-DEADLINE = 600  # seconds that a plant may take for one answer
 LARGEST = 1_000_000  # bytes of a configuration
 COORDINATOR_FILE = "config_fed_server.json"
 PLANT_FILE = "config_fed_client.json"
+_COMMON = {
+    "format_version": 2,
+    "np_download_chunk_size": 0,  # arrays and bytes travel in the message, not in a second conversation
+    **{"components": [], "task_data_filters": [], "task_result_filters": []},
+}
 
 
 def write(folder: Path, job_id: str, job: str, units: tuple[str, ...], deadline: int = DEADLINE) -> Path:
@@ -46,13 +52,9 @@ def write(folder: Path, job_id: str, job: str, units: tuple[str, ...], deadline:
     '{"id": "fit-1"}'
     """
     made = folder / job_id
-    meta = {
-        "name": job_id,
-        "resource_spec": {},
-        "deploy_map": {"coordinator": ["server"], "plant": list(units)},
-        "min_clients": len(units),
-        "mandatory_clients": list(units),
-    }
+    deployed = {"coordinator": ["server"], "plant": list(units)}
+    meta = {"name": job_id, "resource_spec": {}, "deploy_map": deployed, "min_clients": len(units)}
+    meta["mandatory_clients"] = list(units)
     for place, content in (
         (made / "meta.json", meta),
         (made / "coordinator" / "config" / COORDINATOR_FILE, _coordinator(job, deadline)),
@@ -65,27 +67,30 @@ def write(folder: Path, job_id: str, job: str, units: tuple[str, ...], deadline:
 
 def read_plant(text: str) -> str:
     """The job in a plant's configuration; ProtocolError if there is anything else in it."""
-    read = _parsed(text)
-    try:
-        job = decoded(read["executors"][0]["executor"]["args"]["job"])
-    except (KeyError, IndexError, TypeError) as error:
-        raise ProtocolError("job: the configuration of a plant does not hold a job of Counterflow") from error
-    if read != _plant(job):
-        raise ProtocolError("job: the configuration of a plant holds more than a job of Counterflow")
-    return job
+    return _read(text, "a plant", lambda read: (read["executors"][0]["executor"]["args"]["job"],), _plant)
 
 
 def read_coordinator(text: str) -> str:
     """The job in the coordinator's configuration; ProtocolError if there is anything else in it."""
-    read = _parsed(text)
+    keys = ("job", "deadline")
+    return _read(text, "the coordinator", lambda read: [read["workflows"][0]["args"][k] for k in keys], _coordinator)
+
+
+def _read(text: str, whose: str, found: Callable[[Any], Sequence[Any]], written: Callable[..., Any]) -> str:
+    if len(text) > LARGEST:
+        raise ProtocolError(f"job: a configuration of {len(text)} characters is over the limit of {LARGEST}")
     try:
-        arguments = read["workflows"][0]["args"]
-        job, deadline = decoded(arguments["job"]), arguments["deadline"]
+        read = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("job: a configuration is not valid JSON") from error
+    try:
+        letters, *seconds = found(read)
+        job = decoded(letters)
     except (KeyError, IndexError, TypeError) as error:
-        raise ProtocolError("job: the configuration of the coordinator does not hold a job of Counterflow") from error
-    plausible = type(deadline) is int and 1 <= deadline <= 86_400
-    if not plausible or read != _coordinator(job, deadline):
-        raise ProtocolError("job: the configuration of the coordinator holds more than a job of Counterflow")
+        raise ProtocolError(f"job: the configuration of {whose} does not hold a job of Counterflow") from error
+    plausible = all(type(number) is int and 1 <= number <= 86_400 for number in seconds)
+    if not plausible or read != written(job, *seconds):
+        raise ProtocolError(f"job: the configuration of {whose} holds more than a job of Counterflow")
     return job
 
 
@@ -104,33 +109,11 @@ def decoded(letters: object) -> str:
         raise ProtocolError("job: must be letters of base 64") from error
 
 
-def _parsed(text: str) -> Any:
-    if len(text) > LARGEST:
-        raise ProtocolError(f"job: a configuration of {len(text)} characters is over the limit of {LARGEST}")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError("job: a configuration is not valid JSON") from error
-
-
 def _coordinator(job: str, deadline: int) -> dict[str, Any]:
-    return {
-        "format_version": 2,
-        "np_download_chunk_size": 0,  # arrays and bytes travel in the message, not in a second conversation
-        "server": {"task_request_interval": POLL},
-        "workflows": [{"id": "coordinator", "path": CONTROLLER, "args": {"job": encoded(job), "deadline": deadline}}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
+    flow = {"id": "coordinator", "path": CONTROLLER, "args": {"job": encoded(job), "deadline": deadline}}
+    return {**_COMMON, "server": {"task_request_interval": POLL}, "workflows": [flow]}
 
 
 def _plant(job: str) -> dict[str, Any]:
-    return {
-        "format_version": 2,
-        "np_download_chunk_size": 0,
-        "executors": [{"tasks": [envelope.TASK], "executor": {"path": EXECUTOR, "args": {"job": encoded(job)}}}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
+    executor = {"path": EXECUTOR, "args": {"job": encoded(job)}}
+    return {**_COMMON, "executors": [{"tasks": [envelope.TASK], "executor": executor}]}

@@ -17,25 +17,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
-from counterflow.federation.sites.members import PRESENCE
+from counterflow.federation.sites.members import PRESENCE, replace_json
 from counterflow.federation.sites.site import CoordinatorSite, PlantSite
 
-_PACKAGE = "counterflow.federation.flare"
+_PACKAGE, _FLARE = "counterflow.federation.flare", "nvflare.app_common"
 CONTROLLER = f"{_PACKAGE}.controller.CoordinatorController"
 EXECUTOR = f"{_PACKAGE}.executor.PlantExecutor"
 FILTER = f"{_PACKAGE}.filter.OutgoingFilter"
 LOCAL_FILE = "counterflow.json"
 SCOPE = "counterflow"
 ROLES = ("project_admin", "org_admin", "lead", "member")
-RIGHTS = (
-    *("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands", "byoc"),
-    "server-predeployed-flwr",
-)
+RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands", "byoc",
+          "server-predeployed-flwr")  # fmt: skip
 _GRANTED = {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}
 
 
@@ -57,11 +56,8 @@ class Local:
         """From the kit; StorageError if it is not what ``harden`` writes."""
         path = kit / "local" / LOCAL_FILE
         read = read_json(path)
-        if (
-            set(read) != {"unit", "home"}
-            or not all(isinstance(value, str) for value in read.values())
-            or not os.path.isabs(read["home"])
-        ):
+        texts = set(read) == {"unit", "home"} and all(isinstance(value, str) for value in read.values())
+        if not texts or not os.path.isabs(read["home"]):
             raise StorageError(f"federation: {path} must name 'unit' and an absolute 'home'; run the join again")
         return cls(read["unit"], Path(read["home"]))
 
@@ -99,7 +95,6 @@ def is_server(kit: Path) -> bool:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from counterflow.federation.flare.kit import is_server
     >>> kit = pathlib.Path(tempfile.mkdtemp())
     >>> (kit / "startup").mkdir()
     >>> _ = (kit / "startup" / "fed_server.json").write_text("{}")
@@ -155,20 +150,15 @@ def harden(kit: Path, home: Path, unit: str = "", members: Path | None = None) -
         },
     }
     if not server:
-        files["privacy.json"] = {
-            "scopes": [{"name": SCOPE, "properties": {}, "task_result_filters": [{"path": FILTER, "args": {}}]}],
-            "default_scope": SCOPE,
-        }
+        scope = {"name": SCOPE, "properties": {}, "task_result_filters": [{"path": FILTER, "args": {}}]}
+        files["privacy.json"] = {"scopes": [scope], "default_scope": SCOPE}
     local = kit / "local"
     local.mkdir(exist_ok=True)
     for name in ("resources.json", "authorization.json", "privacy.json"):
         for left in (local / f"{name}.default", local / f"{name}.sample"):
             left.unlink(missing_ok=True)  # FLARE would read a default where ours is missing
     for name, content in files.items():
-        draft = local / f"{name}.part"
-        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        draft.chmod(0o600)
-        draft.replace(local / name)
+        replace_json(local / name, content)
     kit.chmod(0o700)
 
 
@@ -177,7 +167,6 @@ def permissions() -> dict[str, dict[str, str]]:
 
     Examples
     --------
-    >>> from counterflow.federation.flare.kit import permissions
     >>> permissions()["lead"]["byoc"], permissions()["project_admin"]["shell_commands"]
     ('none', 'none')
     """
@@ -186,82 +175,57 @@ def permissions() -> dict[str, dict[str, str]]:
     }
 
 
-def _plant_resources(home: Path) -> dict[str, Any]:
+def _resources(allowed: str, components: Mapping[str, tuple[str, dict[str, Any]]], **more: Any) -> dict[str, Any]:
+    """Of a site: one class may be built from a job; components by name, each a path and its arguments."""
     return {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
-        "class_allow_list": [EXECUTOR],
+        "class_allow_list": [allowed],
         "allow_log_streaming": False,
-        # FLARE may lose the first message of a connection: after 15 s the site ends, and its supervisor starts it again
-        "client": {"retry_timeout": 30, "compression": "None", "maint_msg_timeout": 15.0},
         "app_validator": {"path": f"{_PACKAGE}.gate.JobGate", "args": {}},
-        "components": [
-            _component("lock", f"{_PACKAGE}.gate.PlantLock"),
-            _component("presence", f"{_PACKAGE}.admission.PlantPresence", presence=str(home / PRESENCE)),
-            *_no_resources(),
-            _component(
-                "process_launcher", "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
-            ),
-        ],
+        "components": [{"id": name, "path": path, "args": given} for name, (path, given) in components.items()],
+        **more,
     }
+
+
+def _plant_resources(home: Path) -> dict[str, Any]:
+    components: dict[str, tuple[str, dict[str, Any]]] = {
+        "lock": (f"{_PACKAGE}.gate.PlantLock", {}),
+        "presence": (f"{_PACKAGE}.admission.PlantPresence", {"presence": str(home / PRESENCE)}),
+        # FLARE asks a plant for graphics processors before a job; there is nothing to ask for
+        "resource_manager": (f"{_FLARE}.resource_managers.passthrough_resource_manager.PassthroughResourceManager", {}),
+        "resource_consumer": (
+            f"{_FLARE}.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer", {},
+        ),
+        "process_launcher": (f"{_FLARE}.job_launcher.client_process_launcher.ClientProcessJobLauncher", {}),
+    }  # fmt: skip
+    # FLARE may lose the first message of a connection: after 15 s the site ends, and its supervisor starts it again
+    client = {"retry_timeout": 30, "compression": "None", "maint_msg_timeout": 15.0}
+    return _resources(EXECUTOR, components, client=client)
 
 
 def _server_resources(home: Path, own: str, members: Path | None) -> dict[str, Any]:
-    gate = f"{_PACKAGE}.admission.MemberGate"
-    admitted = {"listed": str(members.absolute()), "presence": str(home / PRESENCE)} if members is not None else {}
-    storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
-    return {
-        "format_version": 2,
-        "class_list_enforcement_mode": "enforce",
-        "class_allow_list": [CONTROLLER],
-        "allow_log_streaming": False,
-        "servers": [  # a plant says every 10 s that it is there
-            {"admin_storage": "transfer", "max_num_clients": 100, "heart_beat_timeout": 60, "admin_timeout": 10.0}
-        ],
-        "snapshot_persistor": {
-            "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
-            "args": {
-                "uri_root": "/",
-                "storage": {"path": storage, "args": {"root_dir": str(home / "flare" / "snapshots"), "uri_root": "/"}},
-            },
-        },
-        "app_validator": {"path": f"{_PACKAGE}.gate.JobGate", "args": {}},
-        "components": [
-            _component("lock", f"{_PACKAGE}.gate.SiteLock", own=own),
-            *([_component("members", gate, **admitted)] if admitted else []),
-            _component(
-                "job_scheduler",
-                "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
-                max_jobs=4,
-                min_schedule_interval=1.0,
-            ),
-            _component(
-                "job_manager",
-                "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                uri_root=str(home / "flare" / "jobs"),
-                job_store_id="job_store",
-            ),
-            _component("job_store", storage),
-            _component(
-                "process_launcher", "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"
-            ),
-        ],
+    storage = f"{_FLARE}.storages.filesystem_storage.FilesystemStorage"
+    components: dict[str, tuple[str, dict[str, Any]]] = {"lock": (f"{_PACKAGE}.gate.SiteLock", {"own": own})}
+    if members is not None:
+        listed = {"listed": str(members.absolute()), "presence": str(home / PRESENCE)}
+        components["members"] = (f"{_PACKAGE}.admission.MemberGate", listed)
+    components |= {
+        "job_scheduler": (
+            f"{_FLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", {"max_jobs": 4, "min_schedule_interval": 1.0},
+        ),
+        "job_manager": (
+            "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
+            {"uri_root": str(home / "flare" / "jobs"), "job_store_id": "job_store"},
+        ),
+        "job_store": (storage, {}),
+        "process_launcher": (f"{_FLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher", {}),
+    }  # fmt: skip
+    # a plant says every 10 s that it is there
+    server = {"admin_storage": "transfer", "max_num_clients": 100, "heart_beat_timeout": 60, "admin_timeout": 10.0}
+    kept = {"path": storage, "args": {"root_dir": str(home / "flare" / "snapshots"), "uri_root": "/"}}
+    persistor = {
+        "path": f"{_FLARE}.state_persistors.storage_state_persistor.StorageStatePersistor",
+        "args": {"uri_root": "/", "storage": kept},
     }
-
-
-def _no_resources() -> list[dict[str, Any]]:
-    """FLARE asks a plant for graphics processors before a job; there is nothing to ask for."""
-    return [
-        _component(
-            "resource_manager",
-            "nvflare.app_common.resource_managers.passthrough_resource_manager.PassthroughResourceManager",
-        ),
-        _component(
-            "resource_consumer",
-            "nvflare.app_common.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer",
-        ),
-    ]
-
-
-def _component(name: str, path: str, **arguments: Any) -> dict[str, Any]:
-    return {"id": name, "path": path, "args": arguments}
+    return _resources(CONTROLLER, components, servers=[server], snapshot_persistor=persistor)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterflow.errors import CounterflowError, ProtocolError, StorageError
+from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.flare import require_flare
 from counterflow.federation.flare.kit import read_json
 
@@ -70,9 +70,7 @@ class Operator:
 
     def plants(self) -> tuple[str, ...]:
         """Names of the plants that are connected, or were until a minute ago: see ``answering``."""
-        with _blaming("the server gave no list of plants"):
-            status = self._session.check_status("server")
-        return tuple(sorted(str(client["client_name"]) for client in status.get("clients", [])))
+        return tuple(sorted(str(client["client_name"]) for client in self._status().get("clients", [])))
 
     def answering(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the named plants that answer when they are asked: one that was killed stays on the server's list."""
@@ -88,14 +86,6 @@ class Operator:
                 return ()  # one has left meanwhile
         silent = {str(one["client_name"]) for one in said if one.get("status") in ("no_reply", "error")}
         return tuple(sorted({str(one["client_name"]) for one in said} - silent))
-
-    def wait_for_plants(self, names: tuple[str, ...], patience: float = 60.0) -> None:
-        """Return when all named plants are connected; StorageError if they are not in time."""
-        deadline = time.monotonic() + patience
-        while missing := sorted(set(names) - set(self.plants())):
-            if time.monotonic() > deadline:
-                raise StorageError(f"federation: after {patience:.0f} s not connected: {', '.join(missing)}")
-            time.sleep(0.2)
 
     def state(self, run: str) -> str:
         """FLARE's word for the state of a run: SUBMITTED, RUNNING, FINISHED:COMPLETED, FINISHED:..."""
@@ -118,14 +108,16 @@ class Operator:
 
     def alive(self) -> frozenset[str]:
         """Runs that have a process at the server; FLARE calls a run RUNNING for ever if the server was killed."""
-        with _blaming("the server gave no list of runs"):
-            status = self._session.check_status("server")
-        return frozenset(str(run["job_id"]) for run in status.get("jobs", []))
+        return frozenset(str(run["job_id"]) for run in self._status().get("jobs", []))
 
     def abort(self, run: str) -> None:
         """End a run; its sessions stay, and the same job submitted again goes on."""
         with _blaming(f"run {run} cannot be ended"):
             self._session.abort_job(run)
+
+    def _status(self) -> dict[str, Any]:
+        with _blaming("the server gave no list of plants and runs"):
+            return dict(self._session.check_status("server"))
 
     def _meta(self, run: str) -> dict[str, Any]:
         with _blaming(f"the server does not know run {run}"):

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from counterflow.errors import StorageError
 from counterflow.federation.flare import require_flare
@@ -41,14 +40,11 @@ def command(kit: Path) -> list[str]:
     Without the shell in between there is no question which Python runs, and no folder of somebody else's on its path.
     """
     kit = kit.absolute()
-    common = [sys.executable, "-u", "-m"]
-    if is_server(kit):
-        started = [*common, f"{_MODULES}server.server_train", "-m", str(kit), "-s", "fed_server.json"]
-        return [*started, "--set", "secure_train=true", f"org={subject(kit)[1]}", "config_folder="]
-    described = read_json(kit / "startup" / "fed_client.json")
-    name = described["client"]["fqsn"]
-    started = [*common, f"{_MODULES}client.client_train", "-m", str(kit), "-s", "fed_client.json"]
-    return [*started, "--set", "secure_train=true", f"uid={name}", f"org={subject(kit)[1]}", "config_folder="]
+    server = is_server(kit)
+    module, file = ("server.server_train", "fed_server.json") if server else ("client.client_train", "fed_client.json")
+    named = [] if server else [f"uid={read_json(kit / 'startup' / file)['client']['fqsn']}"]
+    started = [sys.executable, "-u", "-m", f"{_MODULES}{module}", "-m", str(kit), "-s", file]
+    return [*started, "--set", "secure_train=true", *named, f"org={subject(kit)[1]}", "config_folder="]
 
 
 def environment() -> dict[str, str]:
@@ -66,27 +62,11 @@ def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
         raise StorageError(f"federation: {kit.name} runs already (process {running(kit)[0].pid}); stop it first")
     (kit / "transfer").mkdir(exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
-    stream: IO[bytes]
-    with open(log, "ab") as stream:
+    with open(log, "ab") as stream:  # an interrupt at the terminal is for whoever started us, who then calls stop
         return subprocess.Popen(
-            command(kit),
-            cwd=kit,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            umask=0o077,
-            start_new_session=True,  # an interrupt at the terminal is for whoever started us, who then calls stop
-        )
-
-
-def become(kit: Path) -> None:
-    """Turn this process into the site's: what a systemd unit runs."""
-    require_flare()
-    kit = kit.absolute()
-    (kit / "transfer").mkdir(exist_ok=True)
-    os.chdir(kit)
-    os.execve(sys.executable, command(kit), environment())
+            command(kit), cwd=kit, env=environment(), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+            umask=0o077, start_new_session=True,
+        )  # fmt: skip
 
 
 def running(kit: Path) -> list[Running]:
@@ -107,7 +87,8 @@ def running(kit: Path) -> list[Running]:
         modules = [argument for argument in arguments if argument.startswith(_MODULES)]
         if modules:
             job = not modules[0].endswith(("client_train", "server_train"))
-            found.append(Running(process.pid, job, _after(arguments, "-n") if job else ""))
+            run = arguments[arguments.index("-n", 0, -1) + 1] if job and "-n" in arguments[:-1] else ""
+            found.append(Running(process.pid, job, run))
     return sorted(found, key=lambda process: process.job)
 
 
@@ -131,22 +112,12 @@ def stop(kit: Path, patience: float = PATIENCE) -> int:
     for process in first:
         _send(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + patience
-    left = running(kit)
-    while left and time.monotonic() < deadline:
+    while left := running(kit):
+        if time.monotonic() >= deadline:
+            for process in left:
+                _send(process.pid, signal.SIGKILL)
         time.sleep(0.05)
-        left = running(kit)
-    while left:
-        for process in left:
-            _send(process.pid, signal.SIGKILL)
-        time.sleep(0.05)
-        left = running(kit)
     return len(first)
-
-
-def _after(arguments: Sequence[str], flag: str) -> str:
-    """The argument after a flag; "" if it is not there."""
-    places = [k for k, argument in enumerate(arguments[:-1]) if argument == flag]
-    return arguments[places[0] + 1] if places else ""
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -12,14 +12,15 @@ from counterflow.federation.flare import envelope
 
 UNREACHED = frozenset(  # a refusal has another code: that of the executor, or of the plant's filter
     {
-        ReturnCode.COMMUNICATION_ERROR,
-        ReturnCode.SERVICE_UNAVAILABLE,
-        ReturnCode.SERVER_NOT_READY,
-        ReturnCode.TIMEOUT,
-        ReturnCode.TOPIC_UNKNOWN,
-        ReturnCode.ERROR,
+        *(ReturnCode.COMMUNICATION_ERROR, ReturnCode.SERVICE_UNAVAILABLE, ReturnCode.SERVER_NOT_READY),
+        *(ReturnCode.TIMEOUT, ReturnCode.TOPIC_UNKNOWN, ReturnCode.ERROR),
     }
 )
+
+
+def content_of(shareable: Shareable) -> dict[str, Any]:
+    """What is in it besides FLARE's headers."""
+    return {key: value for key, value in shareable.items() if key != ReservedHeaderKey.HEADERS}
 
 
 def push(engine: Any, unit: str, messages: list[tuple[int, bytes]], patience: float) -> tuple[str, dict[str, Any]]:
@@ -33,5 +34,4 @@ def push(engine: Any, unit: str, messages: list[tuple[int, bytes]], patience: fl
     reply = (replies or {}).get(unit)
     if not isinstance(reply, Shareable) or reply.get_return_code() in UNREACHED:
         return "", {}
-    content = {key: value for key, value in reply.items() if key != ReservedHeaderKey.HEADERS}
-    return str(reply.get_return_code()), content
+    return str(reply.get_return_code()), content_of(reply)

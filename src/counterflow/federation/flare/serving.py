@@ -14,6 +14,7 @@ from typing import Any
 
 from nvflare.apis.fl_constant import ReturnCode
 
+from counterflow.federation.engine import Progress
 from counterflow.federation.flare import envelope
 from counterflow.federation.flare.push import push
 from counterflow.federation.question_service import QuestionService
@@ -24,11 +25,7 @@ TELL = 2.0  # seconds between two words on how it stands
 
 
 def serve(
-    service: QuestionService,
-    units: tuple[str, ...],
-    engine: Any,
-    over: Callable[[], bool],
-    tell: Callable[[dict[str, Any]], None],
+    service: QuestionService, units: tuple[str, ...], engine: Any, over: Callable[[], bool], tell: Progress
 ) -> None:
     """Answer until it is ``over``; ``tell`` is called with who is served, who is not and why."""
     served: dict[str, str] = dict.fromkeys(units, "not reached yet")  # "" if it is

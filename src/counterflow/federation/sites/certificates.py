@@ -2,13 +2,13 @@
 
 ::
 
-    coordinator   found(folder, ...)               authority and profile of the federation; prints the fingerprint
+    coordinator   establish(folder, ...)           authority and profile of the federation, and its own participants
     participant   request(folder, ...)             private key (stays here) and a request zip, to be sent
     coordinator   approve(folder, request_zip, who)   signed zip, to be sent back
     participant   assemble(signed, ...)            a kit, if the authority has the fingerprint told by other means
 
 The work is done by FLARE's own commands in a child process (``provisioning``): they end the process on errors, and
-print. ``establish`` does all four for the coordinator's own participants with two children.
+print. ``establish`` does all steps for the coordinator's own participants with two children.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class Participant:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.certificates import Participant
     >>> Participant("boiler", "plant", "steam_works").kind
     'plant'
     """
@@ -61,11 +60,8 @@ class Participant:
             raise OptionError(f"federation: a participant is one of {', '.join(KINDS)}, got {self.kind!r}")
         pattern = _OPERATOR if self.kind == "operator" else _NAME
         if not isinstance(self.name, str) or not pattern.fullmatch(self.name):
-            needs = (
-                "an e-mail address"
-                if self.kind == "operator"
-                else "1 to 63 letters, digits, dots, dashes and underscores, as it stands in a certificate"
-            )
+            needs = "1 to 63 letters, digits, dots, dashes and underscores, as it stands in a certificate"
+            needs = "an e-mail address" if self.kind == "operator" else needs
             raise OptionError(f"federation: the name of a {self.kind} must be {needs}, got {self.name!r}")
         if self.kind == "plant" and self.name.split(".")[0] == "server":
             raise OptionError("federation: a plant cannot be called 'server': that is the server's name in the network")
@@ -74,19 +70,6 @@ class Participant:
                 f"federation: the organisation of {self.name!r} must be letters, digits and underscores, "
                 f"got {self.organisation!r}"
             )
-
-
-def found(folder: Path, name: str, host: str, port: int, admin_port: int | None = None) -> str:
-    """Make the federation's authority in ``folder``; returns its fingerprint, to be told to every plant by other means.
-
-    Parameters
-    ----------
-    folder : becomes the coordinator's: ``profile.yml`` and ``authority/`` with the key that signs.
-    name : of the federation.
-    host, port : where plants reach the server; operators use ``admin_port`` (default: the same).
-    """
-    _flare(folder, _founding(folder, name, host, port, admin_port))
-    return fingerprint(folder / "authority" / "rootCA.pem")
 
 
 def establish(
@@ -98,11 +81,7 @@ def establish(
     -------
     The authority's fingerprint, and {participant: its kit, which ``kit`` has yet to harden}.
     """
-    _flare(
-        folder,
-        _founding(folder, name, host, port, None),
-        *(_requesting(own, name, who) for own, who in parties.items()),
-    )
+    _flare(folder, _founding(folder, name, host, port), *(_requesting(own, name, who) for own, who in parties.items()))
     print_of_authority = fingerprint(folder / "authority" / "rootCA.pem")
     (folder / "approved").mkdir(exist_ok=True, mode=0o700)
     commands: list[tuple[str, ...]] = []
@@ -176,7 +155,6 @@ def check_fingerprint(text: str) -> str:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.certificates import check_fingerprint
     >>> check_fingerprint("sha256" + ":0a" * 32)[:12]
     'SHA256:0A:0A'
     """
@@ -195,7 +173,6 @@ def fingerprint(certificate: Path) -> str:
     Examples
     --------
     >>> import tempfile, pathlib
-    >>> from counterflow.federation.sites.certificates import fingerprint
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "c.pem"
     >>> _ = path.write_text("-----BEGIN CERTIFICATE-----\\nAAEC\\n-----END CERTIFICATE-----\\n")
     >>> fingerprint(path)[:15]
@@ -212,25 +189,19 @@ def fingerprint_of(pem: str) -> str:
     import hashlib
     import ssl
 
-    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).digest()
-    return "SHA256:" + ":".join(f"{byte:02X}" for byte in digest)
+    return "SHA256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).digest().hex(":").upper()
 
 
 # ---- FLARE's commands
 
 
-def _founding(folder: Path, name: str, host: str, port: int, admin_port: int | None) -> tuple[str, ...]:
-    for what, number in (("port", port), ("admin_port", admin_port if admin_port is not None else port)):
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 65535:
-            raise OptionError(f"federation: {what} must be a whole number from 1 to 65535, got {number!r}")
+def _founding(folder: Path, name: str, host: str, port: int) -> tuple[str, ...]:
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise OptionError(f"federation: port must be a whole number from 1 to 65535, got {port!r}")
     check_federation(name)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    profile = {
-        "name": name,
-        "scheme": "grpc",
-        "connection_security": "mtls",
-        "server": {"host": host, "fed_learn_port": port, "admin_port": admin_port or port},
-    }
+    server = {"host": host, "fed_learn_port": port, "admin_port": port}
+    profile = {"name": name, "scheme": "grpc", "connection_security": "mtls", "server": server}
     _write_yaml(folder / "profile.yml", profile)
     return ("cert", "init", "--profile", str(folder / "profile.yml"), "-o", str(folder / "authority"))
 
@@ -267,29 +238,20 @@ def _flare(folder: Path, *commands: Sequence[str]) -> list[dict[str, Any]]:
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-m", f"{__package__}.provisioning"],
-            input=json.dumps([list(command) for command in commands]),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            env={**environment, "HOME": str(home)},
-        )
+            input=json.dumps([list(command) for command in commands]), capture_output=True, text=True,
+            timeout=_SECONDS, env={**environment, "HOME": str(home)},
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise StorageError(f"federation: FLARE's commands gave no answer in {_SECONDS} s") from error
-    answers = _answers(done.stdout)
+    try:
+        answers = [json.loads(line) for line in done.stdout.splitlines()]  # one JSON table a line
+    except ValueError:
+        answers = []
     for k, command in enumerate(commands):
-        answer = answers[k] if k < len(answers) else {}
+        answer = answers[k] if k < len(answers) and isinstance(answers[k], dict) else {}
         if answer.get("status") != "ok":
             said = " ".join(str(answer[key]) for key in ("message", "hint", "detail") if answer.get(key))
             said = said or (done.stdout + done.stderr).strip()[-600:]
             named = " ".join(command[: 2 if command[0] == "cert" else 1])
             raise StorageError(f"federation: FLARE's {named!r} failed: {said}")
     return [answer["data"] if isinstance(answer.get("data"), dict) else {} for answer in answers]
-
-
-def _answers(text: str) -> list[dict[str, Any]]:
-    """One JSON table a line."""
-    try:
-        read = [json.loads(line) for line in text.splitlines()]
-    except ValueError:
-        return []
-    return read if all(isinstance(answer, dict) for answer in read) else []

@@ -14,9 +14,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from counterflow.federation.sites import certificates, letters, members, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.privacy import Privacy
+from counterflow.records import describe, restore, strict_json
 
 _RESERVED = ("server", "relay", "admin")  # what FLARE calls its own
 
@@ -43,19 +42,16 @@ class Plant:
     approved: str
     removed: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """In plain types."""
-        known = {"key": self.key, "certificate": self.certificate, "approved": self.approved, "removed": self.removed}
-        return {"card": self.card.to_json(), **known}
+    def write(self, path: Path) -> None:
+        """Into a file of the coordinator's own."""
+        members.replace_json(path, describe(self)[0])
 
     @classmethod
     def read(cls, path: Path) -> Plant:
         """From a file of the coordinator's own."""
         try:
-            found = json.loads(path.read_text("utf-8"))
-            rest = {key: str(found[key]) for key in ("key", "certificate", "approved", "removed")}
-            return cls(Card.from_json(found["card"]), **rest)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, CounterflowError) as error:
+            return restore(cls, strict_json(path.read_text("utf-8")), {})
+        except (OSError, ValueError, CounterflowError) as error:
             raise StorageError(f"{path}: cannot be read ({error}); put back the file of this plant.") from error
 
 
@@ -85,27 +81,15 @@ class CoordinatorFolder:
             fingerprint, kits = certificates.establish(
                 folder, name, host, port, {folder / "server": server, folder / "operator": person}
             )
-            own = {
-                who.name: certificates.fingerprint_of(
-                    letters.certificate_in(folder / "approved" / f"{who.name}.signed.zip", who.name)
-                )
-                for who in (server, person)
-            }
+            signed = {who.name: folder / "approved" / f"{who.name}.signed.zip" for who in (server, person)}
+            own = {who: certificates.fingerprint_of(letters.certificate_in(file, who)) for who, file in signed.items()}
             members.write(folder / members.FILE, own)
             for place in ("plants", "removed", "jobs"):
                 (folder / place).mkdir(mode=0o700)
             party.write_service(folder, f"coordinator-{name}", f"coordinator of {name}")
-            described = {
-                "role": party.COORDINATOR,
-                "federation": name,
-                "fingerprint": fingerprint,
-                "host": host,
-                "port": port,
-                "operator": operator,
-                "server_kit": kits[host].relative_to(folder).as_posix(),
-                "operator_kit": kits[operator].relative_to(folder).as_posix(),
-            }
-            party.write(folder, described)  # last: with it the folder is whole
+            places = (kits[who].relative_to(folder).as_posix() for who in (host, operator))
+            # last: with it the folder is whole
+            party.write(folder, party.COORDINATOR, name, fingerprint, host, port, operator, *places)
             made = cls.open(folder)
             made.prepare()
         return made
@@ -174,48 +158,42 @@ class CoordinatorFolder:
     def approve(self, request: JoinRequest) -> Path:
         """Sign a plant's certificate and make it a member; returns the file that goes back. Again: the same file."""
         with party.changing(self.folder):
-            return self._approved(request)
-
-    def _approved(self, request: JoinRequest) -> Path:
-        self.check(request)
-        unit = request.card.unit
-        welcome = self.folder / "approved" / f"{unit}.welcome"
-        if unit in self.plants() and welcome.exists():
+            self.check(request)
+            unit = request.card.unit
+            welcome = self.folder / "approved" / f"{unit}.welcome"
+            if unit in self.plants() and welcome.exists():
+                return welcome
+            signed = welcome.with_suffix(".signed.zip")
+            signed.unlink(missing_ok=True)  # of an approval that broke off; its certificate never became a member's
+            asked = signed.with_name(f"{unit}.request.zip")
+            try:
+                asked.write_bytes(request.request)
+                certificates.approve(self.folder, asked, request.who)
+            finally:
+                asked.unlink(missing_ok=True)
+            certificate = certificates.fingerprint_of(letters.certificate_in(signed, unit))
+            plant = Plant(request.card, request.key, certificate, _now())
+            plant.write(self.folder / "plants" / f"{unit}.json")
+            members.write(self.folder / members.FILE, {**members.read(self.folder / members.FILE), unit: certificate})
+            signed.replace(welcome)
             return welcome
-        signed = welcome.with_suffix(".signed.zip")
-        signed.unlink(missing_ok=True)  # of an approval that broke off; its certificate never became a member's
-        asked = signed.with_name(f"{unit}.request.zip")
-        try:
-            asked.write_bytes(request.request)
-            certificates.approve(self.folder, asked, request.who)
-        finally:
-            asked.unlink(missing_ok=True)
-        certificate = certificates.fingerprint_of(letters.certificate_in(signed, unit))
-        plant = Plant(request.card, request.key, certificate, _now())
-        members.replace_json(self.folder / "plants" / f"{unit}.json", plant.to_json())
-        members.write(self.folder / members.FILE, {**members.read(self.folder / members.FILE), unit: certificate})
-        signed.replace(welcome)
-        return welcome
 
     def remove(self, unit: str) -> Plant:
         """Take a plant off the list of members: from now on its certificate is worth nothing here."""
         with party.changing(self.folder):
-            return self._removed(unit)
-
-    def _removed(self, unit: str) -> Plant:
-        known = self.plants()
-        if unit not in known:
-            there = ", ".join(sorted(known)) or "none"
-            raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}; there are {there}.")
-        listed = members.read(self.folder / members.FILE)
-        members.write(self.folder / members.FILE, {name: one for name, one in listed.items() if name != unit})
-        plant = Plant(**{**known[unit].__dict__, "removed": _now()})
-        tail = plant.certificate[-11:].replace(":", "")
-        members.replace_json(self.folder / "removed" / f"{unit}-{tail}.json", plant.to_json())
-        (self.folder / "plants" / f"{unit}.json").unlink()
-        (self.folder / "approved" / f"{unit}.welcome").unlink(missing_ok=True)
-        (self.folder / "terms" / f"{unit}.json").unlink(missing_ok=True)  # nobody may ask about its inputs any more
-        return plant
+            known = self.plants()
+            if unit not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}; there are {there}.")
+            listed = members.read(self.folder / members.FILE)
+            members.write(self.folder / members.FILE, {name: one for name, one in listed.items() if name != unit})
+            plant = replace(known[unit], removed=_now())
+            tail = plant.certificate[-11:].replace(":", "")
+            plant.write(self.folder / "removed" / f"{unit}-{tail}.json")
+            (self.folder / "plants" / f"{unit}.json").unlink()
+            (self.folder / "approved" / f"{unit}.welcome").unlink(missing_ok=True)
+            (self.folder / "terms" / f"{unit}.json").unlink(missing_ok=True)  # nobody may ask about its inputs any more
+            return plant
 
     # ---- jobs
 
@@ -239,17 +217,13 @@ class CoordinatorFolder:
         members.replace_json(self.folder / "jobs" / f"{job.id}.json", job.to_json())
 
     def new_job(
-        self,
-        job_id: str = "",
-        method: str = "sufficient",
-        units: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        privacy: Privacy | None = None,
-        from_logs: bool = False,
-        begins: str | None = None,
-    ) -> Job:
-        """A job of the plants that are members now (``units``: of these, in this order), from their cards."""
+        self, job_id: str = "", method: str = "sufficient", units: Sequence[str] = (), begins: str | None = None,
+        **settings: Any,
+    ) -> Job:  # fmt: skip
+        """A job of the plants that are members now (``units``: of these, in this order), from their cards.
+
+        ``settings``: options, seed, privacy and from_logs of ``Job``.
+        """
         known = self.plants()
         if not known:
             raise OptionError(f"{self.label}: no plant is approved yet; send them the line that 'init' has printed.")
@@ -268,17 +242,7 @@ class CoordinatorFolder:
         inputs = {unit: known[unit].card.inputs for unit in chosen}
         if begins is None:
             begins = self._common_beginning({unit: known[unit].card.begins for unit in chosen})
-        return Job(
-            job_id or self._free_id(),
-            method,
-            inputs,
-            options=dict(options or {}),
-            seed=seed,
-            privacy=privacy,
-            from_logs=from_logs,
-            dt=steps.pop(),
-            begins=begins,
-        )
+        return Job(job_id or self._free_id(), method, inputs, dt=steps.pop(), begins=begins, **settings)
 
     def _common_beginning(self, told: Mapping[str, str]) -> str:
         """When the plants' logs begin, as they said when they joined; "" if one of them does not know."""

@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any
 from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.job import Job
 from counterflow.federation.sites.certificates import Participant
+from counterflow.files import blaming
 from counterflow.plant import Channel
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
 FORMAT = 1
 LARGEST = 1_000_000  # bytes of a file, and of all that is in it
@@ -44,7 +45,6 @@ class Card:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.letters import Card
     >>> from counterflow.plant import Channel
     >>> card = Card("boiler", "steam_works", "waterworks", (Channel("fuel", "kg/s", (0.0, 2.0)),), 60.0)
     >>> Card.from_json(card.to_json()) == card
@@ -60,16 +60,8 @@ class Card:
 
     def to_json(self) -> dict[str, Any]:
         """In plain types."""
-        (unit,) = Job("card", "sufficient", {self.unit: self.inputs}, dt=self.dt).to_json()["units"]
-        return {
-            "format": FORMAT,
-            "unit": self.unit,
-            "organisation": self.organisation,
-            "federation": self.federation,
-            "inputs": unit["inputs"],
-            "dt": self.dt,
-            "begins": self.begins,
-        }
+        plain = {name: getattr(self, name) for name in _KEYS if name != "format"}
+        return {"format": FORMAT, **plain, "inputs": [channel.to_json() for channel in self.inputs]}
 
     @classmethod
     def from_json(cls, found: object) -> Card:
@@ -82,9 +74,8 @@ class Card:
             if not isinstance(found[key], str):
                 raise OptionError(f"{key!r} of a card must be text, got {found[key]!r:.80}")
         told = Job("card", "sufficient", {"unit": ()}).to_json()  # a job knows how to check channels
-        told |= {"units": [{"name": found["unit"], "inputs": found["inputs"]}], "dt": found["dt"]}
-        told |= {"begins": found["begins"]}
-        job = Job.from_json(told)
+        unit = {"name": found["unit"], "inputs": found["inputs"]}
+        job = Job.from_json(told | {"units": [unit], "dt": found["dt"], "begins": found["begins"]})
         who = Participant(found["unit"], "plant", found["organisation"])
         return cls(who.name, who.organisation, found["federation"], job.inputs[who.name], job.dt, job.begins)
 
@@ -105,28 +96,33 @@ class JoinRequest:
 
 def write_join(path: Path, card: Card, private_key: Path, request_zip: Path) -> str:
     """Write a ``.join`` file; returns the fingerprint of the plant's key."""
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
     content = (json.dumps(card.to_json(), indent=2, sort_keys=True) + "\n").encode()
-    try:
-        key = serialization.load_pem_private_key(private_key.read_bytes(), None)
-        request = request_zip.read_bytes()
-    except (OSError, ValueError, TypeError) as error:
-        raise StorageError(f"federation: {private_key.parent} has no usable key ({error}); join anew") from error
-    if not isinstance(key, RSAPrivateKey):
-        raise StorageError(f"federation: {private_key} is not a key that FLARE makes; join anew")
+    key, request = load_key(private_key), _bytes_of(request_zip)
     signature = key.sign(content, padding.PKCS1v15(), hashes.SHA256())
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in ((_CARD, content), (_SIGNATURE, signature), (_REQUEST, request)):
             archive.writestr(name, data)
-    try:
+    with blaming(path):
         path.write_bytes(buffer.getvalue())
-    except OSError as error:
-        raise StorageError(f"federation: cannot write {path}: {error.strerror or error}") from error
     return key_fingerprint(key.public_key())
+
+
+def load_key(path: Path) -> RSAPrivateKey:
+    """The private key of a plant."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
+    if not isinstance(key, RSAPrivateKey):
+        raise StorageError(f"{path}: it is not a key that FLARE makes; join anew.")
+    return key
 
 
 def read_join(path: Path) -> JoinRequest:
@@ -175,7 +171,7 @@ def key_fingerprint(key: RSAPublicKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     digest = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
-    return "SHA256:" + ":".join(f"{byte:02X}" for byte in digest)
+    return "SHA256:" + digest.hex(":").upper()
 
 
 def _requested_key(path: Path, card: Card, inner: Mapping[str, bytes]) -> RSAPublicKey:
@@ -186,10 +182,8 @@ def _requested_key(path: Path, card: Card, inner: Mapping[str, bytes]) -> RSAPub
     try:
         request = x509.load_pem_x509_csr(inner[f"{card.unit}.csr"])
         key, valid = request.public_key(), request.is_signature_valid
-        named = {
-            "unit": str(request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value),
-            "organisation": str(request.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value),
-        }
+        wanted = {"unit": NameOID.COMMON_NAME, "organisation": NameOID.ORGANIZATION_NAME}
+        named = {name: str(request.subject.get_attributes_for_oid(oid)[0].value) for name, oid in wanted.items()}
         asks = json.loads(inner["request.json"])
         kind = asks["cert_type"]
         told = {"unit": asks["name"], "organisation": asks["org"], "federation": asks["project"]}

@@ -20,22 +20,22 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.sites.members import replace_json
+from counterflow.files import blaming
 
 FILE = "party.json"
 COORDINATOR, PLANT = "coordinator", "plant"
 PID = "supervisor.pid"
 LOG = "supervisor.log"
 SITE_LOG = "site.log"
-_AWKWARD = re.compile(
-    r"""[\s"'\\#$]"""
-)  # FLARE joins the command lines of jobs with spaces, and takes them apart again
+# FLARE joins the command lines of jobs with spaces, and takes them apart again
+_AWKWARD = re.compile(r"""[\s"'\\#$]""")
 _FIELDS = {
     COORDINATOR: ("role", "federation", "fingerprint", "host", "port", "operator", "server_kit", "operator_kit"),
     PLANT: ("role", "federation", "fingerprint", "unit", "organisation", "kit"),
@@ -45,6 +45,11 @@ _FIELDS = {
 def role(folder: Path) -> str:
     """ "coordinator" or "plant"; OptionError if the folder is neither."""
     return str(read(folder)["role"])
+
+
+def write(folder: Path, role: str, *values: object) -> None:
+    """Say what a folder is: the fields of its role, in order."""
+    replace_json(folder / FILE, dict(zip(_FIELDS[role], (role, *values), strict=True)))
 
 
 def read(folder: Path, wanted: str = "") -> dict[str, Any]:
@@ -74,11 +79,6 @@ def read(folder: Path, wanted: str = "") -> dict[str, Any]:
     return dict(found)
 
 
-def write(folder: Path, content: Mapping[str, Any]) -> None:
-    """Say what a folder is."""
-    replace_json(folder / FILE, content)
-
-
 @contextmanager
 def new(folder: Path, doing: str) -> Iterator[None]:
     """Begin a party in a new folder: it becomes whole, or is left empty."""
@@ -87,36 +87,36 @@ def new(folder: Path, doing: str) -> Iterator[None]:
             f"{str(folder.absolute())!r}: FLARE cannot work in a folder whose path has spaces, quotes, backslashes, "
             "'#' or '$': choose another place."
         )
-    try:
+    with blaming(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise OptionError(f"{str(folder)!r} exists and is not empty: {doing} in a new folder. Nothing was changed.")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
-    except OSError as error:
-        raise StorageError(f"cannot write {str(folder)!r}: {error.strerror or error}. Choose another place.") from error
-    try:
-        yield
-    except BaseException as error:
-        for left in folder.iterdir():
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise StorageError(f"cannot write {str(folder)!r}: {error.strerror or error}.") from error
-        raise
+        try:
+            yield
+        except BaseException:
+            for left in folder.iterdir():
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
     """Change who is a member; one command at a time, the others wait."""
-    try:
-        descriptor = os.open(folder / ".changing", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    except OSError as error:
-        raise StorageError(f"cannot write in {str(folder)!r}: {error.strerror or error}. Check its rights.") from error
-    try:
+    with _opened(folder / ".changing") as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    with blaming(path, "Check its rights."):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -127,12 +127,7 @@ def changing(folder: Path) -> Iterator[None]:
 @contextmanager
 def supervising(folder: Path) -> Iterator[None]:
     """Be the supervisor of a folder; StorageError if there is one already. The lock goes with the process."""
-    path = folder / PID
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    except OSError as error:
-        raise StorageError(f"cannot write {str(path)!r}: {error.strerror or error}. Check its rights.") from error
-    try:
+    with _opened(folder / PID) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -144,8 +139,6 @@ def supervising(folder: Path) -> Iterator[None]:
         os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
         os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
 
 
 def supervisor(folder: Path) -> int | None:
@@ -203,7 +196,6 @@ def write_service(folder: Path, name: str, what: str) -> Path:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from counterflow.federation.sites.party import write_service
     >>> made = write_service(pathlib.Path(tempfile.mkdtemp()), "boiler", "plant boiler")
     >>> made.name, "NoNewPrivileges=yes" in made.read_text()
     ('counterflow-boiler.service', True)
@@ -218,18 +210,11 @@ def write_service(folder: Path, name: str, what: str) -> Path:
     except (KeyError, OSError):
         user = str(os.getuid())
     text = _SERVICE.format(
-        what=what.replace("%", "%%"),
-        command=f"{command} {_quoted(str(place))}",
-        folder=_quoted(str(place)),
-        plain=str(place).replace("%", "%%"),
-        home=_quoted(f"HOME={place}"),
-        path=str(path),
-        user=user,
-    )
-    try:
+        what=what.replace("%", "%%"), command=f"{command} {_quoted(str(place))}", folder=_quoted(str(place)),
+        plain=str(place).replace("%", "%%"), home=_quoted(f"HOME={place}"), path=str(path), user=user,
+    )  # fmt: skip
+    with blaming(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {str(path)!r}: {error.strerror or error}.") from error
     return path
 
 

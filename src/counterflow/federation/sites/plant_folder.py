@@ -26,6 +26,7 @@ from counterflow.federation.sites import certificates, letters, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.site import PlantSite
+from counterflow.files import blaming
 from counterflow.plant import LocalModel, Recording, UnitRecording
 from counterflow.privacy import Ledger, ledger_path
 
@@ -45,18 +46,9 @@ class PlantFolder:
 
     @classmethod
     def create(
-        cls,
-        folder: Path,
-        unit: str,
-        federation: str,
-        fingerprint: str,
-        recording: Recording,
-        model: LocalModel | None,
-        policy: str = "",
-        organisation: str = "",
-        budget: float = BUDGET,
-        begins: str = "",
-    ) -> PlantFolder:
+        cls, folder: Path, unit: str, federation: str, fingerprint: str, recording: Recording, model: LocalModel | None,
+        policy: str = "", organisation: str = "", budget: float = BUDGET, begins: str = "",
+    ) -> PlantFolder:  # fmt: skip
         """Make a key, put log, model and policy (its text) in place, and write the ``.join`` file.
 
         Parameters
@@ -113,16 +105,7 @@ class PlantFolder:
     @property
     def key(self) -> str:
         """Fingerprint of the plant's key, as the coordinator sees it."""
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-
-        path = self.folder / "request" / f"{self.unit}.key"
-        try:
-            found = serialization.load_pem_private_key(path.read_bytes(), None)
-        except (OSError, ValueError, TypeError) as error:
-            raise StorageError(f"{path}: cannot be read ({error}).") from error
-        assert isinstance(found, RSAPrivateKey)
-        return letters.key_fingerprint(found.public_key())
+        return letters.key_fingerprint(letters.load_key(self.folder / "request" / f"{self.unit}.key").public_key())
 
     def welcome(self, file: Path) -> PlantFolder:
         """Take the coordinator's answer: the kit, hardened. The same again is no error."""
@@ -131,10 +114,9 @@ class PlantFolder:
             return self
         signed = self.folder / f"{self.unit}.signed.zip"
         try:
-            signed.write_bytes(data)
-            made = certificates.assemble(self.folder, signed, self.fingerprint)
-        except OSError as error:
-            raise StorageError(f"cannot write {str(signed)!r}: {error.strerror or error}.") from error
+            with blaming(signed):
+                signed.write_bytes(data)
+                made = certificates.assemble(self.folder, signed, self.fingerprint)
         finally:
             signed.unlink(missing_ok=True)
         joined = replace(self, kit=made)
@@ -199,22 +181,12 @@ class PlantFolder:
 
     def _open_budget(self, budget: float) -> None:
         policy = self.policy
-        if policy.ledger is None or ledger_path(policy.ledger, self.unit).exists():
-            return
-        Ledger.create(ledger_path(policy.ledger, self.unit), self.unit, budget, policy.delta, policy.window).close()
+        if policy.ledger is not None and not (path := ledger_path(policy.ledger, self.unit)).exists():
+            Ledger.create(path, self.unit, budget, policy.delta, policy.window).close()
 
     def _write(self) -> None:
-        party.write(
-            self.folder,
-            {
-                "role": party.PLANT,
-                "federation": self.federation,
-                "fingerprint": self.fingerprint,
-                "unit": self.unit,
-                "organisation": self.organisation,
-                "kit": self.kit.relative_to(self.folder).as_posix() if self.kit is not None else "",
-            },
-        )
+        kit = self.kit.relative_to(self.folder).as_posix() if self.kit is not None else ""
+        party.write(self.folder, party.PLANT, self.federation, self.fingerprint, self.unit, self.organisation, kit)
 
 
 def default_policy(unit: str) -> str:
@@ -222,14 +194,11 @@ def default_policy(unit: str) -> str:
 
     Examples
     --------
-    >>> from counterflow.federation.sites.plant_folder import default_policy
-    >>> from counterflow.federation.policy import Policy
     >>> policy = Policy.from_text(default_policy("boiler"))
     >>> policy.demanded, policy.epsilon, policy.methods, dict(policy.ask)
     (True, 1.0, ('sufficient',), {})
     """
-    strict = Policy(unit)
-    return _DEFAULT.format(unit=unit, strict=strict)
+    return _DEFAULT.format(unit=unit, strict=Policy(unit))
 
 
 def _check_policy(text: str, unit: str) -> None:
@@ -242,11 +211,8 @@ def _check_model(recording: Recording, model: LocalModel | None, unit: str) -> N
     own = _own(recording, unit).unit
     if model is None:
         return
-    sides: tuple[tuple[str, int, int], ...] = (
-        ("inputs", own.n_inputs, model.n_inputs),
-        ("outputs", own.n_outputs, model.n_outputs),
-    )
-    for side, has, wanted in sides:
+    inputs, outputs = (own.n_inputs, model.n_inputs), (own.n_outputs, model.n_outputs)
+    for side, (has, wanted) in (("inputs", inputs), ("outputs", outputs)):
         if has != wanted:
             raise OptionError(f"--model: unit {unit!r} has {has} {side} in its log, the model has {wanted}.")
 

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import PlantQuestions, QuestionBox
 from counterflow.federation.question_service import GRACE, QuestionService
+from counterflow.files import write_whole
 from counterflow.methods.registry import method_of
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, Recording
@@ -150,13 +152,9 @@ class CoordinatorSite:
     def write_state(self, job_id: str, **fields: Any) -> None:
         """Say how far a job is; readers see the last state or this one, never a part of it."""
         path = self.home / "states" / f"{job_id}.json"
-        draft = path.with_suffix(".part")
-        try:
+        with contextlib.suppress(OSError, StorageError):  # a full disk: the store says so, and is what counts
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(fields), encoding="utf-8")
-            draft.replace(path)
-        except OSError:
-            return  # a full disk: the store says so, and is what counts
+            write_whole(path, json.dumps(fields).encode())
 
     def state(self, job_id: str) -> dict[str, Any]:
         """How far a job is; empty if it has not begun."""

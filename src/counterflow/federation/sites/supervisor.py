@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from counterflow.errors import CounterflowError, StorageError
@@ -64,19 +65,21 @@ class Supervisor:
             left = engine().stop(site.kit, patience=0)  # of a supervisor that was killed
             self._check_port(RELEASE if left else 0.0)
             try:
-                self._keep_running()
+                self._keep_running(site.kit)
             finally:
                 engine().stop(site.kit, patience=STOPPING)
                 (site.folder / members.PRESENCE).unlink(missing_ok=True)
                 self._say("stopped")
 
-    def _keep_running(self) -> None:
+    def _keep_running(self, kit: Path) -> None:
         pause = FIRST_PAUSE
         while not self._stop.is_set():
             began = time.monotonic()
             try:
                 self._check_port(RELEASE)
-                child = self._started()
+                (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
+                child = engine().start(kit, self.site.folder / party.SITE_LOG)
+                self._say(f"started (process {child.pid})")
             except CounterflowError as error:
                 self._say(str(error))
             else:
@@ -86,20 +89,12 @@ class Supervisor:
                 self._say(
                     f"the site ended by itself (code {child.returncode}); see {self.site.folder / party.SITE_LOG}"
                 )
-                assert self.site.kit is not None
-                engine().stop(self.site.kit, patience=0)  # jobs outlive a parent that was killed
+                engine().stop(kit, patience=0)  # jobs outlive a parent that was killed
             if time.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
             self._say(f"starting again in {pause:.0f} s")
             self._stop.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        assert self.site.kit is not None
-        (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
-        child = engine().start(self.site.kit, self.site.folder / party.SITE_LOG)
-        self._say(f"started (process {child.pid})")
-        return child
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         """Until the child is dead or we are to stop."""
@@ -162,12 +157,10 @@ class _News:
         told = members.presence(self._site.folder / members.PRESENCE)
         if isinstance(self._site, CoordinatorFolder):
             now = tuple(told.get("plants", ()))
-            for unit in now:
-                if unit not in self.plants:
-                    yield f"plant {unit} has joined ({len(now)} connected)"
-            for unit in self.plants:
-                if unit not in now:
-                    yield f"plant {unit} has left ({len(now)} connected)"
+            for these, others, what in ((now, self.plants, "joined"), (self.plants, now, "left")):
+                for unit in these:
+                    if unit not in others:
+                        yield f"plant {unit} has {what} ({len(now)} connected)"
             self.plants = now
             yield from self._list_states()
         elif bool(told.get("connected")) != self._connected:

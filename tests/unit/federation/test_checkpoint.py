@@ -1,0 +1,58 @@
+"""Snapshots of sessions: what comes back is what went in, and what no session has written is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterflow.errors import StorageError
+from counterflow.federation import checkpoint
+from counterflow.methods.logs.server import LogConfig, LogServer
+from counterflow.methods.sufficient.server import SufficientConfig, SufficientServer
+from counterflow.protocol import Sufficient
+
+ONE = np.ones((1, 1))
+MESSAGE = Sufficient("a", ONE, ONE, ONE, ONE, np.ones((2, 1)), np.array([[0.0, 2.0]]), np.array([[5e-324], [-0.0]]))
+BEGINNING = SufficientServer(SufficientConfig(("a", "b")))
+
+
+def snapshot() -> tuple[dict[str, Any], list[bytes]]:
+    state = replace(BEGINNING, messages=MappingProxyType({"a": MESSAGE}))
+    table, pieces = checkpoint.kept(state, np.array([[np.inf, 1 / 3]]))
+    return json.loads(json.dumps(table, allow_nan=False)), pieces
+
+
+def test_a_state_comes_back_bit_by_bit() -> None:
+    state, numbers = checkpoint.restored(BEGINNING, *snapshot(), "here")
+    assert numbers.tolist() == [[np.inf, 1 / 3]]
+    assert state.config is BEGINNING.config
+    for name, value in MESSAGE.__dict__.items():
+        found = getattr(state.messages["a"], name)
+        assert found.tobytes() == value.tobytes() if isinstance(value, np.ndarray) else found == value
+    assert not state.messages["a"].A.flags.writeable
+
+
+def test_a_snapshot_of_another_kind_of_job_is_refused() -> None:
+    with pytest.raises(StorageError, match="this kind of job"):
+        checkpoint.restored(LogServer(LogConfig(("a",))), *snapshot(), "here")
+
+
+def test_what_no_session_has_written_is_refused() -> None:
+    table, pieces = snapshot()
+    text = json.dumps(table)
+    for wrong in (
+        text.replace('"finished"', '"closed"'), text.replace("<f8", "|O", 1), text.replace("[1, 1]", "[1, 2]", 1),
+        text.replace("[1, 1]", '["a"]', 1), text.replace("messages/a/A", "messages/a/Z", 1),
+        text.replace('"array"', "[" * 60 + "]" * 60, 1), json.dumps({"fields": 1}), "[]", "null",
+    ):  # fmt: skip
+        assert wrong != text
+        with pytest.raises(StorageError, match="this kind of job"):
+            checkpoint.restored(BEGINNING, json.loads(wrong), pieces, "here")
+    for cut in (pieces[:-1], [*pieces, b""], [pieces[0][:-1], *pieces[1:]]):
+        with pytest.raises(StorageError, match="this kind of job"):
+            checkpoint.restored(BEGINNING, table, cut, "here")
