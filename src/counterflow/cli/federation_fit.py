@@ -116,7 +116,7 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
         "id": job.id, "method": job.method, "units": list(job.units),
         **output.fit_json(result.status, result.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
         "privacy": None if job.privacy is None else output.picked(job.privacy, "epsilon delta"),
-        "saved": coordinator.folder / "fits" / job.id, "caveats": [str(caveat) for caveat in part.caveats],
+        "saved": coordinator.folder / "fits" / job.id, "caveats": list(part.caveats),
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from counterflow import wording
+from counterflow.caveats import Caveat
 from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
@@ -119,16 +120,17 @@ def _told(path: Path) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def _notes(unit: str, entries: Sequence[Entry]) -> list[str]:
+def _notes(unit: str, entries: Sequence[Entry]) -> list[Caveat]:
     seeded = [entry for entry in entries if not entry.secure]
     if not seeded:
         return []
     sources = wording.listed(sorted({entry.source for entry in seeded}))
     which = "1 release" if len(seeded) == 1 else f"{len(seeded)} releases"
-    return [
+    text = (
         f"unit {unit!r}: the noise of {which} came from {sources}: whoever knows it can take the noise off, so it "
         "protects nothing. It is for simulations only."
-    ]
+    )
+    return [Caveat("simulated-noise", unit, text)]
 
 
 def _show(told: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typer import Option
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
 from counterflow.cli import output
 from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import AnswerFormat, Delta, Window
@@ -92,7 +93,7 @@ def plan(
     answer: dict[str, Any] = {
         "delta": delta, "window": window, "releases": releases, "false_alarms": FALSE_ALARMS, "plans": rows,
     }  # fmt: skip
-    notes: list[str] = []
+    notes: list[Caveat] = []
     if task is not None:
         settings = [None, *(Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows)]
         bare, *under = expected_errors(task, settings)
@@ -199,18 +200,21 @@ def _of_fit(directory: Path) -> Task:
     return Task(fit.plant, models, inputs, parameters.estimate)
 
 
-def _notes(under: Sequence[Expected]) -> list[str]:
+def _notes(under: Sequence[Expected]) -> list[Caveat]:
     notes = []
     clipped = max(found.clipped for found in under)
     if clipped > CLIPPED:
-        notes.append(
+        text = (
             f"clipping would change up to {wording.percent(round(clipped, 3))} of a unit's rows; what that does to the "
             "estimate is not in the errors"
         )
+        notes.append(Caveat("clipped-rows", "", text))
     if any(found.error > 1 for found in under):
-        notes.append("errors above 100 % say that the couplings would be lost in the noise, not how far off they are")
+        text = "errors above 100 % say that the couplings would be lost in the noise, not how far off they are"
+        notes.append(Caveat("drowned-by-noise", "", text))
     if any(not math.isfinite(found.error) for found in under):
-        notes.append("some couplings are not determined by these inputs, with or without privacy")
+        text = "some couplings are not determined by these inputs, with or without privacy"
+        notes.append(Caveat("undetermined", "", text))
     return notes
 
 
