@@ -223,10 +223,13 @@ class Guard:
         model, rows, method = self.description.model, self.description.rows, method_of(self.job)
         if model is None:
             raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
-        charge = method.charge(self.job, model, rows, message)
+        # which rows of its timeline these are is not for the coordinator to say: rows without a name add up with all
+        privacy, unit = replace(self.job.privacy, start=None), self.unit
+        job = replace(self.job, privacy=privacy)
+        charge = method.charge(job, model, rows, message)
         # before the first message, see that all of them can be paid for
-        ahead = [charge.cost] if getattr(message, "round", 0) else method.charges(self.job, model, rows)
-        privacy, unit = replace(self.job.privacy, ledger=self.ledger), self.unit
+        ahead = [charge.cost] if getattr(message, "round", 0) else method.charges(job, model, rows)
+        privacy = replace(privacy, ledger=self.ledger)
         label = f"job {self.job.id}"
         with Spending.start(privacy, (unit,), label, method.mechanism, {unit: ahead}, {unit: model}) as spending:
             spending.record(unit, *charge)

@@ -26,7 +26,7 @@ from counterflow.methods.method import unit_step
 from counterflow.methods.registry import method_of
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.unit import sufficient_message
-from counterflow.privacy import Ledger, ledger_path
+from counterflow.privacy import Ledger, ledger_path, total_epsilon
 from counterflow.protocol import Ask, Terms, decode, encode
 
 FUZZ_CASES = int(os.environ.get("COUNTERFLOW_FUZZ_CASES", "300"))  # of each fuzz test; 100,000 for a release
@@ -266,6 +266,25 @@ def test_an_empty_budget_keeps_the_message(audit: Audit, tmp_path: Path) -> None
     assert attempt >= 1
     assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "outgoing")
     assert not guard(audit, job, policy).approved(encode(sent))
+
+
+def test_a_coordinator_cannot_make_the_same_rows_look_like_others(audit: Audit, tmp_path: Path) -> None:
+    """Jobs that claim other rows of the timeline each time are charged as releases of the same rows."""
+    assert OWN.model is not None
+    policy, left = with_ledger(tmp_path), 0
+    for attempt in range(30):
+        claimed = cf.Privacy(2.0, 1e-6, start=100_000 * attempt)
+        sent, release = privatised(MESSAGE, OWN.model, claimed)
+        job = Job(f"j{attempt}", "sufficient", INPUTS, privacy=claimed)
+        try:
+            guard(audit, job, policy).outgoing(encode(sent), release)
+        except PrivacyError:
+            break
+        left += 1
+    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
+        spent, costs = ledger.spent, [entry.cost for entry in ledger.entries()]
+    assert len(costs) == left < 6
+    assert spent == pytest.approx(total_epsilon([replace(cost, start=0, stop=601) for cost in costs], 1e-6), rel=1e-9)
 
 
 # ---- what enters
