@@ -76,10 +76,11 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _made(
-    name: str, run: Callable[..., None], help: str, first: inspect.Parameter, options: Sequence[inspect.Parameter]
-) -> Callable[..., None]:
+    name: str, run: Callable[..., None], help: str, first: inspect.Parameter, options: Sequence[inspect.Parameter],
+    pictured: bool = True,
+) -> Callable[..., None]:  # fmt: skip
     """A command: its options are those given, and how it answers."""
-    drawn = DrawnOut if any(option.name != "target" for option in options) else Out
+    drawn = DrawnOut if pictured else Out
     answering = [_parameter("answer_format", AnswerFormat, Format.table), _parameter("out", drawn, None)]
     whole = [first, *options, *answering, _parameter("force", Force, False)]
 
@@ -118,7 +119,8 @@ def command(name: str) -> Callable[..., None]:
 
     examples = "\n\n".join(f"Example: {each.example}" for each in asked)
     more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
-    return _made(name, run, f"{COMMANDS[name]}\n\n{examples}{more}", _parameter("directory", FitDirectory), options)
+    help, pictured = f"{COMMANDS[name]}\n\n{examples}{more}", any(each.pictured for each in asked)
+    return _made(name, run, help, _parameter("directory", FitDirectory), options, pictured)
 
 
 def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str) -> None:

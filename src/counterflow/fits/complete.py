@@ -50,7 +50,7 @@ def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Se
         points=learned.points, link=link,
     )  # fmt: skip
     caveats = [*learned.caveats]
-    if not status.converged and task.privacy is None and not any(c.code == "stability-bound" for c in caveats):
+    if not status.converged and task.privacy is None:
         text = f"the fit is {status.message}"
         if couplings is not None and couplings.spread is None:
             text = "the fit has not converged, so its answers have no interval and may be far off"

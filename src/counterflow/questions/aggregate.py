@@ -78,8 +78,11 @@ class AskAggregate(Request):
 
     def vectors(self, part: UnitPart) -> tuple[FloatArray, FloatArray]:
         """phi_1 and phi_0 (P_m,)."""
-        base = part.phi if self.phi_0 is None else np.asarray(self.phi_0, np.float64)
-        other, shape = np.asarray(self.phi_1, np.float64), (part.model.states,)
+        try:
+            base = part.phi if self.phi_0 is None else np.asarray(self.phi_0, np.float64)
+            other, shape = np.asarray(self.phi_1, np.float64), (part.model.states,)
+        except (TypeError, ValueError):
+            raise DataError(f"aggregate_effect: phi of unit {self.unit!r} must be numbers") from None
         if base is None:
             raise OptionError(f"aggregate_effect: unit {self.unit!r} has learned no phi by this method; give phi_0")
         if base.shape != shape or other.shape != shape:
@@ -97,7 +100,10 @@ class AskAggregate(Request):
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Aggregate:
         other, base = self.vectors(part)
-        mean = np.asarray(part.model.C @ (other - base))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.asarray(part.model.C @ (other - base))
+        if not np.isfinite(mean).all():
+            raise DataError(f"aggregate_effect: phi of unit {self.unit!r} is too large for double precision")
         names = part.unit.output_names
         return Aggregate(self.unit, names, frozen(mean), frozen(other), frozen(base), about.caveats, about)
 

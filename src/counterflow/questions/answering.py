@@ -7,18 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from counterflow.caveats import EVERYBODY, Caveat, distinct, to_text
+from counterflow.caveats import distinct, to_text
 from counterflow.methods.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.questions.knowledge import Knowledge, Watch, with_caveats
 from counterflow.questions.registry import question
-
-PUBLISHED = Caveat(
-    "published-method",
-    EVERYBODY,
-    "the published method cannot recover B_mn when inputs are white and is biased otherwise (docs/theory/paper.md): "
-    "treat this number as the method's output, not as the plant's answer",
-)
 
 
 class Server(Knowledge):
@@ -61,6 +54,5 @@ class Server(Knowledge):
         self.refuse_runaway(ask.steps)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)
-        published = [PUBLISHED] if self.couplings is None and self.method != "oracle" else []
-        whole = distinct([*published, *kind.caveats(self, parts), *self.caveats, *parts[0].noted])
+        whole = distinct([*kind.caveats(self, parts), *self.caveats, *parts[0].noted])
         return with_caveats([replace(parts[0], caveats=to_text(())), *parts[1:]], whole)

@@ -192,7 +192,7 @@ class Counterfactual(Peaked, Trajectory):
         had = f"Had {about.request.had(about.plant)} in {window}"
         if not np.isfinite(self.factual[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
-        if peak.size == 0:
+        if peak.is_nothing:
             return f"{had}, nothing would have changed there."
         sign, by = peak.sentence(self.level)
         return (

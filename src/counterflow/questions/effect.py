@@ -227,7 +227,7 @@ class Effect(Peaked):
     def would(self, channel: str | None = None) -> str:
         """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """
         peak = self.peak(channel)
-        if peak.size == 0:
+        if peak.is_nothing:
             return f"nothing would change at {peak.unit}."
         sign, by = peak.sentence(self.level)
         after = wording.span(peak.row + 1, self.about.dt)

@@ -59,6 +59,11 @@ class Peak:
     size: float  # in standard deviations of the channel's noise
     last: float
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there surely is no change: a wide interval around zero is no such thing."""
+        return self.size == 0 and not self.lower and not self.upper
+
     def sentence(self, level: float | None) -> tuple[float, str]:
         """The change's direction, and "by 3.2 rpm (95 %: 2.8 to 3.6)" with the interval in that direction."""
         sign = -1.0 if self.value < 0 else 1.0

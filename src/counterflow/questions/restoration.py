@@ -242,9 +242,10 @@ class Restoration(Reply):
         if self.feasible:
             return f"To move {self.unit} {aims} after {after}, hold {held}."
         nearest = wording.listed([f"{output.name} {sized(end, output.unit)}" for output, _, end in self._outputs()])
+        limits = " within their limits" * any(channel.limits is not None for _, channel, _ in self.held())
         return (
-            f"{self.unit} {aims} after {after} cannot be reached within the limits of these inputs; the nearest is "
-            f"{nearest}, with {held}."
+            f"{self.unit} {aims} after {after} cannot be reached with these inputs{limits}; the nearest is {nearest}, "
+            f"with {held}."
         )
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:

@@ -260,9 +260,7 @@ class World(Headed):
     @classmethod
     def of(cls, words: str, reply: Counterfactual, clock: Clock, headline: str | None) -> World:
         """Of an answer."""
-        gap = np.nan_to_num(np.abs(reply.mean - reply.factual)).max(axis=0)
-        chosen = headline or reply.channels[int(gap.argmax())]
-        return cls(words, reply, reply.about.outputs, chosen, clock)
+        return cls(words, reply, reply.about.outputs, headline or reply.ranked_channels()[0], clock)
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel, where the two worlds differ most."""
@@ -293,8 +291,7 @@ class Shares(Headed):
         if not np.isfinite(reply.departure).any():
             last = reply.first + len(reply.departure) - 1
             raise DataError(f"report: nothing was measured of {reply.unit!r} in rows {reply.first} to {last}")
-        strongest = int(np.nan_to_num(np.abs(reply.departure)).mean(axis=0).argmax())
-        return cls(words, reply, reply.about.outputs, headline or reply.channels[strongest], clock)
+        return cls(words, reply, reply.about.outputs, headline or reply.ranked_channels()[0], clock)
 
     def ranked(self) -> list[tuple[str, float]]:
         """(name, mean over the window) by size."""

@@ -109,7 +109,7 @@ def test_the_sentences_are_the_answers_numbers() -> None:
 
 def test_a_target_out_of_reach_is_said_so() -> None:
     remedy = tell(FIT, RECORDING, AskRestoration("turbine", {"power": 1e4}, {"boiler": ["fuel"]}, horizon=15))
-    assert "cannot be reached within the limits" in remedy.sentence()
+    assert "cannot be reached with these inputs within their limits" in remedy.sentence()
 
 
 def test_what_the_data_cannot_tell_is_refused_on_the_page() -> None:

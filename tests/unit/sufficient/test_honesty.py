@@ -150,3 +150,44 @@ def test_one_absurd_cell_is_named():
     rows["b"][0][17, 2] = 1e300
     with pytest.raises(cf.CounterflowError), np.errstate(all="ignore"):
         cf.fit(cf.Recording.from_arrays(rows, units=plant.units), plant.locals())
+
+
+def test_a_wide_interval_around_zero_is_not_called_nothing():
+    plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    drowned = cf.Privacy(epsilon=1e-9, delta=1e-6, seed=1)
+    answer = cf.fit(plant.simulate(300, rng=2), plant.locals(), privacy=drowned).effect("boiler", "turbine", {"u1": 1})
+    assert answer.upper.max() > 0.1
+    assert "nothing would change" not in answer.sentence()
+    still = cf.fit(plant.simulate(300, rng=2), plant.locals()).effect("boiler", "turbine", {"u1": 0.0})
+    assert "nothing would change" in still.sentence()
+
+
+def test_a_reading_that_is_none_is_named_with_models_too():
+    plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    recording = plant.simulate(400, rng=2)
+    arrays = {n: {"y": np.array(recording[n].y), "u": recording[n].u} for n in recording.names}
+    arrays["turbine"]["y"][200, 2] = 1e9
+    found = cf.fit(cf.Recording.from_arrays(arrays, units=recording.units), plant.locals(), evaluations=3)
+    (absurd,) = [c for c in found.parts["turbine"].caveats if c.code == "absurd-reading"]
+    assert "row 200" in absurd.text
+    assert "not-converged" in [c.code for c in found.caveats]
+
+
+def test_what_a_published_fit_cannot_do_is_said_of_the_fit():
+    plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    found = cf.fit(plant.simulate(100, rng=2), plant.locals(), method="penalty")
+    assert [c.code for c in found.caveats] == ["published-method"]
+
+
+def test_an_option_that_would_do_nothing_is_refused():
+    plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    with pytest.raises(cf.OptionError, match="'estimate' goes with given models"):
+        cf.fit(plant.simulate(200, rng=2), estimate="all")
+
+
+def test_q3_refuses_what_is_no_number_or_too_large():
+    plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    found = cf.fit(plant.simulate(100, rng=2), plant.locals())
+    for wrong in ("a", [1e308, 1e308], [1.0]):
+        with pytest.raises(cf.DataError):
+            found.aggregate_effect("turbine", wrong, [-1e308, -1e308])

@@ -18,14 +18,13 @@ from counterflow.methods.logs.unit import SHORT, LogUnit
 from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.outcome import Learned
 from counterflow.methods.part import UnitPart
-from counterflow.methods.sufficient.method import OneExchange, coupled, labels_of, status_of
+from counterflow.methods.sufficient.method import OneExchange, absurd_readings, coupled, labels_of, status_of
 from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.methods.sufficient.unit import rows_and_channels
 from counterflow.methods.task import Task, UnitData
-from counterflow.plant import OperatingPoint, Unit
+from counterflow.plant import OperatingPoint
 
 WEAK = 0.1  # share of a channel's variance that its unit's numbers carry, below which answers about it are doubtful
-ABSURD = 100.0  # robust standard deviations from the median that no reading should be away
 NEAR = 0.2  # standard errors that a fit may still be away from its maximum and give intervals
 DEFAULTS: Mapping[str, Any] = {"tol": 1e-3, "evaluations": 100}
 EXACT_NUMBERS = "its message determines its measurements exactly, because every channel carries a signal of its own"
@@ -46,6 +45,11 @@ class LogMethod(OneExchange):
 
     def check(self, task: Task) -> None:
         options_of(task)
+        if "estimate" in task.options:
+            raise OptionError(
+                f"{task.label}: option 'estimate' goes with given models; from logs all blocks and noises are "
+                "estimated: leave it out"
+            )
         if task.privacy is not None:
             raise PrivacyError(PRIVATE_LOGS.format(label=task.label), code="private-logs")
 
@@ -137,23 +141,4 @@ def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat
         )
     if space.rank == int(space.W.any(axis=1).sum()):
         add("exact-message", f"{EXACT_NUMBERS}; compression hides only levels and scales here")
-    return out + _absurd(unit, u, unit.input_names) + _absurd(unit, y, unit.output_names)
-
-
-def _absurd(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -> list[Caveat]:
-    """Readings so far out that they are no readings; one of them can decide a fit."""
-    out = []
-    for column, channel in zip(values.T, channels, strict=True):
-        known = column[np.isfinite(column)]
-        if not len(known):
-            continue
-        away = np.abs(known - np.median(known))
-        usual = 1.4826 * float(np.median(away))
-        if usual > 0 and away.max() > ABSURD * usual:
-            row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
-            text = (
-                f"unit {unit.name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
-                "the usual movement away from its median; if that is no reading, make it missing and fit again"
-            )
-            out.append(Caveat("absurd-reading", unit.name, text))
-    return out
+    return out + absurd_readings(unit, u, unit.input_names) + absurd_readings(unit, y, unit.output_names)

@@ -37,6 +37,10 @@ DROWNED = (
     "sensitivity: the estimates are made of noise. Give a larger epsilon, fewer rounds, smaller steps or more rows, or "
     "use method 'sufficient'"
 )
+BIASED = (
+    "the published method cannot recover B_mn when inputs are white and is biased otherwise (docs/theory/paper.md): "
+    "treat this number as the method's output, not as the plant's answer"
+)
 NOT_COVERED = (
     "inputs: they are noised like the states, but the analysis is about measurements only",
     "local models A_mm, B_mm and |C_mm|: sent as they are, and taken to come from other data",
@@ -97,9 +101,9 @@ class PublishedMethod:
         B = evidence.B_local + state.B_cross
         if not self.uses_inputs(task):  # FedGC: B ≡ 0
             B = np.zeros((len(B), sum(map(len, task.inputs.values()))))
-        caveats: tuple[Caveat, ...] = ()
+        caveats: tuple[Caveat, ...] = (Caveat("published-method", "", BIASED),)
         if state.growth > 2:
-            caveats = (Caveat("noise-grew", "", DROWNED.format(growth=state.growth)),)
+            caveats += (Caveat("noise-grew", "", DROWNED.format(growth=state.growth)),)
         # process noise is not sent; no question that this method answers needs it
         return Learned(
             evidence.A_local + state.A_cross, B, None, evidence.states, status_of(task, state), caveats=caveats

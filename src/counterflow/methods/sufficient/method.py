@@ -39,6 +39,7 @@ from counterflow.plant import LocalModel, Unit
 from counterflow.privacy import Cost
 from counterflow.protocol import Message, Sufficient
 
+ABSURD = 100.0  # robust standard deviations from the median that no reading should be away
 NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
 
 
@@ -203,7 +204,7 @@ def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool)
             "than states; compression hides nothing here"
         )
         out.append(Caveat("exact-message", unit.name, text))
-    return tuple(out)
+    return (*out, *(() if private else absurd_readings(unit, y, unit.output_names)))
 
 
 def status_of(found: Estimated, chosen: LikelihoodOptions) -> Status:
@@ -218,3 +219,22 @@ def status_of(found: Estimated, chosen: LikelihoodOptions) -> Status:
             + ("give more evaluations" if found.evaluations >= chosen.evaluations else "rounding allows no more")
         )
     return Status(found.converged, found.evaluations, length, text)
+
+
+def absurd_readings(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -> list[Caveat]:
+    """Readings so far out that they are no readings; one of them can decide a fit."""
+    out = []
+    for column, channel in zip(values.T, channels, strict=True):
+        known = column[np.isfinite(column)]
+        if not len(known):
+            continue
+        away = np.abs(known - np.median(known))
+        usual = 1.4826 * float(np.median(away))
+        if usual > 0 and away.max() > ABSURD * usual:
+            row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
+            text = (
+                f"unit {unit.name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
+                "the usual movement away from its median; if that is no reading, make it missing and fit again"
+            )
+            out.append(Caveat("absurd-reading", unit.name, text))
+    return out
