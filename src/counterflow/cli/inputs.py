@@ -13,7 +13,7 @@ from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
 from counterflow.plant.units import unknown_name
-from counterflow.questions.question import Described
+from counterflow.questions.reply import Described
 
 
 def load_recording(fit: Fit, path: Path) -> Recording:

@@ -23,8 +23,9 @@ from counterflow.fits.fit import load
 from counterflow.plant.units import unknown_name
 from counterflow.questions import COMMANDS
 from counterflow.questions.asking import Questions
-from counterflow.questions.question import Entry, Form, Inputs, Moves, Reply, Request, envelope
+from counterflow.questions.question import Entry, Form, Inputs, Moves, Request, envelope
 from counterflow.questions.registry import QUESTIONS
+from counterflow.questions.reply import Reply
 
 _CAUSE = {"cause": (list[str], Option(help="Unit that would be run differently; may repeat."))}
 _CHANGE = {"change": (list[str], Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}

@@ -16,7 +16,8 @@ from counterflow.errors import DataError, OptionError
 from counterflow.plant.units import unknown_name
 from counterflow.questions.counterfactual import past_words
 from counterflow.questions.phrases import signed, with_verb
-from counterflow.questions.question import DRAWN, Form, Moves, Reply, Request, envelope
+from counterflow.questions.question import DRAWN, Form, Moves, Request, envelope
+from counterflow.questions.reply import Reply
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 

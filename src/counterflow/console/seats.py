@@ -33,8 +33,9 @@ from counterflow.questions.asking import KnownUnits, Questions, Source
 from counterflow.questions.effect import AskEffect
 from counterflow.questions.forecast import AskForecast
 from counterflow.questions.knowledge import Watch
-from counterflow.questions.question import Request, Responder, ask_server
+from counterflow.questions.question import Request, ask_server
 from counterflow.questions.registry import QUESTIONS
+from counterflow.questions.reply import Responder
 
 SERVER = "server"
 NO_MEASUREMENTS = "the server sees states and nobody's measurements: take a unit's seat"

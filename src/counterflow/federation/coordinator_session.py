@@ -25,7 +25,7 @@ from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, strange
 from counterflow.fits.engine import Traffic
 from counterflow.methods.method import Round, ServerState, server_step
-from counterflow.methods.published.server import RoundRecord
+from counterflow.methods.outcome import RoundRecord
 from counterflow.methods.registry import method_of
 from counterflow.protocol import Message, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT

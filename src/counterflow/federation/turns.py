@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ class Outgoing(NamedTuple):
     data: bytes
 
 
-class Session:
+class Session(ABC):
     """What both sessions share: a store of their own, opened and closed; a context manager."""
 
     def __init__(self, store: Store, job: Job) -> None:
@@ -54,8 +55,9 @@ class Session:
             raise
         return self
 
+    @abstractmethod
     def _replay(self) -> None:
-        raise NotImplementedError
+        """Compute the state anew from what is kept."""
 
     def _is_long(self) -> bool:
         return checkpoint.is_due(self._store.size(LOG), self._snapshot)

@@ -21,10 +21,7 @@ from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge, Watch
-from counterflow.questions.reply import About
-from counterflow.questions.reply import Described as Described
-from counterflow.questions.reply import Reply as Reply
-from counterflow.questions.reply import Responder as Responder
+from counterflow.questions.reply import About, Described, Reply, Responder
 from counterflow.questions.views import View
 
 if TYPE_CHECKING:

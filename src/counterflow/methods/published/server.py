@@ -21,7 +21,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, ProtocolError
 from counterflow.estimation.layout import refuse_other_rows
-from counterflow.methods.outcome import RoundRecord as RoundRecord
+from counterflow.methods.outcome import RoundRecord
 from counterflow.methods.published.couplings import (
     Eliminator,
     Evidence,
