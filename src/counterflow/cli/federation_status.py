@@ -100,7 +100,7 @@ def _jobs(path: Path) -> list[dict[str, Any]]:
             job = str(record.get("job", ""))
             told = found.setdefault(job, {"id": job, "messages": 0, "bytes": 0, "refused": 0, "last": ""})
             told["last"] = str(record["time"])
-            if record["event"] == "approved":
+            if record["event"] == "left":
                 told["messages"] += 1
                 told["bytes"] += int(record.get("bytes", 0))
             elif record["event"] == "refused":

@@ -16,7 +16,8 @@ from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.privacy.accounting import ANY_ROWS, check_budget, total_epsilon
-from counterflow.privacy.ledger import SUFFIX, Entry, Ledger, ledger_path
+from counterflow.privacy.balance import Entry
+from counterflow.privacy.ledger import SUFFIX, Ledger, ledger_path
 
 
 def open_ledgers(

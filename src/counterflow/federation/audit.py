@@ -1,8 +1,13 @@
 """What left a plant, when, to whom and under which job: records that are only ever added, each sealed with the one
 before it.
 
+"approved": the guard has nothing against these bytes, and the budget would pay for them; they may never leave.
+"left": they are on the disk and, if private, charged; this record written, they are handed to the engine. So what has
+left has such a record, once; that it arrived is not said.
+
 A record that was changed, removed or added by other means is found, also if the last ones are missing. What cannot be
 found here: that the whole store was put back from an old copy, and somebody who may write it and computes all anew.
+The ledger is compared with it elsewhere (``reconciliation``).
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import Any
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.store import Entry, Row, Store
+from counterflow.privacy import Mark
 
 FILE = "site.db"
 FORMER = ("audit.jsonl",)  # where 0.1 kept it
@@ -60,6 +66,8 @@ class Audit:
         self._clock = clock
         self._number = 0
         self._approved: dict[tuple[str, str], dict[str, Any]] = {}
+        self._left: dict[str, set[str]] = {}  # jobs by digest
+        self.marks: dict[str, Mark] = {}  # of each ledger, the last that something left with
         try:
             self.refresh()
         except BaseException:
@@ -85,6 +93,13 @@ class Audit:
             self.refresh()
         return self._approved.get((job, digest))
 
+    def has_left(self, digest: str, job: str | None = None) -> bool:
+        """Whether these bytes (their SHA-256) have left, under that job or any, as far as any process has written."""
+        if digest not in self._left:
+            self.refresh()
+        jobs = self._left.get(digest, set())
+        return bool(jobs) if job is None else job in jobs
+
     def refresh(self) -> None:
         """Take in what other processes have written."""
         for row in self._store.rows(LOG, self._number):
@@ -106,8 +121,14 @@ class Audit:
         self.close()
 
     def _note(self, record: dict[str, Any]) -> None:
+        job, digest = str(record.get("job")), str(record.get("sha256"))
         if record["event"] == "approved":
-            self._approved[str(record.get("job")), str(record.get("sha256"))] = record
+            self._approved[job, digest] = record
+        elif record["event"] == "left":
+            self._left.setdefault(digest, set()).add(job)
+            if record.get("mark") is not None:
+                mark = Mark(*record["mark"])
+                self.marks[mark.ledger] = mark
 
 
 def verify(path: str | Path) -> Checked:

@@ -9,6 +9,7 @@ import numpy as np
 from counterflow.errors import ProtocolError
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel
+from counterflow.privacy import Stretch
 from counterflow.protocol import (
     Answer,
     AugmentedStates,
@@ -40,13 +41,17 @@ class Description:
     rows: int
     states: int | None = None
     begins: str = ""
-    model: LocalModel | None = field(default=None, repr=False, compare=False)  # what a private release is accounted by
+    # what a private release is accounted by
+    model: LocalModel | None = field(default=None, repr=False, compare=False)
+    stretch: Stretch | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, own: UnitData) -> Description:
         """Of what a unit brings to a job."""
         states = None if own.model is None else own.model.states
-        return cls(own.unit.name, own.unit.input_names, own.unit.n_outputs, len(own.y), states, own.begins, own.model)
+        stretch = Stretch.timed(own.y, own.begins, own.dt)
+        of_unit = own.unit.name, own.unit.input_names, own.unit.n_outputs
+        return cls(*of_unit, len(own.y), states, own.begins, own.model, stretch)
 
     def check(self, message: Message, rounds: int | None, uses_inputs: bool = True) -> None:
         """ProtocolError if the message cannot be one of this plant, or to it, whoever has sent it.

@@ -1,8 +1,10 @@
 """The guard of a plant: nothing leaves it and nothing enters it unchecked, and all that leaves is written down.
 
 Every outgoing message is checked as bytes, against the protocol, against what the plant knows of itself, against its
-policy and its durable budget, in that order. Only when the release stands in the ledger and in the audit log, both on
-the disk, is it approved.
+policy and its durable budget, in that order, and approved. Then its session writes it to the disk, and only then does
+it leave: its cost is reserved in the ledger by the digest of these bytes, that they leave is audited, the charge is
+final. After a crash between any two of these steps the same bytes are found on the disk, and the steps that are missing
+are taken; none is taken twice. Which rows a release is of, and what they have cost before, the plant knows of itself.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from counterflow.federation.audit import Audit
 from counterflow.federation.description import Description
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import SENT_BY_SERVERS, SENT_BY_UNITS, Policy
-from counterflow.methods.privacy import Spending
+from counterflow.federation.reconciliation import require_current
+from counterflow.methods.method import Charge
+from counterflow.methods.privacy import unit_ledger
 from counterflow.methods.registry import method_of
-from counterflow.privacy import Entry
+from counterflow.plant import LocalModel
+from counterflow.privacy import Ledger
+from counterflow.privacy.balance import RELEASED
 from counterflow.protocol import Message, PerturbedStates, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 
@@ -83,27 +89,49 @@ class Guard:
         return message
 
     def outgoing(self, data: bytes, release: object | None = None, to: str = COORDINATOR) -> bytes:
-        """These bytes, approved: charged to the ledger if they are private, and audited. Otherwise an error.
+        """These bytes, approved, and audited as such; nothing is charged yet. Otherwise an error.
 
-        ``release``: how a private message was made. The very same bytes are approved once and charged once.
+        ``release``: how a private message was made. The very same bytes are approved once.
         """
         digest = self._digest(data)
         if self.audit.approved(self.job.id, digest) is not None:
             return data
         try:
             message = self._checked(data, release)
-            entry = self._charge(message) if self.job.privacy is not None else None
+            if self.job.privacy is not None:
+                self._require(message)
         except CounterflowError as error:
             self.refuse("outgoing", data, error)
-        self.audit.write(
-            "approved", job=self.job.id, unit=self.unit, to=to, kind=type(message).__name__, bytes=len(data),
-            sha256=digest, ledger_entry=None if entry is None else entry.id,
-        )  # fmt: skip
+        self._write("approved", data, to=to, kind=type(message).__name__)
+        return data
+
+    def leave(self, data: bytes) -> bytes:
+        """These bytes, which were approved and are on the disk, for the engine to carry; charged and audited once."""
+        digest, private = self._digest(data), self.job.privacy is not None
+        record = self.audit.approved(self.job.id, digest)
+        if record is None:
+            raise ProtocolError(f"unit {self.unit!r}: bytes that were not approved cannot leave under {self.job.label}")
+        about = {"to": record["to"], "kind": record["kind"]}
+        if private:
+            try:
+                self._pay(data, digest, about)
+            except PrivacyError as error:
+                self.refuse("outgoing", data, error)
+        elif not self.audit.has_left(digest, self.job.id):
+            self._write("left", data, **about)
         return data
 
     def approved(self, data: bytes) -> bool:
-        """Whether these very bytes have been approved to leave under this job."""
+        """Whether these very bytes have been approved under this job."""
         return self.audit.approved(self.job.id, self._digest(data)) is not None
+
+    def has_left(self, data: bytes) -> bool:
+        """Whether these very bytes have been let out under this job."""
+        return self.audit.has_left(self._digest(data), self.job.id)
+
+    def _write(self, event: str, data: bytes, **fields: object) -> None:
+        about = {"job": self.job.id, "unit": self.unit, "bytes": len(data), "sha256": self._digest(data)}
+        self.audit.write(event, **about, **fields)
 
     # ---- checks
 
@@ -151,6 +179,11 @@ class Guard:
             raise PrivacyError(
                 f"unit {unit!r}: {self.job.label} is private, and the policy names no ledger (privacy.ledger): make "
                 "one with counterflow privacy open, and name its folder"
+            )
+        if privacy.models != "excluded":
+            raise PrivacyError(
+                f"unit {unit!r}: {self.job.label} says what this plant's model has cost its budget; that is not for a "
+                "job to say: ask the coordinator to leave 'models' out"
             )
         if not policy.demanded:
             return
@@ -217,23 +250,51 @@ class Guard:
             raise ProtocolError(f"unit {self.unit!r}: {kind} belongs to a private job, {self.job.label} is none")
         return message
 
-    def _charge(self, message: Message) -> Entry:
-        """Write a private release into the unit's ledger; it costs whether or not it then leaves."""
+    def _require(self, message: Message) -> None:
+        """Refuse what the budget cannot pay for; before the first message, see that it can pay for all of them."""
+        first = not getattr(message, "round", 0)
+        costs = [self._charge(message).cost]
+        if first:
+            costs = method_of(self.job).charges(self._charged, self._model(), self.description.rows)
+        with self._ledger() as ledger:
+            ledger.require(costs, f"job {self.job.id}", self.description.stretch)
+
+    def _pay(self, data: bytes, digest: str, about: dict[str, str]) -> None:
+        """Charge these bytes, if they are not; write down that they leave, if it is not; make the charge final."""
         assert self.job.privacy is not None
-        model, rows, method = self.description.model, self.description.rows, method_of(self.job)
-        if model is None:
+        charge, label = self._charge(decode(data)), f"job {self.job.id}"
+        with self._ledger() as ledger:
+            entry = ledger.reserve(
+                charge.cost, charge.what, release=digest, fit=label, mechanism=method_of(self.job).mechanism,
+                source=str(self.job.privacy.source), rows=self.description.stretch,
+            )  # fmt: skip
+            if not self.audit.has_left(digest, self.job.id):
+                self._write("left", data, **about, ledger_entry=entry.id, mark=list(ledger.mark))
+            ledger.settle(digest, RELEASED, f"left under {label}")
+
+    def _charge(self, message: Message) -> Charge:
+        return method_of(self.job).charge(self._charged, self._model(), self.description.rows, message)
+
+    @property
+    def _charged(self) -> Job:
+        """The job, without what it says of rows: which they are is not for the coordinator to say."""
+        assert self.job.privacy is not None
+        return replace(self.job, privacy=replace(self.job.privacy, start=None))
+
+    def _model(self) -> LocalModel:
+        if self.description.model is None:
             raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
-        # which rows of its timeline these are is not for the coordinator to say: rows without a name add up with all
-        privacy, unit = replace(self.job.privacy, start=None), self.unit
-        job = replace(self.job, privacy=privacy)
-        charge = method.charge(job, model, rows, message)
-        # before the first message, see that all of them can be paid for
-        ahead = [charge.cost] if getattr(message, "round", 0) else method.charges(job, model, rows)
-        privacy = replace(privacy, ledger=self.ledger)
-        label = f"job {self.job.id}"
-        with Spending.start(privacy, (unit,), label, method.mechanism, {unit: ahead}, {unit: model}) as spending:
-            spending.record(unit, *charge)
-            return spending.written[unit][-1]
+        return self.description.model
+
+    def _ledger(self) -> Ledger:
+        assert self.job.privacy is not None
+        ledger = unit_ledger(replace(self.job.privacy, ledger=self.ledger), self.unit)
+        try:
+            require_current(self.audit, ledger)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
 
     def refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
         """Write down that a message was refused, and raise why."""

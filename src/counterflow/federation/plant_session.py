@@ -1,10 +1,10 @@
 """One job at one plant, on the disk: it can be killed at any moment and goes on where it was.
 
-A turn is one message of the coordinator and the replies to it. It stands in the store, whole, before a reply is
-handed out; the guard has charged and audited the replies before that. So after a kill
+A turn is one message of the coordinator and the replies to it. It stands in the store, whole, before the guard charges
+the replies and lets them out. So after a kill, or with a disk that is full,
 
-- the turn is in the store: the very same bytes are handed out again, nothing is drawn or charged anew;
-- it is not: no byte of it has left. The message comes again, and what is private is made, charged and audited anew.
+- the turn is in the store: the very same bytes are handed out again, nothing is drawn anew, each is charged once;
+- it is not: no byte of it has left or was charged. The message comes again, and the replies are made anew.
 
 A log that has grown long begins anew with a snapshot of the state (``checkpoint``) and the last turns; a session
 that is finished consists of these.
@@ -113,7 +113,7 @@ class PlantSession(Session):
             self._take(state, message, digests[0].hex(), approved)
             if state.finished or self._is_long():
                 self._begin_anew()
-            return self._numbered(table["first"], approved)
+            return self._handed_out(table["first"], approved)
 
     def _again(self, sequence: int, data: bytes) -> list[Outgoing]:
         place = f"unit {self.unit!r}, {self.job.label}"
@@ -131,7 +131,7 @@ class PlantSession(Session):
                 )
         except ProtocolError as error:
             self._guard.refuse("incoming", data, error)
-        return self._numbered(turn.first, turn.replies)
+        return self._handed_out(turn.first, turn.replies)
 
     # ---- where it stands
 
@@ -174,8 +174,9 @@ class PlantSession(Session):
         table = {"due": self._due, "sent": self._sent, "own": self._own, "turns": turns, "state": state}
         self._begin_with(Entry("opening", self._opening()), Entry("snapshot", table, [*replies, *pieces]))
 
-    def _numbered(self, first: int, approved: list[bytes]) -> list[Outgoing]:
-        return [Outgoing(self.unit, first + k, data) for k, data in enumerate(approved)]
+    def _handed_out(self, first: int, approved: list[bytes]) -> list[Outgoing]:
+        """Replies that stand in the store, paid for and let out by the guard."""
+        return [Outgoing(self.unit, first + k, self._guard.leave(data)) for k, data in enumerate(approved)]
 
     def _opening(self) -> dict[str, Any]:
         return {"unit": self.unit, "job": self.job.to_text()}

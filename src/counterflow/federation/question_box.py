@@ -267,7 +267,7 @@ class PlantQuestions:
         data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True)))
         if hashlib.sha256(data).hexdigest() == self._told:
             return []
-        return [(next(self._numbers), self.guard.outgoing(data))]
+        return [(next(self._numbers), self.guard.leave(self.guard.outgoing(data)))]
 
     def _next(self) -> Numbered:
         for name in self._box.waiting():
@@ -293,7 +293,7 @@ class PlantQuestions:
             number = next(self._numbers)
             self._open[number] = name
             self.guard.audit.write("asked", job=self._job.id, unit=self.guard.unit, question=name)
-            return [(number, data) for data in approved]
+            return [(number, self.guard.leave(data)) for data in approved]
         return []
 
     def _settle(self, name: str, error: CounterflowError) -> None:

@@ -22,7 +22,7 @@ from counterflow.methods.privacy import Spending
 from counterflow.methods.registry import FEDERATED, POOLED, method_of
 from counterflow.methods.task import LocalTask, Task, UnitData
 from counterflow.plant import LocalModel, Plant, Recording
-from counterflow.privacy import Privacy
+from counterflow.privacy import Privacy, Stretch
 from counterflow.threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def _paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str)
         return
     models = {name: brought.model for name, brought in own.items() if brought.model is not None}
     costs = {name: method.charges(task, model, len(own[name].y)) for name, model in models.items()}
-    with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models) as spending:
+    rows = {name: Stretch.numbered(own[name].y, task.privacy.start) for name in models}
+    with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models, rows) as spending:
         yield spending
 
 

@@ -19,7 +19,7 @@ from counterflow.methods.sufficient.method import sufficient_report
 from counterflow.methods.sufficient.private import MECHANISM, message_cost
 from counterflow.methods.sufficient.server import share
 from counterflow.plant import Recording
-from counterflow.privacy import Privacy
+from counterflow.privacy import Privacy, Stretch
 from counterflow.protocol import Sufficient, encoded_size
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def _messages(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[
     models = {name: fit.parts[name].model for name in names}
     costs = {name: [message_cost(privacy, recording.rows, model.states)] for name, model in models.items()}
     label, what = f"update {recording.public_digest[:12]}", f"sufficient message of {recording.rows} rows"
-    with Spending.start(privacy, tuple(names), label, MECHANISM, costs, models) as spending:
+    rows = {name: Stretch.numbered(recording[name].y, privacy.start) for name in names}
+    with Spending.start(privacy, tuple(names), label, MECHANISM, costs, models, rows) as spending:
         made = {name: fit.parts[name].private(recording[name].y, recording[name].u, privacy) for name in names}
         for name in names:
             spending.record(name, costs[name][0], what)

@@ -14,7 +14,7 @@ import numpy as np
 from counterflow.caveats import Caveat
 from counterflow.errors import PrivacyError
 from counterflow.plant import LocalModel
-from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, ledger_path, total_epsilon
+from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, Stretch, ledger_path, total_epsilon
 from counterflow.protocol import Message
 
 MODELS = "local models"  # and a digest of them, by which they are counted once
@@ -132,7 +132,7 @@ class Spending:
     """The units' ledgers while a fit runs.
 
     ``start`` refuses before any work if a unit cannot afford the fit; ``record`` is called at the unit for each release
-    before it leaves.
+    before it leaves. ``rows``: each unit's, which say themselves whether they were released before.
     """
 
     privacy: Privacy
@@ -140,23 +140,24 @@ class Spending:
     mechanism: str
     ledgers: Mapping[str, Ledger]
     models: Mapping[str, LocalModel]
+    rows: Mapping[str, Stretch]
     written: dict[str, list[Entry]] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)  # the largest of each unit, where messages say it
 
     @classmethod
     def start(
         cls, privacy: Privacy, units: Sequence[str], fit: str, mechanism: str, costs: Mapping[str, Sequence[Cost]],
-        models: Mapping[str, LocalModel],
+        models: Mapping[str, LocalModel], rows: Mapping[str, Stretch],
     ) -> Spending:  # fmt: skip
         """Open every unit's ledger and see that it can pay for ``costs``, all that the fit will release."""
         ledgers: dict[str, Ledger] = {}
         try:
             for name in units:
-                ledgers[name] = _ledger(privacy, name, costs[name])
-            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers), models)
+                ledgers[name] = unit_ledger(privacy, name)
+            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers), models, rows)
             declared = {name: spending._models_cost(name, costs[name]) for name in units}
             for name in units:
-                ledgers[name].require([*declared[name], *costs[name]], fit)
+                ledgers[name].require([*declared[name], *costs[name]], fit, rows[name])
             for name in units:
                 for cost in declared[name]:
                     spending.record(name, cost, spending._models_name(name))
@@ -183,7 +184,7 @@ class Spending:
     def record(self, unit: str, cost: Cost, what: str, noise: float | None = None) -> None:
         """Write a release down; PrivacyError, and nothing may leave, if the budget refuses."""
         entry = self.ledgers[unit].spend(
-            cost, what, fit=self.fit, mechanism=self.mechanism, source=str(self.privacy.source)
+            cost, what, fit=self.fit, mechanism=self.mechanism, source=str(self.privacy.source), rows=self.rows[unit]
         )
         self.written.setdefault(unit, []).append(entry)
         if noise is not None:
@@ -261,7 +262,8 @@ def clipping_caveats(name: str, share: float | None) -> tuple[Caveat, ...]:
     return (Caveat("clipped-rows", name, text),)
 
 
-def _ledger(privacy: Privacy, unit: str, costs: Sequence[Cost]) -> Ledger:
+def unit_ledger(privacy: Privacy, unit: str) -> Ledger:
+    """The budget of a unit, opened: that of ``privacy.ledger``, or one for this fit alone."""
     if privacy.ledger is None:
         # a budget of just this fit: room for rounding, as every round of the published methods rounds a little
         return Ledger.temporary(unit, privacy.epsilon * (1 + 1e-9), privacy.delta * (1 + 1e-9), privacy.window)

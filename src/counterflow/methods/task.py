@@ -66,7 +66,7 @@ class UnitData:
     """What a unit brings to a fit; it stays at the unit.
 
     ``y`` (T+1, D), ``u`` (T+1, U); ``model`` None: it has a log only. ``estimator`` None: a Kalman filter. ``begins``:
-    time of row 0, "" if the log has none.
+    time of row 0, "" if the log has none. ``dt``: seconds between rows, None if nobody has said.
     """
 
     unit: Unit
@@ -75,6 +75,7 @@ class UnitData:
     model: LocalModel | None = None
     estimator: Estimator | None = None
     begins: str = ""
+    dt: float | None = None
 
     @property
     def digest(self) -> str:

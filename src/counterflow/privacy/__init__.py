@@ -9,11 +9,13 @@ from counterflow.privacy.accounting import (
     gaussian_mu,
     total_epsilon,
 )
-from counterflow.privacy.ledger import Entry, Ledger, ledger_path
+from counterflow.privacy.balance import Entry
+from counterflow.privacy.ledger import Ledger, Mark, ledger_path
 from counterflow.privacy.noise import Source, gaussian_release, grid_of
 from counterflow.privacy.settings import Privacy
+from counterflow.privacy.stretch import Stretch
 
 __all__ = [
-    "ANY_ROWS", "Cost", "Entry", "Ledger", "Privacy", "Source", "classical_multiplier", "gaussian_delta",
-    "gaussian_epsilon", "gaussian_mu", "gaussian_release", "grid_of", "ledger_path", "total_epsilon",
+    "ANY_ROWS", "Cost", "Entry", "Ledger", "Mark", "Privacy", "Source", "Stretch", "classical_multiplier",
+    "gaussian_delta", "gaussian_epsilon", "gaussian_mu", "gaussian_release", "grid_of", "ledger_path", "total_epsilon",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """What a unit has released, and what it may still release: a budget that outlives crashes, restarts and races.
 
 Every release is written here, durably, before it leaves the unit. A crash in between therefore costs budget that
-nobody used, and never the other way round.
+nobody used, and never the other way round; between machines such a release is reserved first, by the digest of its
+bytes, so that the same bytes are paid for once and what never left can be withdrawn by its owner.
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from counterflow import database
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy import accounting, ledger_file
-from counterflow.privacy.accounting import Cost, worst_window
-from counterflow.privacy.noise import Source
+from counterflow.privacy.accounting import Cost
+from counterflow.privacy.balance import RELEASED, RESERVED, SPENT, STATES, WITHDRAWN, Balance, Entry
+from counterflow.privacy.stretch import Piece, Placed, Stretch
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,85 +34,19 @@ if TYPE_CHECKING:
 ROUNDING = 1e-9  # relative: the whole budget can be spent although its parts are rounded
 SUFFIX = ".ledger"
 _LONGEST_TEXT = 1000
-_COLUMNS = "id, time, what, fit, mechanism, source, start, stop, row_loss, epsilon, delta, spent, seal"
+_COLUMNS = (
+    "id, time, what, fit, mechanism, source, start, stop, row_loss, epsilon, delta, spent, state, release, grid, "
+    "first, tags, seal"
+)
+_KINDS = (int, str, str, str, str, str, int, int, float, float, float, float, str, str, str, int, bytes, str)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One release: what it was, what it cost, and the ε that the unit had spent in all once it was written down.
+class Mark(NamedTuple):
+    """How far a ledger had come: its name, the number of its last entry and that one's seal."""
 
-    ``time`` is UTC in ISO 8601. ``source`` is where its noise came from.
-    """
-
-    id: int
-    time: str
-    what: str
-    fit: str
-    mechanism: str
-    source: str
-    cost: Cost
-    spent: float
-
-    @property
-    def secure(self) -> bool:
-        """Whether nobody can repeat the noise: a seeded source protects nothing."""
-        return self.source == str(Source())
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, in plain types."""
-        return {
-            "id": self.id, "time": self.time, "what": self.what, "rows": [self.cost.start, self.cost.stop],
-            "row_loss": self.cost.row_loss, "epsilon": self.cost.epsilon, "delta": self.cost.delta,
-            "spent": self.spent, "fit": self.fit, "mechanism": self.mechanism, "source": self.source,
-        }  # fmt: skip
-
-
-@dataclass
-class _Balance:
-    """Everything spent up to entry ``last``, in a form that does not grow with every release; sums are exact."""
-
-    last: int = 0
-    seal: str = ""
-    losses: dict[tuple[int, int], Fraction] = field(default_factory=dict)
-    epsilon: Fraction = Fraction(0)
-    delta: Fraction = Fraction(0)
-
-    def add(self, cost: Cost) -> None:
-        if cost.row_loss:
-            span = (cost.start, cost.stop)
-            self.losses[span] = self.losses.get(span, Fraction(0)) + Fraction(cost.row_loss)
-        self.epsilon += Fraction(cost.epsilon)
-        self.delta += Fraction(cost.delta)
-
-    def total(self, delta: float, window: int, more: Sequence[Cost] = ()) -> float:
-        """ε at ``delta`` with ``more`` releases; infinite if no ε would do."""
-        if more:
-            balance = _Balance(self.last, self.seal, dict(self.losses), self.epsilon, self.delta)
-            for cost in more:
-                balance.add(cost)
-            return balance.total(delta, window)
-        try:
-            merged = [Cost(*span, row_loss=float(loss)) for span, loss in self.losses.items()]
-            if self.epsilon or self.delta:
-                merged.append(Cost(0, 1, epsilon=float(self.epsilon), delta=float(self.delta)))
-        except (OptionError, OverflowError):  # a sum that is no number, or claims of δ = 1 and more
-            return math.inf
-        try:
-            return accounting.total_epsilon(merged, delta, window)
-        except OptionError:
-            if worst_window(merged, window) > accounting.LARGEST_MU**2:
-                return math.inf
-            raise  # so much noise that its cost cannot be told
-
-    def room(self, epsilon: float, delta: float, window: int) -> float:
-        """See ``Ledger.room``."""
-        left = epsilon - float(self.epsilon), delta - float(self.delta)
-        try:
-            most = accounting.gaussian_mu(*left) ** 2
-            spent = worst_window([Cost(*span, row_loss=float(loss)) for span, loss in self.losses.items()], window)
-            return accounting.gaussian_epsilon(math.sqrt(max(most - spent, 0.0)), delta)
-        except OptionError:  # nothing to speak of is left
-            return 0.0
+    ledger: str
+    entry: int
+    seal: str
 
 
 class Ledger:
@@ -120,8 +58,8 @@ class Ledger:
     an entry or a budget that was changed, removed or added by other means.
 
     What cannot be detected here: that the last entries have been lost together, as by restoring an old copy of the file
-    or deleting the ``-wal`` file beside it (copy all files of a ledger, or copy it while nothing uses it); and somebody
-    who may write the file and computes the chain anew. Whoever administers the unit is trusted with its budget.
+    or deleting the ``-wal`` file beside it (a plant finds it by the ``mark`` in its audit log); and somebody who may
+    write the file and computes the chain anew. Whoever administers the unit is trusted with its budget.
 
     Examples
     --------
@@ -133,6 +71,7 @@ class Ledger:
     """
 
     path: Path | None  # None: in memory
+    name: str  # of this very ledger, not of its file
     unit: str
     epsilon: float
     delta: float
@@ -146,8 +85,10 @@ class Ledger:
         self._process = os.getpid()
         self._identity = None if path is None else ledger_file.identity(path)
         self._lock = threading.RLock()
-        self._balance = _Balance()
+        self._balance = Balance()
         self._spent: tuple[int, float] | None = None
+        self._grid = ""  # of the rows whose place is known
+        self._reserved: dict[str, Entry] = {}  # by the digest of their bytes, as they stand
         with self._reading():
             self._read_budget()
             self._read_new()
@@ -189,13 +130,16 @@ class Ledger:
 
     # ---- spending
 
-    def spend(self, cost: Cost, what: str, *, fit: str, mechanism: str, source: str) -> Entry:
+    def spend(
+        self, cost: Cost, what: str, *, fit: str, mechanism: str, source: str, rows: Stretch | None = None
+    ) -> Entry:
         """Write a release down; only when this returns may it leave the unit.
 
         Parameters
         ----------
         what, fit : what is released, and for which fit.
         mechanism, source : how it is protected, and where the noise comes from (``str`` of a ``Source``).
+        rows : which they are, as their owner knows it; None: as ``cost`` says.
 
         Raises
         ------
@@ -204,36 +148,100 @@ class Ledger:
         StorageError
             It could not be written. Nothing may be released.
         """
+        return self._charge(SPENT, cost, what, (fit, mechanism, source), rows)
+
+    def reserve(
+        self, cost: Cost, what: str, *, release: str, fit: str, mechanism: str, source: str, rows: Stretch | None = None
+    ) -> Entry:
+        """The same for bytes (``release``: their SHA-256) that may still not leave; the same bytes are charged once."""
+        if not (_is_text(release) and set(release) <= set("0123456789abcdef")):
+            raise OptionError(
+                f"unit {self.unit!r}: release must be a digest in hexadecimal digits, got {release!r:.80}"
+            )
+        return self._charge(RESERVED, cost, what, (fit, mechanism, source), rows, release)
+
+    def settle(self, release: str, state: str, note: str) -> Entry:
+        """Say what became of a reservation: "released", or "withdrawn", which gives its cost back.
+
+        Only for bytes that are known not to have left may a reservation be withdrawn; who owns the budget decides.
+        """
+        if state not in (RELEASED, WITHDRAWN) or not _is_text(note):
+            raise OptionError(f"unit {self.unit!r}: a reservation is 'released' or 'withdrawn', with a note in words")
+        with self._transaction("IMMEDIATE"):
+            self._read_new()
+            entry = self._reserved.get(release)
+            if entry is None or (entry.state != state and entry.state != RESERVED):
+                told = "unknown" if entry is None else entry.state
+                raise PrivacyError(
+                    f"unit {self.unit!r}: the release {release[:12]} is {told}, and cannot be {state}. See counterflow "
+                    f"privacy ledger {self.path or ''}",
+                    code="settled",
+                )
+            if entry.state == RESERVED:
+                cost = Cost(entry.cost.start, entry.cost.stop)
+                back = [entry.cost] if state == WITHDRAWN else []
+                spent = self._balance.total(self.delta, self.window, less=back)
+                about = (entry.fit, entry.mechanism, entry.source)
+                self._write(cost, note, about, spent, state, release)
+        with self._lock:
+            return self._reserved[release]
+
+    def require(self, costs: Sequence[Cost], what: str, rows: Stretch | None = None) -> None:
+        """Refuse now, before long work begins, what ``spend`` would refuse later."""
+        with self._reading():
+            self._read_new()
+            place = self._placed(rows)
+            self._afforded([_moved(cost, place) for cost in costs], what)
+
+    def _charge(
+        self, state: str, cost: Cost, what: str, about: tuple[str, str, str], rows: Stretch | None, release: str = ""
+    ) -> Entry:
         if not isinstance(cost, Cost):
             raise OptionError(f"unit {self.unit!r}: cost must be a Cost, got {type(cost).__name__}")
-        for name, text in (("what", what), ("fit", fit), ("mechanism", mechanism), ("source", source)):
+        for name, text in zip(("what", "fit", "mechanism", "source"), (what, *about), strict=True):
             if not _is_text(text):
                 raise OptionError(
                     f"unit {self.unit!r}: {name} must be printable text of 1 to {_LONGEST_TEXT} characters, "
                     f"got {text if not isinstance(text, str) else text[:40]!r}"
                 )
-        with self._transaction("IMMEDIATE") as connection:  # one process at a time, from the check to the commit
+        with self._transaction("IMMEDIATE"):  # one process at a time, from the check to the commit
             self._read_new()
-            spent = self._afforded([cost], what)
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            numbers = (float(cost.row_loss) + 0.0, float(cost.epsilon) + 0.0, float(cost.delta) + 0.0)  # no -0.0
-            content = (
-                self._balance.last + 1, now, what, fit, mechanism, source, cost.start, cost.stop, *numbers, spent,
-            )  # fmt: skip
-            row = (*content, ledger_file.seal(self._balance.seal, content))
-            connection.execute(f"INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        with self._lock:  # committed; if another thread was quicker, _read_new has seen this row already
-            entry = _entry(content)
-            if self._balance.last + 1 == entry.id:
-                self._absorb(entry, row[-1])
-                self._spent = (entry.id, spent)
-        return entry
+            known = self._reserved.get(release)
+            if known is not None and known.state != WITHDRAWN:
+                return known
+            place = self._placed(rows)
+            moved = _moved(cost, place)
+            grid, piece = (rows.grid, place.piece) if rows and place and place.piece else ("", None)
+            return self._write(moved, what, about, self._afforded([moved], what), state, release, grid, piece)
 
-    def require(self, costs: Sequence[Cost], what: str) -> None:
-        """Refuse now, before long work begins, what ``spend`` would refuse later."""
-        with self._reading():
-            self._read_new()
-            self._afforded(costs, what)
+    def _write(
+        self, cost: Cost, what: str, about: tuple[str, str, str], spent: float, state: str, release: str = "",
+        grid: str = "", piece: Piece | None = None,
+    ) -> Entry:  # fmt: skip
+        """Add a row inside the transaction; it is taken in when it is committed, or read again if it is not."""
+        assert self._connection is not None
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        numbers = (float(cost.row_loss) + 0.0, float(cost.epsilon) + 0.0, float(cost.delta) + 0.0)  # no -0.0
+        first, tags = (0, b"") if piece is None else (piece.first, piece.tags.astype("<u8").tobytes())
+        content = (
+            self._balance.last + 1, now, what, *about, cost.start, cost.stop, *numbers, spent, state, release, grid,
+            first, tags,
+        )  # fmt: skip
+        row = (*content, ledger_file.seal(self._balance.seal, content))
+        marks = ", ".join("?" * len(row))
+        self._connection.execute(f"INSERT INTO entries ({_COLUMNS}) VALUES ({marks})", row)
+        self._connection.execute("COMMIT")
+        self._absorb(row)
+        self._spent = (row[0], spent)
+        return _entry(row)
+
+    def _placed(self, rows: Stretch | None) -> Placed | None:
+        """Which rows these are, by what was released before; None: nobody but the cost says it."""
+        if rows is None or self.path is None:
+            return None
+        assert self._connection is not None
+        found = self._connection.execute("SELECT first, tags FROM entries WHERE length(tags) > 0")
+        return rows.placed(self._key, self._grid, (Piece(first, np.frombuffer(tags, "<u8")) for first, tags in found))
 
     # ---- looking
 
@@ -260,11 +268,33 @@ class Ledger:
             return self._balance.room(self.epsilon, self.delta, self.window)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Every release, in order."""
+        """Every release, in order, as it stands."""
         with self._reading() as connection:
             self._read_new()
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY id").fetchall()
-            return tuple(self._checked(row) for row in rows)
+            found, reserved = dict[int, Entry](), dict[str, int]()
+            for entry in map(self._checked, connection.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY id")):
+                if entry.state in (SPENT, RESERVED):
+                    found[entry.id], reserved[entry.release] = entry, entry.id
+                else:
+                    number = reserved[entry.release]
+                    found[number] = replace(found[number], state=entry.state)
+            return tuple(found.values())
+
+    @property
+    def mark(self) -> Mark:
+        """How far it has come; whoever keeps it elsewhere can tell an old copy by ``holds``."""
+        with self._reading():
+            self._read_new()
+            return Mark(self.name, self._balance.last, self._balance.seal)
+
+    def holds(self, mark: Mark) -> bool:
+        """Whether this ledger has come at least so far; also if the mark is that of another ledger."""
+        with self._reading() as connection:
+            self._read_new()
+            if mark.ledger != self.name or not mark.entry:
+                return True
+            found = connection.execute("SELECT seal FROM entries WHERE id = ?", (mark.entry,)).fetchone()
+            return bool(found == (mark.seal,))
 
     # ---- life
 
@@ -314,7 +344,8 @@ class Ledger:
                         f"{ledger_file.FORM.named(self.path)} has been replaced by another file: open it again."
                     )
                 yield connection
-                connection.execute("COMMIT")
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
             except BaseException:
                 database.rollback(connection)
                 raise
@@ -325,19 +356,20 @@ class Ledger:
     def _read_budget(self) -> None:
         assert self._connection is not None
         rows = self._connection.execute(
-            "SELECT unit, epsilon, delta, window_rows, created, seal FROM budget"
+            "SELECT unit, epsilon, delta, window_rows, created, secret, seal FROM budget"
         ).fetchall()
         if len(rows) != 1:
             raise self._changed("it holds no budget")
         *content, seal = rows[0]
         try:
-            unit, epsilon, delta, window, created = _budget(*content)
-        except (OptionError, TypeError) as error:
+            unit, epsilon, delta, window, created, secret = _budget(*content)
+            self._key = bytes.fromhex(secret)
+        except (OptionError, TypeError, ValueError) as error:
             raise self._changed(str(error)) from None
         if content[4] != created or seal != ledger_file.seal("", [ledger_file.VERSION, *content]):
             raise self._changed("its budget is not the one it was made with")
         self.unit, self.epsilon, self.delta, self.window, self.created = unit, epsilon, delta, window, created
-        self._balance.seal = seal
+        self._balance.seal, self.name = seal, seal[:16]
 
     def _read_new(self) -> None:
         """Take in what other processes have spent since."""
@@ -345,36 +377,47 @@ class Ledger:
         last = self._balance.last
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM entries WHERE id >= ? OR id < 1 OR typeof(id) <> 'integer' ORDER BY id", (last,)
-        ).fetchall()
+        )
         if last:
-            if not rows or rows[0][0] != last or rows[0][-1] != self._balance.seal:
+            row = rows.fetchone()
+            if row is None or row[0] != last or row[-1] != self._balance.seal:
                 raise self._changed(f"entry {last} was there and is not any more")
-            rows = rows[1:]
         for row in rows:
-            entry = self._checked(row)
-            if entry.id != self._balance.last + 1:
-                raise self._changed(f"an entry is missing before number {entry.id}")
+            number = self._checked(row).id
+            if number != self._balance.last + 1:
+                raise self._changed(f"an entry is missing before number {number}")
             if row[-1] != ledger_file.seal(self._balance.seal, row[:-1]):
-                raise self._changed(f"entry {entry.id} is not what was written, or one before it is missing")
-            self._absorb(entry, row[-1])
+                raise self._changed(f"entry {number} is not what was written, or one before it is missing")
+            self._absorb(row)
 
     def _checked(self, row: Sequence[Any]) -> Entry:
         """The entry that a row holds, if it is one."""
-        kinds = (int, str, str, str, str, str, int, int, float, float, float, float, str)
-        if any(type(value) is not kind for value, kind in zip(row, kinds, strict=True)):
+        if any(type(value) is not kind for value, kind in zip(row, _KINDS, strict=True)):
             raise self._changed(f"entry {row[0]!r} holds values of the wrong kind")
-        if not all(_is_text(text) for text in row[1:6]) or not _is_time(row[1]):
+        if not all(_is_text(text) for text in row[1:6]) or not _is_time(row[1]) or row[12] not in STATES:
             raise self._changed(f"entry {row[0]} holds text that is none")
         if not 0 <= row[11] < math.inf:
             raise self._changed(f"entry {row[0]} says that {row[11]} was spent in all")
         try:
-            return _entry(row[:-1])
+            return _entry(row)
         except OptionError as error:
             raise self._changed(f"entry {row[0]}: {error}") from None
 
-    def _absorb(self, entry: Entry, seal: str) -> None:
-        self._balance.add(entry.cost)
-        self._balance.last, self._balance.seal = entry.id, seal
+    def _absorb(self, row: Sequence[Any]) -> None:
+        entry = _entry(row)
+        if entry.state in (SPENT, RESERVED):
+            self._balance.add(entry.cost)
+        else:
+            before = self._reserved.get(entry.release)
+            if before is None or before.state != RESERVED:
+                raise self._changed(f"entry {entry.id} settles what was not reserved")
+            if entry.state == WITHDRAWN:
+                self._balance.add(before.cost, -1)
+            entry = replace(before, state=entry.state)
+        if entry.state != SPENT:
+            self._reserved[entry.release] = entry
+        self._grid = self._grid or row[14]
+        self._balance.last, self._balance.seal = row[0], row[-1]
 
     def _total(self) -> float:
         """ε in all up to the last entry that was read."""
@@ -402,8 +445,8 @@ class Ledger:
         raise PrivacyError(
             f"unit {self.unit!r}: {what} of {rows} would {asked}, but the budget{place} is "
             f"epsilon={self.epsilon:g} at delta={self.delta:g}, of which {before:.6g} is spent. Nothing was released. "
-            "Ask for a smaller epsilon, use rows that were not released before (Privacy.start), or let the unit's "
-            "owner open a new ledger."
+            "Ask for a smaller epsilon, use rows that were not released before, or let the unit's owner open a new "
+            "ledger."
         )
 
     def _changed(self, how: str) -> StorageError:
@@ -421,7 +464,9 @@ def ledger_path(directory: str | Path, unit: str) -> Path:
     return Path(directory) / f"{unit}{SUFFIX}"
 
 
-def _budget(unit: object, epsilon: object, delta: object, window: object, created: object = None) -> tuple[Any, ...]:
+def _budget(
+    unit: object, epsilon: object, delta: object, window: object, created: object = None, secret: str = ""
+) -> tuple[Any, ...]:
     """What a ledger begins with, checked."""
     if not _is_text(unit):
         raise OptionError(f"ledger: unit must be printable text of 1 to {_LONGEST_TEXT} characters, got {unit!r}")
@@ -430,12 +475,17 @@ def _budget(unit: object, epsilon: object, delta: object, window: object, create
         raise OptionError(f"ledger of unit {unit!r}: window must be a whole number of at least 1, got {window!r}")
     if created is not None and not _is_time(created):
         raise OptionError(f"it was made at {created!r}")
-    return unit, *checked, window, created or datetime.now(UTC).isoformat(timespec="seconds")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return unit, *checked, window, created or now, secret or secrets.token_hex(32)
 
 
-def _entry(content: Sequence[Any]) -> Entry:
-    number, time, what, fit, mechanism, source, start, stop, row_loss, epsilon, delta, spent = content
-    return Entry(number, time, what, fit, mechanism, source, Cost(start, stop, row_loss, epsilon, delta), spent)
+def _entry(row: Sequence[Any]) -> Entry:
+    number, time, what, fit, mechanism, source = row[:6]
+    return Entry(number, time, what, fit, mechanism, source, Cost(*row[6:11]), *row[11:14])
+
+
+def _moved(cost: Cost, place: Placed | None) -> Cost:
+    return cost if place is None else replace(cost, start=place.start, stop=place.stop)
 
 
 def _is_text(value: object) -> bool:

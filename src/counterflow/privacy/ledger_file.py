@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     import sqlite3
 
 APPLICATION = 0x4346_4C47  # "CFLG", so that `file` and we can tell a ledger from any other database
-VERSION = 1
+VERSION = 2
 
 _NEVER_CHANGED = "BEGIN SELECT RAISE(ABORT, 'a ledger is only ever added to'); END"
 SCHEMA = {
     "budget": "CREATE TABLE budget (id INTEGER PRIMARY KEY CHECK (id = 1), unit TEXT NOT NULL, epsilon REAL NOT NULL, "
-    "delta REAL NOT NULL, window_rows INTEGER NOT NULL, created TEXT NOT NULL, seal TEXT NOT NULL)",
+    "delta REAL NOT NULL, window_rows INTEGER NOT NULL, created TEXT NOT NULL, secret TEXT NOT NULL, "
+    "seal TEXT NOT NULL)",
     "entries": "CREATE TABLE entries (id INTEGER PRIMARY KEY, time TEXT NOT NULL, what TEXT NOT NULL, "
     "fit TEXT NOT NULL, mechanism TEXT NOT NULL, source TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, "
     "row_loss REAL NOT NULL CHECK (row_loss >= 0), epsilon REAL NOT NULL CHECK (epsilon >= 0), "
-    "delta REAL NOT NULL CHECK (delta >= 0), spent REAL NOT NULL CHECK (spent >= 0), seal TEXT NOT NULL)",
+    "delta REAL NOT NULL CHECK (delta >= 0), spent REAL NOT NULL CHECK (spent >= 0), state TEXT NOT NULL, "
+    "release TEXT NOT NULL, grid TEXT NOT NULL, first INTEGER NOT NULL, tags BLOB NOT NULL, seal TEXT NOT NULL)",
     "entries_in_order": "CREATE TRIGGER entries_in_order BEFORE INSERT ON entries WHEN NEW.id IS NOT "
     "(SELECT coalesce(max(id), 0) + 1 FROM entries) BEGIN SELECT RAISE(ABORT, 'a ledger has no holes'); END",
     **{
@@ -46,9 +48,10 @@ FORM = database.Form(
 )  # fmt: skip
 
 
-def seal(before: str, content: Sequence[str | int | float]) -> str:
-    """SHA-256 over what came before and this content; floats by their bits."""
+def seal(before: str, content: Sequence[str | int | float | bytes]) -> str:
+    """SHA-256 over what came before and this content; floats by their bits, bytes by their own SHA-256."""
     plain = [entry.hex() if isinstance(entry, float) else entry for entry in content]
+    plain = [hashlib.sha256(entry).hexdigest() if isinstance(entry, bytes) else entry for entry in plain]
     return hashlib.sha256(json.dumps([before, *plain]).encode()).hexdigest()
 
 
@@ -117,4 +120,4 @@ def identity(path: Path) -> tuple[int, int]:
 
 def _build(connection: sqlite3.Connection, budget: Sequence[str | int | float]) -> None:
     FORM.build(connection)
-    connection.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?, ?, ?)", (*budget, seal("", [VERSION, *budget])))
+    connection.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?, ?, ?, ?)", (*budget, seal("", [VERSION, *budget])))

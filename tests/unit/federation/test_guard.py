@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import struct
 from contextlib import suppress
 from dataclasses import replace
@@ -18,15 +19,16 @@ from hypothesis import strategies as st
 
 import counterflow as cf
 from counterflow import protocol
-from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
+from counterflow.errors import CounterflowError, PrivacyError, ProtocolError, StorageError
 from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.guard import MOST_REFUSALS
+from counterflow.federation.reconciliation import compare, reconcile
 from counterflow.methods.method import unit_step
 from counterflow.methods.registry import method_of
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.unit import sufficient_message
-from counterflow.privacy import Ledger, ledger_path, total_epsilon
+from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path, total_epsilon
 from counterflow.protocol import Ask, Terms, decode, encode
 
 FUZZ_CASES = int(os.environ.get("COUNTERFLOW_FUZZ_CASES", "300"))  # of each fuzz test; 100,000 for a release
@@ -60,6 +62,10 @@ def with_ledger(folder: Path, **changes: Any) -> Policy:
     return replace(Policy("boiler", epsilon=2.0, delta=1e-6, ledger=folder / "budgets"), **changes)
 
 
+def let_out(watchman: Guard, sent: protocol.Message, release: object) -> bytes:
+    return watchman.leave(watchman.outgoing(encode(sent), release))
+
+
 def last(audit: Audit) -> dict[str, Any]:
     return list(audit.records())[-1]
 
@@ -73,11 +79,19 @@ def test_what_leaves_is_written_down_first(audit: Audit, tmp_path: Path) -> None
     assert watchman.outgoing(data) == data
     assert watchman.approved(data)
     record = last(audit)
-    assert (record["event"], record["kind"], record["bytes"], record["job"], record["to"], record["ledger_entry"]) == (
-        "approved", "Sufficient", len(data), "plain", "coordinator", None,
+    assert (record["event"], record["kind"], record["bytes"], record["job"], record["to"]) == (
+        "approved", "Sufficient", len(data), "plain", "coordinator",
     )  # fmt: skip
     watchman.outgoing(data)
     assert len(list(audit.records())) == 1, "the very same bytes are approved once"
+    assert not watchman.has_left(data), "and have not left by that"
+    for _ in range(2):
+        assert watchman.leave(data) == data
+    assert watchman.has_left(data)
+    assert [one["event"] for one in audit.records()] == ["approved", "left"]
+    assert {**record, **{k: last(audit)[k] for k in ("number", "time", "event", "hash")}} == last(audit)
+    with pytest.raises(ProtocolError):
+        watchman.leave(encode(replace(MESSAGE, values=MESSAGE.values + 1)))
     assert not guard(audit, Job("other", "sufficient", INPUTS)).approved(data), "and for one job"
     assert guard(Audit(tmp_path / FILE)).approved(data), "and another process knows"
 
@@ -210,18 +224,21 @@ def test_a_demanded_privacy_is_that_of_the_policy(
 # ---- privacy
 
 
-def test_a_private_release_is_charged_before_it_is_approved(audit: Audit, tmp_path: Path) -> None:
+def test_a_private_release_is_charged_before_it_leaves(audit: Audit, tmp_path: Path) -> None:
     watchman = guard(audit, PRIVATE, with_ledger(tmp_path))
     assert PRIVATE.privacy is not None
     assert OWN.model is not None
     sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
     data = watchman.outgoing(encode(sent), release)
     with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
+        assert not ledger.entries(), "approved bytes may never leave"
+    watchman.leave(data)
+    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
         (entry,) = ledger.entries()
-        assert entry.fit == "job private"
+        assert (entry.fit, entry.state, entry.release) == ("job private", "released", last(audit)["sha256"])
         assert ledger.spent == pytest.approx(2.0, rel=1e-6)
-    assert last(audit)["ledger_entry"] == entry.id
-    watchman.outgoing(data, release)
+    assert (last(audit)["event"], last(audit)["ledger_entry"]) == ("left", entry.id)
+    watchman.leave(watchman.outgoing(data, release))
     with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
         assert len(ledger.entries()) == 1, "the same bytes tell nothing new"
 
@@ -259,7 +276,7 @@ def test_an_empty_budget_keeps_the_message(audit: Audit, tmp_path: Path) -> None
         job = Job(f"j{attempt}", "sufficient", INPUTS, privacy=PRIVATE.privacy)
         sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
         try:
-            guard(audit, job, policy).outgoing(encode(sent), release)
+            let_out(guard(audit, job, policy), sent, release)
         except PrivacyError as error:
             assert "budget" in str(error)  # noqa: PT017
             break
@@ -268,23 +285,128 @@ def test_an_empty_budget_keeps_the_message(audit: Audit, tmp_path: Path) -> None
     assert not guard(audit, job, policy).approved(encode(sent))
 
 
-def test_a_coordinator_cannot_make_the_same_rows_look_like_others(audit: Audit, tmp_path: Path) -> None:
-    """Jobs that claim other rows of the timeline each time are charged as releases of the same rows."""
+CLAIMS: dict[str, Any] = {  # what a job may say of a release, each another time
+    "start": lambda k: {"start": 100_000 * k},
+    "epsilon": lambda k: {"epsilon": 2.0 / (k + 1)},
+    "delta": lambda k: {"delta": 1e-6 / (k + 1)},
+    "clip": lambda k: {"clip": 10.0 ** (k - 15)},
+    "window": lambda k: {"window": 1 + 50 * k},
+    "all": lambda k: {"start": 41 * k, "epsilon": 1.0 + k / 30, "delta": 1e-7, "clip": 1.0 + k, "window": 1 + k},
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_nothing_that_a_coordinator_claims_makes_a_release_cheaper_than_it_is(
+    claim: str, audit: Audit, tmp_path: Path
+) -> None:
+    """Whatever jobs say of the same rows, the ledger has at least what the noise that was drawn has cost them."""
     assert OWN.model is not None
-    policy, left = with_ledger(tmp_path), 0
+    policy, true = with_ledger(tmp_path), []
     for attempt in range(30):
-        claimed = cf.Privacy(2.0, 1e-6, start=100_000 * attempt)
+        claimed = cf.Privacy(**{"epsilon": 2.0, "delta": 1e-6, **CLAIMS[claim](attempt)})
         sent, release = privatised(MESSAGE, OWN.model, claimed)
-        job = Job(f"j{attempt}", "sufficient", INPUTS, privacy=claimed)
+        job = Job(
+            f"j{attempt}", "sufficient", INPUTS, {"tol": 10.0**-attempt, "evaluations": attempt + 1}, attempt, claimed,
+            dt=1.0 + attempt, created=f"20{attempt + 10}-01-01T00:00:00+00:00",
+        )  # fmt: skip
         try:
-            guard(audit, job, policy).outgoing(encode(sent), release)
+            let_out(guard(audit, job, policy), sent, release)
         except PrivacyError:
             break
-        left += 1
+        true.append((2 * release.clip / release.sigma) ** 2)  # one row moves so far, in standard deviations
     with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
-        spent, costs = ledger.spent, [entry.cost for entry in ledger.entries()]
-    assert len(costs) == left < 6
-    assert spent == pytest.approx(total_epsilon([replace(cost, start=0, stop=601) for cost in costs], 1e-6), rel=1e-9)
+        assert len(ledger.entries()) == len(true) >= 2
+        assert gaussian_epsilon(sum(true) ** 0.5, 1e-6) <= ledger.spent * (1 + 1e-9) <= 4.5 * (1 + 1e-6)
+
+
+def test_what_its_model_has_cost_is_not_for_a_job_to_say(audit: Audit, tmp_path: Path) -> None:
+    job = Job("j", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6, models=(1.9, 1e-7)))
+    with pytest.raises(PrivacyError):
+        guard(audit, job, with_ledger(tmp_path))
+    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
+        assert not ledger.entries()
+
+
+LATER = PLANT.simulate(40, rng=3)["boiler"].y
+MORNING, DAY_AFTER = "2026-01-01 06:00:00", "2026-01-02 06:00:00"
+
+
+@pytest.mark.parametrize(
+    ("log", "parallel"),
+    [
+        ({"y": LATER, "begins": DAY_AFTER}, True),
+        ({"y": LATER, "begins": "2026-01-01 06:00:41"}, True),
+        ({"y": LATER, "begins": "2026-01-01 06:00:40"}, False),  # one row is of the same time
+        ({"y": LATER, "begins": ""}, False),
+        ({"y": LATER, "begins": "yesterday"}, False),
+        ({"y": LATER, "begins": DAY_AFTER + "+00:00"}, False),  # another clock
+        ({"y": LATER, "begins": "2026-01-02 06:00:00.5"}, False),  # another grid
+        ({"y": LATER, "begins": DAY_AFTER, "dt": 2.0}, False),
+        ({"y": LATER, "begins": DAY_AFTER, "dt": None}, False),
+        ({"y": OWN.y, "begins": DAY_AFTER}, False),  # the same rows under another time
+        ({"y": OWN.y * (1 + 1e-12), "begins": DAY_AFTER}, False),
+        ({"y": OWN.y.astype(np.float32).astype(float), "begins": DAY_AFTER}, False),
+        ({"y": OWN.y[:, ::-1], "begins": DAY_AFTER}, False),  # columns in another order
+        ({"y": np.vstack([OWN.y[7:], LATER[:7]]), "begins": MORNING}, False),  # shifted by some rows
+        ({"y": np.vstack([LATER[:-1], OWN.y[3:4]]), "begins": DAY_AFTER}, False),  # one row of it
+        ({"y": np.ones_like(LATER), "begins": DAY_AFTER}, False),  # which identifies nothing
+    ],
+)
+def test_rows_are_told_apart_by_the_plants_own_log(
+    log: dict[str, Any], parallel: bool, audit: Audit, tmp_path: Path
+) -> None:
+    assert OWN.model is not None
+    policy = with_ledger(tmp_path)
+    for k, own in enumerate(
+        (replace(OWN, begins=MORNING, dt=1.0), replace(OWN, **{"dt": 1.0, **log})),
+    ):
+        job = Job(f"j{k}", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6, start=1000 * k))
+        assert job.privacy is not None
+        sent, release = privatised(sufficient_message("boiler", OWN.model, own.y, own.u), OWN.model, job.privacy)
+        let_out(Guard(job, Description.of(own), policy, audit), sent, release)
+    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
+        first, second = (entry.cost for entry in ledger.entries())
+        alone = total_epsilon([first], 1e-6)
+        together = total_epsilon([replace(first, start=0, stop=1), replace(second, start=0, stop=1)], 1e-6)
+        assert ledger.spent == pytest.approx(alone if parallel else together, rel=1e-9)
+
+
+# ---- an old ledger
+
+
+def test_a_ledger_that_is_older_than_the_audit_log_lets_nothing_out(audit: Audit, tmp_path: Path) -> None:
+    assert OWN.model is not None
+    policy, path, old = with_ledger(tmp_path), ledger_path(tmp_path / "budgets", "boiler"), tmp_path / "old"
+
+    def release(job_id: str) -> None:
+        job = Job(job_id, "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6))
+        assert OWN.model is not None
+        assert job.privacy is not None
+        let_out(guard(audit, job, policy), *privatised(MESSAGE, OWN.model, job.privacy))
+
+    release("one")
+    shutil.copy(path, old)  # closed: all of it is in the file
+    release("two")
+    with Ledger.open(path) as ledger:
+        assert not compare(audit, ledger)
+        spent = ledger.spent
+    shutil.copy(path, tmp_path / "new")
+    shutil.copy(old, path)
+    for _ in range(2):
+        with pytest.raises(StorageError) as refused:
+            release("three")
+        assert refused.value.code == "old"
+    with Ledger.open(path) as ledger:
+        assert [caveat.code for caveat in compare(audit, ledger)] == ["ledger-behind"]
+        with pytest.raises(StorageError):
+            reconcile(audit, ledger)
+        assert len(ledger.entries()) == 1
+    shutil.copy(tmp_path / "new", path)
+    release("three")
+    with Ledger.open(path) as ledger:
+        assert ledger.spent > spent
+    with Audit(tmp_path / "other" / FILE) as empty, Ledger.open(path) as ledger:  # an old audit log
+        assert {caveat.code for caveat in compare(empty, ledger)} == {"audit-behind"}
 
 
 # ---- what enters

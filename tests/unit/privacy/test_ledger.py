@@ -589,7 +589,8 @@ def test_an_honest_visit_with_a_shell_does_no_harm(used: Path) -> None:
         "UPDATE entries SET id = id - 1",
         "UPDATE entries SET id = 0 WHERE id = 1",
         "UPDATE entries SET id = -7 WHERE id = 1",
-        "INSERT INTO entries SELECT 5, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, seal FROM entries "
+        "INSERT INTO entries SELECT 5, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, "
+        "state, release, grid, first, tags, seal FROM entries "
         "WHERE id = 4",
         "UPDATE entries SET epsilon = 'much' WHERE id = 2",
         "UPDATE entries SET epsilon = -1.0 WHERE id = 2",
@@ -609,7 +610,7 @@ def test_an_honest_visit_with_a_shell_does_no_harm(used: Path) -> None:
         "UPDATE budget SET created = 'now'",
         "UPDATE budget SET epsilon = 'much'",
         "DELETE FROM budget",
-        "INSERT INTO budget SELECT 2, unit, 100.0, delta, window_rows, created, seal FROM budget",
+        "INSERT INTO budget SELECT 2, unit, 100.0, delta, window_rows, created, secret, seal FROM budget",
     ],
 )
 def test_what_was_changed_by_other_means_is_detected(used: Path, statement: str) -> None:
@@ -640,9 +641,11 @@ def test_losing_the_last_entries_together_is_not_detected_as_the_docstring_says(
         "DELETE FROM entries",
         "UPDATE budget SET epsilon = 100",
         "DELETE FROM budget",
-        "INSERT OR REPLACE INTO entries SELECT 1, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, seal "
+        "INSERT OR REPLACE INTO entries SELECT 1, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, "
+        "state, release, grid, first, tags, seal "
         "FROM entries WHERE id = 1",
-        "INSERT INTO entries SELECT 9, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, seal FROM entries "
+        "INSERT INTO entries SELECT 9, time, what, fit, mechanism, source, start, stop, 0, 0, 0, 0, "
+        "state, release, grid, first, tags, seal FROM entries "
         "WHERE id = 1",
     ],
 )
@@ -664,7 +667,7 @@ def test_a_shell_cannot_change_entries_by_mistake(used: Path, statement: str) ->
         ("ALTER TABLE entries ADD COLUMN note TEXT", "tables"),
         ("ALTER TABLE entries RENAME TO spent", "tables"),
         ("PRAGMA application_id = 7", "another application"),
-        ("PRAGMA user_version = 2", "format 2"),
+        ("PRAGMA user_version = 9", "format 9"),
     ],
 )
 def test_another_form_is_refused(used: Path, statement: str, says: str) -> None:

@@ -474,12 +474,14 @@ def test_rows_that_nobody_has_named_overlap_all_others(tmp_path: Path) -> None:
     cf.Ledger.create(tmp_path / "boiler.ledger", "boiler", 50.0, 1e-6).close()
     cf.Ledger.create(tmp_path / "turbine.ledger", "turbine", 50.0, 1e-6).close()
     costs = []
-    for start in (None, 50_000, 90_000):
+    first, second = RECORDING.slice(0, 1000), RECORDING.slice(1000, 2000)
+    for recording, start in ((first, None), (first, 50_000), (second, 90_000), (first, 10_000), (first, 50_000)):
         privacy = cf.Privacy(1.0, 1e-6, ledger=tmp_path, start=start)
-        found = cf.fit(RECORDING, MODELS, privacy=privacy, **QUICK)
+        found = cf.fit(recording, MODELS, privacy=privacy, **QUICK)
         assert found.privacy is not None
         costs.append(found.privacy.units["boiler"].spent)
-    assert costs[0] < costs[1] == costs[2]
+    assert costs[0] < costs[1] == costs[2], "rows that are shown to be others do not add up"
+    assert costs[2] < costs[3] < costs[4], "rows that were released before are the same, whatever number they are given"
 
 
 def test_nothing_that_travels_tells_of_a_row_beyond_the_clip(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The last look at what leaves a plant: bytes that its guard has approved, in an envelope, and nothing else."""
+"""The last look at what leaves a plant: bytes that its guard has let out, in an envelope, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def guarding(guard: Guard) -> None:
 class OutgoingFilter(Filter):
     """Stands in ``privacy.json`` of the plant, which no job can change, and sees every result of a task.
 
-    A result that has an unknown key or header, or bytes that were not approved for this job, is replaced by a refusal
+    A result that has an unknown key or header, or bytes that were not let out under this job, is replaced by a refusal
     without content, and the refusal is audited.
     """
 
@@ -53,6 +53,6 @@ class OutgoingFilter(Filter):
             raise ProtocolError(f"a result has the headers {str(sorted(map(str, headers)))[:200]}, and may have none")
         messages = envelope.unpacked(content, _guards[0].unit if _guards else "")
         for sequence, data in messages:
-            if not _guards or not _guards[0].approved(data):
-                raise ProtocolError(f"message {sequence} of {len(data)} bytes was not approved by this plant's guard")
+            if not _guards or not _guards[0].has_left(data):
+                raise ProtocolError(f"message {sequence} of {len(data)} bytes was not let out by this plant's guard")
         return ""

@@ -76,7 +76,7 @@ class PlantSite:
         part = recording[self.unit]
         model = self.home / "model.safetensors"
         known = load_model(model) if model.exists() else None
-        return UnitData(part.unit, part.y, part.u, known, begins=self.begins)
+        return UnitData(part.unit, part.y, part.u, known, begins=self.begins, dt=recording.dt)
 
     @property
     def begins(self) -> str:

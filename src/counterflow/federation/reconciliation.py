@@ -1,0 +1,64 @@
+"""Whether a plant's ledger and its audit log tell the same: what has left was charged, and what was charged has left.
+
+Every record of something private that left carries the mark of the ledger that paid for it. A ledger that does not hold
+the last mark is an old copy, or has lost its end; nothing private leaves until it is put right.
+"""
+
+from __future__ import annotations
+
+from counterflow.caveats import Caveat
+from counterflow.errors import StorageError
+from counterflow.federation.audit import Audit
+from counterflow.privacy import Ledger
+from counterflow.privacy.balance import RELEASED, RESERVED
+
+BEHIND = "ledger-behind"
+_OPEN = {  # what is charged and has not left by the audit log: code and text
+    RESERVED: (
+        "reservation-open",
+        "is charged, and has not left by the audit log. If its job goes on it leaves at no further cost; if the job is "
+        "given up, its owner may take the charge back: counterflow federation settle FOLDER --entry {entry}",
+    ),
+    RELEASED: (
+        "audit-behind",
+        "has left by the ledger, and the audit log does not know of it: the audit log is older than the ledger. "
+        "Restore one that has every record.",
+    ),
+}
+
+
+def require_current(audit: Audit, ledger: Ledger) -> None:
+    """StorageError with code "old" if more has left, by the audit log, than the ledger knows of."""
+    audit.refresh()
+    mark = audit.marks.get(ledger.name)
+    if mark is not None and not ledger.holds(mark):
+        raise StorageError(
+            f"unit {ledger.unit!r}: the ledger {str(ledger.path)!r} is older than the audit log: a release that was "
+            f"charged as its entry {mark.entry} has left, and the ledger does not know of it. Put back the ledger that "
+            "has it, with all files beside it; or take the budget as spent, and open a new ledger.",
+            code="old",
+        )
+
+
+def reconcile(audit: Audit, ledger: Ledger) -> None:
+    """Refuse an old ledger; and settle reservations of what has left, which a crash has kept from being settled."""
+    require_current(audit, ledger)
+    for entry in ledger.entries():
+        if entry.state == RESERVED and audit.has_left(entry.release):
+            ledger.settle(entry.release, RELEASED, "the audit log says that it has left")
+
+
+def compare(audit: Audit, ledger: Ledger) -> tuple[Caveat, ...]:
+    """How the two differ; nothing is changed."""
+    found = []
+    try:
+        require_current(audit, ledger)
+    except StorageError as error:
+        found.append(Caveat(BEHIND, ledger.unit, str(error)))
+    for entry in ledger.entries():
+        if entry.state not in _OPEN or audit.has_left(entry.release):
+            continue
+        code, text = _OPEN[entry.state]
+        which = f"unit {ledger.unit!r}: entry {entry.id} ({entry.what}, {entry.fit})"
+        found.append(Caveat(code, ledger.unit, f"{which} {text.format(entry=entry.id)}"))
+    return tuple(found)
