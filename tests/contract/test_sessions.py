@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -24,9 +25,10 @@ from counterflow.errors import OptionError, PrivacyError, ProtocolError, Storage
 from counterflow.federation import Job, Outgoing, PlantSession, Policy, checkpoint, fit_over_sessions, verify
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.engine import Jobs
-from counterflow.federation.file_store import FileStore
+from counterflow.federation.file_store import FORM, FileStore
 from counterflow.federation.loopback import Federation, Hook, SessionsFit
 from counterflow.federation.parts import saved_server
+from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.federation.store import Entry, Row
 from counterflow.methods.logs.server import LogServer
@@ -474,33 +476,134 @@ def test_every_field_of_a_state_is_given_or_kept(kind: Any) -> None:
 # ---- privacy: nothing is released twice uncounted
 
 
-@pytest.mark.parametrize("at", range(1, 12, 1 if THOROUGH else 3))
-def test_no_release_is_uncounted_whenever_death_comes(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise of the operating system: what is made anew is other bytes, and must have been paid for anew."""
-    job = Job("secret", "sufficient", INPUTS, options={"evaluations": 2}, privacy=cf.Privacy(8.0, 1e-5))
-    released: dict[str, set[bytes]] = {name: set() for name in INPUTS}
+SECRET = Job("secret", "sufficient", INPUTS, options={"evaluations": 2}, privacy=cf.Privacy(8.0, 1e-5))
 
-    def watch(everybody: Federation, moment: str, unit: str) -> None:
-        if moment == "after reply":
-            plant = everybody.plant(unit)
-            released[unit] |= {reply.data for reply in replies_to(plant, plant.due - 1)}
 
-    with dying(monkeypatch, at, "before"), federation(tmp_path, job) as everybody, pytest.raises(Killed):
-        everybody.run(watch)
-    with federation(tmp_path, job) as everybody:
-        everybody.run(watch)
-        for name in INPUTS:
-            state = everybody.plant(name).state
-            assert isinstance(state, SufficientUnit)
-            assert state.release is not None
-            sent = decode(next(iter(released[name])))
-            assert isinstance(sent, Sufficient)
-            # what is kept of how it was made is of the message that was sent, not of one that was made later
-            assert noise_of(sent, name, state.release.sigma) == pytest.approx(1.0, abs=1e-6)
-    paid = entries(tmp_path)
+@contextmanager
+def dying_at_a_step(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[list[str]]:
+    """Die at the ``at``-th durable step of anybody: a row added to a store or to a ledger; yields their names."""
+    append, write, steps = FileStore.append, Ledger._write, list[str]()
+
+    def step(name: str, real: Any, *arguments: Any) -> Any:
+        steps.append(name)
+        if len(steps) == at and how == "before":
+            raise Killed
+        done = real(*arguments)
+        if len(steps) == at:
+            raise Killed
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStore, "append", lambda *a: step(f"{a[1]} {a[2].kind}", append, *a))
+        patch.setattr(Ledger, "_write", lambda *a: step(f"ledger {a[5]}", write, *a))
+        yield steps
+
+
+def check_books(folder: Path) -> None:
+    """What has left by the audit log and what was charged by the ledger are the same, to the byte."""
     for name in INPUTS:
-        assert len(released[name]) == 1, "the same bytes, however often they were asked for"
-        assert 1 <= len(released[name]) <= paid[name] <= 2
+        with (
+            Audit(folder / name / FILE) as audit,
+            Ledger.open(ledger_path(folder / "budgets" / name, name)) as ledger,
+        ):
+            assert compare(audit, ledger) == ()
+            left = [record["sha256"] for record in audit.records() if record["event"] == "left" and "mark" in record]
+            assert left == [entry.release for entry in ledger.entries()]
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_each_release_is_charged_once_whenever_death_comes(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every durable step of a private job, one after the other; noise of the operating system."""
+    seen: list[str] = []
+    for at in range(1, 1000):
+        folder, released = tmp_path / f"{at}", {name: set[bytes]() for name in INPUTS}
+
+        def watch(everybody: Federation, moment: str, unit: str, released: dict[str, set[bytes]] = released) -> None:
+            if moment == "after reply":
+                plant = everybody.plant(unit)
+                released[unit] |= set(plant._turns[plant.due - 1].replies)
+
+        with dying_at_a_step(monkeypatch, at, how) as steps, federation(folder, SECRET) as everybody:
+            try:
+                everybody.run(watch)
+            except Killed:
+                seen.append(steps[-1])
+            else:
+                break
+        for name in INPUTS:  # at any moment: what has left was charged, and nothing else twice
+            assert len(released[name]) <= entries(folder)[name] <= 1
+        with federation(folder, SECRET) as everybody:
+            everybody.run(watch)
+            for name in INPUTS:
+                state = everybody.plant(name).state
+                assert isinstance(state, SufficientUnit)
+                assert state.release is not None
+                (sent,) = map(decode, released[name])  # the same bytes, however often they were asked for
+                assert isinstance(sent, Sufficient)
+                # what is kept of how it was made is of the message that was sent, not of one that was made later
+                assert noise_of(sent, name, state.release.sigma) == pytest.approx(1.0, abs=1e-6)
+        assert entries(folder) == {"boiler": 1, "turbine": 1}
+        check_books(folder)
+    order = ["audit approved", "turns turn", "ledger reserved", "audit left", "ledger released"]
+    assert [step for step in steps if step in order and step != "turns turn"][:4] == [order[0], *order[2:]]
+    assert set(order) <= set(seen)
+
+
+@pytest.mark.parametrize("log", ["turns", "audit"])
+def test_a_plant_that_cannot_write_is_not_charged(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a coordinator asks, in one job or in many."""
+    real = FileStore.append
+
+    def full(store: FileStore, where: str, entry: Entry) -> Row:
+        if where == log and entry.kind in ("turn", "approved") and store.path.is_relative_to(tmp_path / "boiler"):
+            with FORM.blaming(store.path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return real(store, where, entry)
+
+    for attempt in range(12):
+        job = replace(SECRET, id=f"secret-{attempt // 4}")
+        with monkeypatch.context() as patch, federation(tmp_path, job) as everybody:
+            patch.setattr(FileStore, "append", full)
+            for _ in range(2):
+                with pytest.raises(StorageError) as refused:
+                    everybody.run()
+                assert refused.value.code == "full"
+    assert entries(tmp_path) == {"boiler": 0, "turbine": 0}
+    run(tmp_path, job)
+    assert entries(tmp_path) == {"boiler": 1, "turbine": 1}
+    check_books(tmp_path)
+
+
+def test_a_stranded_reservation_is_seen_and_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with dying_at_a_step(monkeypatch, 1 << 30, "before") as steps, federation(tmp_path / "whole", SECRET) as everybody:
+        everybody.run()
+    at = steps.index("audit left") + 1
+    with (
+        dying_at_a_step(monkeypatch, at, "before"), federation(tmp_path, SECRET) as everybody, pytest.raises(Killed)
+    ):  # fmt: skip
+        everybody.run()
+    with (
+        Audit(tmp_path / "boiler" / FILE) as audit,
+        Ledger.open(ledger_path(tmp_path / "budgets" / "boiler", "boiler")) as ledger,
+    ):
+        assert [caveat.code for caveat in compare(audit, ledger)] == ["reservation-open"]
+        (entry,) = ledger.entries()
+        charged = ledger.spent
+        assert (entry.state, charged > 0) == ("reserved", True)
+        ledger.settle(entry.release, "withdrawn", "the job was given up")
+        assert ledger.spent == 0
+        assert compare(audit, ledger) == ()
+        assert ledger.settle(entry.release, "withdrawn", "again").state == "withdrawn"
+        with pytest.raises(PrivacyError) as refused:
+            ledger.settle(entry.release, "released", "after all")
+        assert refused.value.code == "settled"
+    run(tmp_path, SECRET)  # it was not given up: the same bytes leave, and are charged
+    with Ledger.open(ledger_path(tmp_path / "budgets" / "boiler", "boiler")) as ledger:
+        assert [entry.state for entry in ledger.entries()] == ["withdrawn", "released"]
+        assert len({entry.release for entry in ledger.entries()}) == 1
+        assert ledger.spent == charged
 
 
 @pytest.mark.parametrize("case", ["sufficient private", "penalty private"])
