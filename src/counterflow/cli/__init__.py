@@ -44,11 +44,16 @@ FEDERATION = group(
         "start": ("federation_service", "Run a party until it is stopped."),
         "stop": ("federation_service", "End a party's processes; nothing is lost."),
         "status": ("federation_status", "How does it stand?"),
+        "audit": ("federation_books", "What was approved, what has left, and was all of it charged?"),
+        "settle": ("federation_books", "Plant: what became of a release that was charged and has not left?"),
+        "backup": ("federation_books", "Plant: a consistent copy of its audit log and its budget."),
+        "restore": ("federation_books", "Plant: put a damaged audit log or budget back, if the copy is not too old."),
         "fit": ("federation_fit", "Coordinator: fit, with all plants that are members."),
         "ask": ("questions:federation_ask", "Plant: what would my outputs do, or have done, with other inputs?"),
     },
     help="Fits between machines that do not trust each other; needs pip install 'counterflow[federation]'.\n\n"
-    "Coordinator: init, approve, start, fit, remove. Plant: join, start, ask. Both: status, stop.",
+    "Coordinator: init, approve, start, fit, remove. Plant: join, start, ask, settle, backup, "
+    "restore. Both: status, audit, stop.",
     epilog="Key rotation: the plant runs join --new-key, the coordinator remove and approve, the plant join --welcome.",
 )
 app = group(

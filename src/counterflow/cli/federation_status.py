@@ -16,7 +16,7 @@ from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import opened
-from counterflow.privacy import Ledger, ledger_path
+from counterflow.privacy import Ledger
 
 
 def status(folder: Folder, answer_format: AnswerFormat = Format.table) -> None:
@@ -76,10 +76,9 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
 
 
 def _budget(site: PlantFolder) -> dict[str, Any] | None:
-    folder = site.policy.ledger
-    if folder is None or not ledger_path(folder, site.unit).exists():
+    if site.ledger is None or not site.ledger.exists():
         return None
-    with Ledger.open(ledger_path(folder, site.unit), site.unit) as ledger:
+    with Ledger.open(site.ledger, site.unit) as ledger:
         return output.picked(ledger, "epsilon delta window spent left room")
 
 

@@ -16,7 +16,7 @@ from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.privacy.accounting import ANY_ROWS, check_budget, total_epsilon
-from counterflow.privacy.balance import Entry
+from counterflow.privacy.balance import RESERVED, WITHDRAWN, Entry
 from counterflow.privacy.ledger import SUFFIX, Ledger, ledger_path
 
 
@@ -122,16 +122,24 @@ def _told(path: Path) -> dict[str, Any]:
 
 
 def _notes(unit: str, entries: Sequence[Entry]) -> list[Caveat]:
+    notes = []
+    held = [str(entry.id) for entry in entries if entry.state == RESERVED]
+    if held:
+        text = (
+            f"unit {unit!r}: reserved, that is charged and perhaps never sent: entry {wording.listed(held)}. It leaves "
+            "at no further cost if its job goes on; if that was given up: counterflow federation settle"
+        )
+        notes.append(Caveat("reservation-open", unit, text))
     seeded = [entry for entry in entries if not entry.secure]
     if not seeded:
-        return []
+        return notes
     sources = wording.listed(sorted({entry.source for entry in seeded}))
     which = "1 release" if len(seeded) == 1 else f"{len(seeded)} releases"
     text = (
         f"unit {unit!r}: the noise of {which} came from {sources}: whoever knows it can take the noise off, so it "
         "protects nothing. It is for simulations only."
     )
-    return [Caveat("simulated-noise", unit, text)]
+    return [*notes, Caveat("simulated-noise", unit, text)]
 
 
 def _show(told: dict[str, Any]) -> None:
@@ -154,9 +162,10 @@ def _show(told: dict[str, Any]) -> None:
         first, stop = release["rows"]
         span = "any" if (first, stop) == ANY_ROWS else f"{first} to {stop - 1}"
         numbers = [wording.number(release["alone"]), wording.number(release["spent"])]
-        rows.append([when, f"{release['what']} {way}", span, release["fit"], *numbers])
+        state = f", {release['state']}" if release["state"] in (RESERVED, WITHDRAWN) else ""
+        rows.append([str(release["id"]), when, f"{release['what']} {way}{state}", span, release["fit"], *numbers])
     shown, count = len(rows), told["count"]
     title = f"{'1 release' if count == 1 else f'{count} releases'}{'' if shown == count else f', the last {shown}'}"
-    output.show_table(title, ["when (UTC)", "what", "rows", "fit", "epsilon alone", "in all"], rows, left=4)
+    output.show_table(title, ["entry", "when (UTC)", "what", "rows", "fit", "epsilon alone", "in all"], rows, left=5)
     for text, way in ways.items():
         output.show_text(f"  {way} {text}")

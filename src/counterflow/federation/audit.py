@@ -67,7 +67,7 @@ class Audit:
         self._number = 0
         self._approved: dict[tuple[str, str], dict[str, Any]] = {}
         self._left: dict[str, set[str]] = {}  # jobs by digest
-        self.marks: dict[str, Mark] = {}  # of each ledger, the last that something left with
+        self.marks: dict[str, Mark] = {}  # how far each ledger had come when it was last written down
         try:
             self.refresh()
         except BaseException:
@@ -126,9 +126,9 @@ class Audit:
             self._approved[job, digest] = record
         elif record["event"] == "left":
             self._left.setdefault(digest, set()).add(job)
-            if record.get("mark") is not None:
-                mark = Mark(*record["mark"])
-                self.marks[mark.ledger] = mark
+        if record.get("mark") is not None:
+            mark = Mark(*record["mark"])
+            self.marks[mark.ledger] = mark
 
 
 def verify(path: str | Path) -> Checked:

@@ -7,10 +7,10 @@ the last mark is an old copy, or has lost its end; nothing private leaves until 
 from __future__ import annotations
 
 from counterflow.caveats import Caveat
-from counterflow.errors import StorageError
+from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.federation.audit import Audit
-from counterflow.privacy import Ledger
-from counterflow.privacy.balance import RELEASED, RESERVED
+from counterflow.privacy import Entry, Ledger
+from counterflow.privacy.balance import RELEASED, RESERVED, WITHDRAWN
 
 BEHIND = "ledger-behind"
 _OPEN = {  # what is charged and has not left by the audit log: code and text
@@ -62,3 +62,22 @@ def compare(audit: Audit, ledger: Ledger) -> tuple[Caveat, ...]:
         which = f"unit {ledger.unit!r}: entry {entry.id} ({entry.what}, {entry.fit})"
         found.append(Caveat(code, ledger.unit, f"{which} {text.format(entry=entry.id)}"))
     return tuple(found)
+
+
+def settle(audit: Audit, ledger: Ledger, number: int, withdrawn: bool, note: str) -> Entry:
+    """The owner says what became of a reservation; it is audited first. What has left cannot be withdrawn."""
+    entry = next((entry for entry in ledger.entries() if entry.id == number), None)
+    if entry is None or entry.state != RESERVED:
+        known = [str(entry.id) for entry in ledger.entries() if entry.state == RESERVED]
+        raise OptionError(
+            f"unit {ledger.unit!r}: entry {number} is {'not there' if entry is None else entry.state}; to be settled: "
+            f"{', '.join(known) or 'none'}"
+        )
+    if withdrawn and audit.has_left(entry.release):
+        raise PrivacyError(
+            f"unit {ledger.unit!r}: entry {number} has left by the audit log, and cannot be withdrawn", code="settled"
+        )
+    state = WITHDRAWN if withdrawn else RELEASED
+    about = {"unit": ledger.unit, "ledger": ledger.name, "ledger_entry": number}
+    audit.write("settled", **about, sha256=entry.release, state=state, note=note)
+    return ledger.settle(entry.release, state, note)

@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from counterflow.errors import OptionError, StorageError
+from counterflow.federation import audit
 from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
+from counterflow.federation.reconciliation import reconcile
 from counterflow.federation.sites import certificates, letters, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card
@@ -130,7 +132,7 @@ class PlantFolder:
 
         Until the coordinator has removed the old certificate and answered this request, the plant is out.
         """
-        self._refuse_running()
+        self.refuse_running()
         for name in ("request", "kits"):
             old = self.folder / f"{name}.old"
             if (self.folder / name).exists():
@@ -148,7 +150,7 @@ class PlantFolder:
         card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt, self.site.begins)
         letters.write_join(self.join_file, card, self.folder / "request" / f"{self.unit}.key", request)
 
-    def _refuse_running(self) -> None:
+    def refuse_running(self) -> None:
         if party.supervisor(self.folder) is not None:
             raise StorageError(f"{self.label} runs: stop it first (counterflow federation stop {self.folder}).")
 
@@ -159,11 +161,12 @@ class PlantFolder:
                 f"{self.label} was not welcomed yet: send {self.join_file} to the coordinator, and give its answer: "
                 f"counterflow federation join {self.folder} --welcome {self.unit}.welcome"
             )
+        self._check_books()
         engine().prepare(self.kit, self.folder, self.unit)
 
     def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "", begins: str = "") -> None:
         """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""
-        self._refuse_running()
+        self.refuse_running()
         kept = Recording.load(self.folder / "log.safetensors")
         if recording is not None:
             old, new = _own(kept, self.unit).unit.inputs, _own(recording, self.unit).unit.inputs
@@ -179,10 +182,21 @@ class PlantFolder:
         text = policy or (self.folder / "policy.toml").read_text("utf-8")
         self.site.bind(chosen, model, text, None if recording is None else begins)
 
+    @property
+    def ledger(self) -> Path | None:
+        """The file of the plant's budget; None: the policy names none."""
+        folder = self.policy.ledger
+        return None if folder is None else ledger_path(folder, self.unit)
+
+    def _check_books(self) -> None:
+        """Refuse a ledger that is older than the audit log; settle what a crash has left unsettled."""
+        if self.ledger is not None and self.ledger.exists() and (self.folder / audit.FILE).exists():
+            with self.site.audit() as log, Ledger.open(self.ledger, self.unit) as ledger:
+                reconcile(log, ledger)
+
     def _open_budget(self, budget: float) -> None:
-        policy = self.policy
-        if policy.ledger is not None and not (path := ledger_path(policy.ledger, self.unit)).exists():
-            Ledger.create(path, self.unit, budget, policy.delta, policy.window).close()
+        if self.ledger is not None and not self.ledger.exists():
+            Ledger.create(self.ledger, self.unit, budget, self.policy.delta, self.policy.window).close()
 
     def _write(self) -> None:
         kit = self.kit.relative_to(self.folder).as_posix() if self.kit is not None else ""

@@ -1,0 +1,178 @@
+"""Copies of a plant's books, its audit log and its budget, and the way back that does not forget what was spent.
+
+A backup is one file: a zip without compression, with a description, the two databases as SQLite copies them while they
+are in use, and digests of all. The audit log is copied first, so that whatever has left by it is charged in the copy.
+
+Each of the two is the second place of the other. A ledger is put back only if it has all that the audit log says has
+left. If both are lost, nobody here knows what left after the backup; the owner must say that nothing has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from counterflow import database
+from counterflow.errors import CounterflowError, StorageError
+from counterflow.federation import audit as audits
+from counterflow.federation.audit import Audit
+from counterflow.federation.reconciliation import compare, require_current
+from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.files import blaming, make_folder, write_whole
+from counterflow.privacy import Ledger
+
+FORMAT = 1
+_ABOUT, _AUDIT, _HEAD, _LEDGER = "backup.json", audits.FILE, f"{audits.FILE}.head", "budget.ledger"
+
+
+def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
+    """Write a copy of the books to a new file, which only its owner may read; what it holds."""
+    if to.exists():
+        raise StorageError(f"{str(to)!r} exists: give a new file, and keep the old backup until this one is written.")
+    books, head = {}, plant.folder / _HEAD
+    with plant.site.audit() as log, Ledger.open(_path(plant), plant.unit) as ledger:
+        require_current(log, ledger)
+        with blaming(head, "Check the folder."):
+            books[_HEAD] = head.read_bytes()  # before the rows: an older head than these is no fault
+        books[_AUDIT] = _copied(plant.folder / _AUDIT)
+        books[_LEDGER] = _copied(_path(plant))
+        about = {
+            "format": FORMAT, "unit": plant.unit, "federation": plant.federation,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"), "mark": list(ledger.mark),
+            "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in books.items()},
+        }  # fmt: skip
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, data in {_ABOUT: json.dumps(about).encode(), **books}.items():
+                archive.writestr(name, data)
+        write_whole(to, file.getvalue(), private=True, durable=True)
+        log.write("backed-up", unit=plant.unit, sha256=hashlib.sha256(file.getvalue()).hexdigest(), mark=about["mark"])
+    return about
+
+
+def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) -> list[str]:
+    """Put back what is missing, damaged or too old, if the backup may take its place; which of the two it was.
+
+    Raises
+    ------
+    StorageError
+        With code "old" if something has left that the backup's ledger does not know of, or if nobody knows.
+    """
+    plant.refuse_running()
+    about, books = _read(file, plant.unit)
+    path = _path(plant)
+    with tempfile.TemporaryDirectory(dir=plant.folder, prefix=".restore-") as place:
+        copies = Path(place)
+        for name, data in books.items():
+            write_whole(copies / name, data, private=True, durable=True)
+        own_audit, own_ledger = plant.folder / _AUDIT, path
+        lost_audit = not _is_good(lambda: Audit(_there(own_audit)))
+        with Audit(copies / _AUDIT if lost_audit else own_audit) as log:
+            lost_ledger = not _is_good(lambda: _current(log, own_ledger, plant.unit))
+            if not (lost_audit or lost_ledger):
+                return []
+            if lost_audit and lost_ledger and not nothing_left_since:
+                raise StorageError(
+                    f"unit {plant.unit!r}: audit log and budget are both lost, so that nobody knows what has left "
+                    f"since the backup of {about['made']}. If nothing has, say so (--nothing-left-since); else take "
+                    "the budget as spent, and open a new ledger.",
+                    code="old",
+                )
+            with _current(log, copies / _LEDGER if lost_ledger else own_ledger, plant.unit) as ledger:
+                differ = [caveat.code for caveat in compare(log, ledger)]
+        told = []
+        if lost_audit:
+            _put(copies, (_AUDIT, _HEAD), own_audit)
+            told.append("audit log")
+        if lost_ledger:
+            make_folder(path.parent)
+            _put(copies, (_LEDGER,), path)
+            told.append("budget")
+    with plant.site.audit() as log:
+        log.write("restored", unit=plant.unit, what=told, made=about["made"], differ=differ)
+    return told
+
+
+def _current(log: Audit, path: Path, unit: str) -> Ledger:
+    ledger = Ledger.open(path, unit)
+    try:
+        require_current(log, ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _is_good(opened: Callable[[], Any]) -> bool:
+    """Whether it can be opened, which checks all of it; what another process holds is not lost."""
+    try:
+        opened().close()
+    except CounterflowError as error:
+        if error.code == "in-use":
+            raise
+        return False
+    return True
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise StorageError(f"{str(path)!r} is missing.")
+    return path
+
+
+def _path(plant: PlantFolder) -> Path:
+    if plant.ledger is None:
+        raise StorageError(
+            f"{plant.label}: its policy names no ledger (privacy.ledger), so there is no budget to keep."
+        )
+    return plant.ledger
+
+
+def _copied(path: Path) -> bytes:
+    """A database as it stands at one moment, whoever writes to it meanwhile."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".backup-") as place:
+        copy = Path(place) / path.name
+        source, target = database.connect(f"{path.as_uri()}?mode=rw", uri=True), database.connect(str(copy))
+        try:
+            source.backup(target)
+        finally:
+            target.close()
+            source.close()
+        return copy.read_bytes()
+
+
+def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            packed = any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist())
+            if packed or sorted(archive.namelist()) != sorted((_ABOUT, _AUDIT, _HEAD, _LEDGER)):
+                raise ValueError("it holds other things")
+            books = {name: archive.read(name) for name in (_AUDIT, _HEAD, _LEDGER)}
+            about = json.loads(archive.read(_ABOUT))
+            good = about["format"] == FORMAT and about["unit"] == unit and isinstance(about["made"], str)
+            if not good or about["sha256"] != {name: hashlib.sha256(data).hexdigest() for name, data in books.items()}:
+                raise ValueError(f"it is not one of unit {unit!r}, or not what was written")
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise StorageError(f"{str(file)!r} is no backup that can be used: {error}. Give another one.") from error
+    return about, books
+
+
+def _put(copies: Path, names: tuple[str, ...], path: Path) -> None:
+    """Files into their places; what was there is kept beside them."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    with blaming(path):
+        for left in (path, *database.companions(path), Path(f"{path}.head")):
+            if left.exists():
+                os.replace(left, left.with_name(f"{left.name}.lost-{stamp}"))
+        for name in reversed(names):  # the database last: without it, nothing is there
+            target = path if name == names[0] else path.with_name(name)
+            shutil.move(copies / name, target)
