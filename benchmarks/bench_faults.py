@@ -94,7 +94,7 @@ class Sites(Loopback):
             home = plant_site(self.kits[unit]).home
             assert verify(home / FILE).broken is None, f"{unit}: {verify(home / 'audit.jsonl')}"
             with Audit(home / FILE) as audit:
-                left = [one for one in audit.records() if one["event"] == "approved" and one["job"] == job.id]
+                left = [one for one in audit.records() if one["event"] == "left" and one["job"] == job.id]
             kinds = [one["kind"] for one in left]
             if job.privacy is None:
                 assert kinds == ["Introduction"] + ["AugmentedStates"] * ROUNDS, f"{unit}: {len(kinds)} messages left"

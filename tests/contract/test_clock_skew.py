@@ -21,8 +21,8 @@ from counterflow.federation.audit import FILE
 # The only modules of federation that read a clock of the day, and why that is harmless:
 # - audit, job: to write the time down, for people; nobody compares it with another
 # - question_box, members, admission: the age of a file on the same machine; a file too old is written anew
-# - coordinator_folder: to write the time down, for people
-READ_CLOCKS = {"audit", "job", "question_box", "members", "admission", "coordinator_folder"}
+# - coordinator_folder, backup: to write the time down, for people
+READ_CLOCKS = {"audit", "job", "question_box", "members", "admission", "coordinator_folder", "backup"}
 
 
 class Jumping(datetime):

@@ -134,14 +134,14 @@ class TestTogether:
             traffic, due = result.traffic, wanted.traffic
             assert (traffic.bytes_up, traffic.bytes_down) == (due.bytes_up, due.bytes_down)
         for unit in UNITS:
-            left = [record for record in _records(running, unit, job.id) if record["event"] == "approved"]
+            left = [record for record in _records(running, unit, job.id) if record["event"] == "left"]
             if job.method == "sufficient":
                 assert [record["kind"] for record in left] == ["Sufficient"]
             if case == "gradient":
                 assert [record["kind"] for record in left] == ["Introduction"] + ["AugmentedStates"] * 4
             with Ledger.open(ledger_path(running.root / unit / "home" / "budget", unit)) as ledger:
                 paid = [entry.id for entry in ledger.entries() if entry.fit == f"job {job.id}"]
-            assert paid == [record["ledger_entry"] for record in left if record["ledger_entry"] is not None]
+            assert paid == [record["ledger_entry"] for record in left if "ledger_entry" in record]
             assert len(paid) == (job.privacy is not None)
 
     def test_every_question_has_the_same_answer_as_in_one_process(self, running: Loopback) -> None:
@@ -244,7 +244,7 @@ class TestTogether:
         assert (traffic.rounds, traffic.bytes_up, traffic.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down)
         for unit in UNITS:
             assert verify(made.root / unit / "home" / FILE).broken is None
-            left = [record["kind"] for record in _records(made, unit, job.id) if record["event"] == "approved"]
+            left = [record["kind"] for record in _records(made, unit, job.id) if record["event"] == "left"]
             assert left == ["Introduction"] + ["AugmentedStates"] * ROUNDS
 
     def test_a_method_that_the_policy_forbids_is_refused_without_a_reason(self, running: Loopback) -> None:
@@ -433,7 +433,7 @@ class TestIntruders:
         assert forged["first"] == forged["replayed"]
         assert forged["first"][0] == "OK"
         records = _records(lying, "boiler", "fit-forged")
-        left = [record for record in records if record["event"] == "approved"]
+        left = [record for record in records if record["event"] == "left"]
         assert [record["kind"] for record in left] == ["Introduction"] + ["AugmentedStates"] * 3
         assert len({record["sha256"] for record in left}) == len(left)
         assert sum(record["event"] == "refused" for record in records) >= 7

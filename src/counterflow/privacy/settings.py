@@ -37,7 +37,8 @@ class Privacy:
     models : "excluded" (the default: the guarantee does not cover what models or preprocessing reveal of the rows
         they were fitted on), or (epsilon, delta) that fitting them on these rows has cost already; it is counted.
     start : which row of the unit's own timeline row 0 of the recording is. Releases of rows that do not overlap do not
-        add up. None: it is not known, so that this release overlaps every other.
+        add up. None: it is not known, so that this release overlaps every other. A durable ledger knows rows again that
+        it has seen: they add up, whatever is said here. Between machines a plant goes by its own log's time stamps.
     seed : None: noise from the operating system. A number makes the noise repeatable, for tests and simulations; it
         then protects nothing, and the report says so.
 

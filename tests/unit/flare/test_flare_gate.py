@@ -27,14 +27,14 @@ from counterflow.errors import CounterflowError
 
 
 class Approving:
-    """A guard that has approved some bytes and remembers what it refused."""
+    """A guard that has let some bytes out and remembers what it refused."""
 
     unit = "boiler"
 
     def __init__(self, *approved: bytes) -> None:
         self.known, self.refusals = approved, []
 
-    def approved(self, data: bytes) -> bool:
+    def has_left(self, data: bytes) -> bool:
         return data in self.known
 
     def refuse(self, direction: str, data: bytes, error: CounterflowError) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import zipfile
@@ -168,11 +169,11 @@ def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def _put(copies: Path, names: tuple[str, ...], path: Path) -> None:
     """Files into their places; what was there is kept beside them."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    mark = secrets.token_hex(4)
     with blaming(path):
         for left in (path, *database.companions(path), Path(f"{path}.head")):
             if left.exists():
-                os.replace(left, left.with_name(f"{left.name}.lost-{stamp}"))
+                os.replace(left, left.with_name(f"{left.name}.lost-{mark}"))
         for name in reversed(names):  # the database last: without it, nothing is there
             target = path if name == names[0] else path.with_name(name)
             shutil.move(copies / name, target)
