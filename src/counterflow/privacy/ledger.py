@@ -204,6 +204,8 @@ class Ledger:
                     f"unit {self.unit!r}: {name} must be printable text of 1 to {_LONGEST_TEXT} characters, "
                     f"got {text if not isinstance(text, str) else text[:40]!r}"
                 )
+        if rows is not None and rows.grid and self.path is not None:
+            rows.tags(self._key)  # takes seconds for millions of rows, in which others may spend
         with self._transaction("IMMEDIATE"):  # one process at a time, from the check to the commit
             self._read_new()
             known = self._reserved.get(release)

@@ -92,7 +92,7 @@ class Stretch:
         tags, stop = self.tags(key), self.start + len(self.y)
         if not tags.any():
             return Placed(*ANY_ROWS)
-        new = np.ones(len(tags), bool)
+        new = tags != 0
         mine = np.sort(tags[tags != 0])
         for first, there in known:
             low, high = max(self.start, first), min(stop, first + len(there))

@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import stat
@@ -15,9 +16,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,9 +30,11 @@ import counterflow as cf
 from counterflow import database
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy.accounting import Cost, gaussian_mu, total_epsilon
-from counterflow.privacy.ledger import Entry, Ledger, ledger_path
+from counterflow.privacy.balance import Entry
+from counterflow.privacy.ledger import Ledger, ledger_path
 from counterflow.privacy.noise import Source
 from counterflow.privacy.settings import Privacy
+from counterflow.privacy.stretch import Stretch
 
 DELTA = 1e-6
 ENVIRONMENT = {
@@ -618,6 +623,93 @@ def test_what_was_changed_by_other_means_is_detected(used: Path, statement: str)
     with pytest.raises(StorageError, match=r"boiler\.ledger' (has been changed|is damaged)") as caught:
         Ledger.open(used)
     assert "backup" in str(caught.value)
+
+
+DIGEST = "0f" * 32
+
+
+def reserve(ledger: Ledger, cost: Cost, release: str = DIGEST, rows: Stretch | None = None) -> Entry:
+    about = {"fit": "fit 1", "mechanism": "analytic Gaussian", "source": str(Source())}
+    return ledger.reserve(cost, "message", release=release, rows=rows, **about)
+
+
+def test_the_same_bytes_are_charged_once_and_what_never_left_is_given_back(ledger: Ledger, path: Path) -> None:
+    first = reserve(ledger, claim(0.5))
+    assert (first.state, ledger.spent) == ("reserved", 0.5)
+    assert reserve(ledger, claim(0.5)) == first
+    with Ledger.open(path) as other:  # another process: a reservation is spent until it is settled
+        assert reserve(other, claim(0.5)) == first
+        assert (other.spent, len(other.entries())) == (0.5, 1)
+        assert other.settle(DIGEST, "withdrawn", "given up").state == "withdrawn"
+    assert (ledger.spent, [entry.state for entry in ledger.entries()]) == (0.0, ["withdrawn"])
+    again = reserve(ledger, claim(0.5))
+    assert (again.id, again.state, ledger.spent) == (3, "reserved", 0.5)
+    for _ in range(2):
+        assert ledger.settle(DIGEST, "released", "left").state == "released"
+    for release, state in ((DIGEST, "withdrawn"), ("ab" * 32, "released")):
+        with pytest.raises(PrivacyError) as refused:
+            ledger.settle(release, state, "no")
+        assert refused.value.code == "settled"
+    assert reserve(ledger, claim(0.5)).state == "released"
+    with Ledger.open(path) as reopened:
+        assert [entry.state for entry in reopened.entries()] == ["withdrawn", "released"]
+        assert (reopened.spent, reopened.mark.entry) == (0.5, 4)
+
+
+def test_a_mark_tells_a_ledger_that_has_lost_its_end(ledger: Ledger, path: Path, tmp_path: Path) -> None:
+    reserve(ledger, claim(0.1))
+    early = ledger.mark
+    ledger.close()
+    old = tmp_path / "old.ledger"
+    shutil.copy(path, old)
+    with Ledger.open(path) as now:
+        now.settle(DIGEST, "released", "left")
+        late = now.mark
+        assert now.holds(early)
+        assert now.holds(late)
+        assert not now.holds(late._replace(seal=early.seal))
+    with Ledger.open(old) as then, Ledger.temporary("boiler", 2.0, DELTA) as other:
+        assert (then.holds(early), then.holds(late)) == (True, False)
+        assert other.holds(late), "that of another ledger says nothing of this one"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET tags = zeroblob(length(tags)) WHERE id = 1",
+        "UPDATE entries SET tags = x'' WHERE id = 1",
+        "UPDATE entries SET first = first + 1000 WHERE id = 1",
+        "UPDATE entries SET grid = 'another' WHERE id = 1",
+        "UPDATE entries SET state = 'spent' WHERE id = 1",
+        "UPDATE entries SET state = 'withdrawn' WHERE id = 2",
+        "UPDATE entries SET release = 'ff' WHERE id = 1",
+        "DELETE FROM entries WHERE id = 1",
+        "UPDATE budget SET secret = '00'",
+    ],
+)
+def test_rows_and_reservations_are_under_the_seal(statement: str, ledger: Ledger, path: Path) -> None:
+    y = np.random.default_rng(1).standard_normal((50, 3))
+    reserve(ledger, Cost(0, 1, row_loss=1e-3), rows=Stretch.timed(y, "2026-01-01 00:00:00", 1.0))
+    ledger.settle(DIGEST, "released", "left")
+    ledger.close()
+    tampered(path, statement)
+    with pytest.raises(StorageError) as refused:
+        Ledger.open(path)
+    assert refused.value.code == "damaged"
+
+
+def test_a_log_that_moves_on_is_remembered_row_by_row(ledger: Ledger, path: Path) -> None:
+    """Sliding windows of one log: each row is charged as often as it was released, and remembered once."""
+    y = np.random.default_rng(1).standard_normal((1000, 3))
+    y[::7] = 1.5  # a plant at rest now and then
+    cost = Cost(0, 1, row_loss=1e-3)
+    for k in range(0, 900, 100):
+        begins = f"2026-01-01 00:{k // 60:02}:{k % 60:02}"
+        entry = reserve(ledger, cost, f"{k:x}", Stretch.timed(y[k : k + 200], begins, 1.0))
+        assert entry.cost.stop - entry.cost.start == 200
+    assert ledger.spent == pytest.approx(total_epsilon([replace(cost, row_loss=2e-3)], DELTA), rel=1e-9)
+    remembered = sqlite3.connect(path).execute("SELECT sum(length(tags)) FROM entries").fetchone()[0]
+    assert remembered <= 8 * 1100
 
 
 def test_a_change_under_an_open_ledger_stops_it(used: Path) -> None:
