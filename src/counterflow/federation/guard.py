@@ -19,7 +19,7 @@ from counterflow.federation.audit import Audit
 from counterflow.federation.description import Description
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import SENT_BY_SERVERS, SENT_BY_UNITS, Policy
-from counterflow.federation.reconciliation import require_current
+from counterflow.federation.reconciliation import reconcile
 from counterflow.methods.method import Charge
 from counterflow.methods.privacy import unit_ledger
 from counterflow.methods.registry import method_of
@@ -260,16 +260,17 @@ class Guard:
             ledger.require(costs, f"job {self.job.id}", self.description.stretch)
 
     def _pay(self, data: bytes, digest: str, about: dict[str, str]) -> None:
-        """Charge these bytes, if they are not; write down that they leave, if it is not; make the charge final."""
+        """Charge these bytes, write down that they leave, make the charge final; nothing of it if they have left."""
         assert self.job.privacy is not None
         charge, label = self._charge(decode(data)), f"job {self.job.id}"
         with self._ledger() as ledger:
+            if self.audit.has_left(digest, self.job.id):
+                return
             entry = ledger.reserve(
                 charge.cost, charge.what, release=digest, fit=label, mechanism=method_of(self.job).mechanism,
                 source=str(self.job.privacy.source), rows=self.description.stretch,
             )  # fmt: skip
-            if not self.audit.has_left(digest, self.job.id):
-                self._write("left", data, **about, ledger_entry=entry.id, mark=list(ledger.mark))
+            self._write("left", data, **about, ledger_entry=entry.id, mark=list(ledger.mark))
             ledger.settle(digest, RELEASED, f"left under {label}")
 
     def _charge(self, message: Message) -> Charge:
@@ -290,7 +291,7 @@ class Guard:
         assert self.job.privacy is not None
         ledger = unit_ledger(replace(self.job.privacy, ledger=self.ledger), self.unit)
         try:
-            require_current(self.audit, ledger)
+            reconcile(self.audit, ledger)
         except BaseException:
             ledger.close()
             raise

@@ -43,8 +43,8 @@ def require_current(audit: Audit, ledger: Ledger) -> None:
 def reconcile(audit: Audit, ledger: Ledger) -> None:
     """Refuse an old ledger; and settle reservations of what has left, which a crash has kept from being settled."""
     require_current(audit, ledger)
-    for entry in ledger.entries():
-        if entry.state == RESERVED and audit.has_left(entry.release):
+    for entry in ledger.reservations():
+        if audit.has_left(entry.release):
             ledger.settle(entry.release, RELEASED, "the audit log says that it has left")
 
 
@@ -68,7 +68,7 @@ def settle(audit: Audit, ledger: Ledger, number: int, withdrawn: bool, note: str
     """The owner says what became of a reservation; it is audited first. What has left cannot be withdrawn."""
     entry = next((entry for entry in ledger.entries() if entry.id == number), None)
     if entry is None or entry.state != RESERVED:
-        known = [str(entry.id) for entry in ledger.entries() if entry.state == RESERVED]
+        known = [str(entry.id) for entry in ledger.reservations()]
         raise OptionError(
             f"unit {ledger.unit!r}: entry {number} is {'not there' if entry is None else entry.state}; to be settled: "
             f"{', '.join(known) or 'none'}"

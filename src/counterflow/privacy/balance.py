@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from counterflow.errors import OptionError
 from counterflow.privacy import accounting
@@ -14,6 +14,14 @@ from counterflow.privacy.accounting import Cost, worst_window
 from counterflow.privacy.noise import Source
 
 SPENT, RESERVED, RELEASED, WITHDRAWN = STATES = ("spent", "reserved", "released", "withdrawn")
+
+
+class Mark(NamedTuple):
+    """How far a ledger had come: its name, the number of its last entry and that one's seal."""
+
+    ledger: str
+    entry: int
+    seal: str
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from counterflow import database
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy import accounting, ledger_file
 from counterflow.privacy.accounting import Cost
-from counterflow.privacy.balance import RELEASED, RESERVED, SPENT, STATES, WITHDRAWN, Balance, Entry
+from counterflow.privacy.balance import RELEASED, RESERVED, SPENT, STATES, WITHDRAWN, Balance, Entry, Mark
 from counterflow.privacy.stretch import Piece, Placed, Stretch
 
 if TYPE_CHECKING:
@@ -34,19 +34,6 @@ if TYPE_CHECKING:
 ROUNDING = 1e-9  # relative: the whole budget can be spent although its parts are rounded
 SUFFIX = ".ledger"
 _LONGEST_TEXT = 1000
-_COLUMNS = (
-    "id, time, what, fit, mechanism, source, start, stop, row_loss, epsilon, delta, spent, state, release, grid, "
-    "first, tags, seal"
-)
-_KINDS = (int, str, str, str, str, str, int, int, float, float, float, float, str, str, str, int, bytes, str)
-
-
-class Mark(NamedTuple):
-    """How far a ledger had come: its name, the number of its last entry and that one's seal."""
-
-    ledger: str
-    entry: int
-    seal: str
 
 
 class Ledger:
@@ -231,7 +218,7 @@ class Ledger:
         )  # fmt: skip
         row = (*content, ledger_file.seal(self._balance.seal, content))
         marks = ", ".join("?" * len(row))
-        self._connection.execute(f"INSERT INTO entries ({_COLUMNS}) VALUES ({marks})", row)
+        self._connection.execute(f"INSERT INTO entries ({ledger_file.COLUMNS}) VALUES ({marks})", row)
         self._connection.execute("COMMIT")
         self._absorb(row)
         self._spent = (row[0], spent)
@@ -274,13 +261,21 @@ class Ledger:
         with self._reading() as connection:
             self._read_new()
             found, reserved = dict[int, Entry](), dict[str, int]()
-            for entry in map(self._checked, connection.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY id")):
+            for entry in map(
+                self._checked, connection.execute(f"SELECT {ledger_file.COLUMNS} FROM entries ORDER BY id")
+            ):
                 if entry.state in (SPENT, RESERVED):
                     found[entry.id], reserved[entry.release] = entry, entry.id
                 else:
                     number = reserved[entry.release]
                     found[number] = replace(found[number], state=entry.state)
             return tuple(found.values())
+
+    def reservations(self) -> tuple[Entry, ...]:
+        """Those that are not settled."""
+        with self._reading():
+            self._read_new()
+            return tuple(entry for entry in self._reserved.values() if entry.state == RESERVED)
 
     @property
     def mark(self) -> Mark:
@@ -378,7 +373,8 @@ class Ledger:
         assert self._connection is not None
         last = self._balance.last
         rows = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM entries WHERE id >= ? OR id < 1 OR typeof(id) <> 'integer' ORDER BY id", (last,)
+            f"SELECT {ledger_file.COLUMNS} FROM entries WHERE id >= ? OR id < 1 OR typeof(id) <> 'integer' ORDER BY id",
+            (last,),
         )
         if last:
             row = rows.fetchone()
@@ -394,7 +390,7 @@ class Ledger:
 
     def _checked(self, row: Sequence[Any]) -> Entry:
         """The entry that a row holds, if it is one."""
-        if any(type(value) is not kind for value, kind in zip(row, _KINDS, strict=True)):
+        if any(type(value) is not kind for value, kind in zip(row, ledger_file.KINDS, strict=True)):
             raise self._changed(f"entry {row[0]!r} holds values of the wrong kind")
         if not all(_is_text(text) for text in row[1:6]) or not _is_time(row[1]) or row[12] not in STATES:
             raise self._changed(f"entry {row[0]} holds text that is none")

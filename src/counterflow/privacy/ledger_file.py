@@ -40,6 +40,12 @@ SCHEMA = {
         for verb in ("UPDATE", "DELETE")
     },
 }
+# columns of an entry, and their types
+COLUMNS = (
+    "id, time, what, fit, mechanism, source, start, stop, row_loss, epsilon, delta, spent, state, release, grid, "
+    "first, tags, seal"
+)
+KINDS = (int, str, str, str, str, str, int, int, float, float, float, float, str, str, str, int, bytes, str)
 
 FORM = database.Form(
     "ledger", APPLICATION, VERSION, SCHEMA,

@@ -241,6 +241,10 @@ def test_a_private_release_is_charged_before_it_leaves(audit: Audit, tmp_path: P
     watchman.leave(watchman.outgoing(data, release))
     with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
         assert len(ledger.entries()) == 1, "the same bytes tell nothing new"
+    Ledger.create(ledger_path(tmp_path / "more", "boiler"), "boiler", 4.5, 1e-6).close()
+    guard(audit, PRIVATE, with_ledger(tmp_path, ledger=tmp_path / "more")).leave(data)
+    with Ledger.open(ledger_path(tmp_path / "more", "boiler")) as ledger:
+        assert not ledger.entries(), "nor to the next ledger"
 
 
 def test_only_what_was_made_private_as_asked_leaves_a_private_job(audit: Audit, tmp_path: Path) -> None:
