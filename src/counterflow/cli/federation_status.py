@@ -10,7 +10,7 @@ from counterflow.cli import output
 from counterflow.cli.federation_members import policy_line
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
-from counterflow.federation import verify
+from counterflow.federation import job_gate, verify
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
@@ -71,11 +71,13 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
         "role": party.PLANT, **output.picked(site, "folder federation fingerprint unit key"),
         "welcomed": site.kit is not None, "running": process is not None, "process": process, "connected": connected,
         "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
-        "jobs": _jobs(audit), "budget": _budget(site), "audit": _audit(audit),
+        "jobs": _jobs(audit), "budget": budget_of(site), "audit": _audit(audit),
+        "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],
     }  # fmt: skip
 
 
-def _budget(site: PlantFolder) -> dict[str, Any] | None:
+def budget_of(site: PlantFolder) -> dict[str, Any] | None:
+    """What the plant's ledger has, and what is left of it; None if it has none."""
     folder = site.policy.ledger
     if folder is None or not ledger_path(folder, site.unit).exists():
         return None
@@ -137,12 +139,8 @@ def _show_plant(told: dict[str, Any]) -> None:
     output.show_text(f"Plant {told['unit']} of {told['federation']} {state}", style="bold")
     log = f"{told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
     output.show_lines(f"key: {told['key']}", f"log: {log}", f"policy: {told['policy']}")
-    budget = told["budget"]
-    if budget is not None:
-        output.show_text(
-            f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
-            f"more release of up to {wording.number(budget['room'])} fits in"
-        )
+    if told["budget"] is not None:
+        output.show_text(budget_line(told["budget"]))
     audit = told["audit"]
     output.show_text(f"audit: {audit['told']}", style=None if audit["in_order"] else "red")
     if told["jobs"]:
@@ -154,6 +152,18 @@ def _show_plant(told: dict[str, Any]) -> None:
             for job in told["jobs"]
         ]  # fmt: skip
         output.show_table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
+    output.show_notes(
+        [f"job {one['id']} waits for its owner: counterflow federation approve-job {told['folder']} {one['id']}"
+         for one in told["waiting"]]
+    )  # fmt: skip
+
+
+def budget_line(budget: dict[str, Any]) -> str:
+    """A budget in words."""
+    return (
+        f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
+        f"more release of up to {wording.number(budget['room'])} fits in"
+    )
 
 
 def _size(count: object) -> str:

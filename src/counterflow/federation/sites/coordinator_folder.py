@@ -23,6 +23,7 @@ from typing import Any
 from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.engine import Jobs, engine
 from counterflow.federation.job import Job
+from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.sites import certificates, letters, members, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
@@ -89,7 +90,7 @@ class CoordinatorFolder:
             party.write_service(folder, f"coordinator-{name}", f"coordinator of {name}")
             places = (kits[who].relative_to(folder).as_posix() for who in (host, operator))
             # last: with it the folder is whole
-            party.write(folder, party.COORDINATOR, name, fingerprint, host, port, operator, *places)
+            party.write(folder, party.COORDINATOR, name, fingerprint, host, port, operator, *places, PER_MINUTE)
             made = cls.open(folder)
             made.prepare()
         return made

@@ -100,7 +100,7 @@ class PlantFolder:
     @property
     def policy(self) -> Policy:
         """What may leave, as the file says now."""
-        return Policy.read(self.folder / "policy.toml")
+        return self.site.policy
 
     @property
     def key(self) -> str:
