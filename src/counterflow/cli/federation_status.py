@@ -12,7 +12,7 @@ from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.federation import job_gate, verify
 from counterflow.federation.audit import FILE, Audit
-from counterflow.federation.sites import members, party
+from counterflow.federation.sites import certificates, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import opened
@@ -29,7 +29,12 @@ def status(folder: Folder, answer_format: AnswerFormat = Format.table) -> None:
         told, show = of_coordinator(site), _show_coordinator
     else:
         told, show = of_plant(site), _show_plant
-    output.answer(answer_format, "federation status", told, lambda: show(told))
+
+    def shown() -> None:
+        show(told)
+        output.show_notes([one["warning"] for one in told["certificates"] if one["warning"]])
+
+    output.answer(answer_format, "federation status", told, shown)
 
 
 def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
     return {
         "role": party.COORDINATOR, **output.picked(site, "folder federation fingerprint"),
         "address": f"{site.host}:{site.port}", "running": process is not None, "process": process, "plants": plants,
-        "removed": removed, "jobs": jobs,
+        "removed": removed, "jobs": jobs, "certificates": certificates.lasting(site.certificates()),
     }  # fmt: skip
 
 
@@ -73,6 +78,7 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
         "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
         "jobs": _jobs(audit), "budget": budget_of(site), "audit": _audit(audit),
         "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],
+        "certificates": certificates.lasting(site.certificates()),
     }  # fmt: skip
 
 

@@ -255,7 +255,7 @@ def test_only_members_are_admitted(tmp_path: Path) -> None:
 
     boiler, turbine, stranger = (pem(text) for text in ("AAEC", "AAED", "AAEE"))
     place = tmp_path / members.FILE
-    members.write(place, {"boiler": fingerprint_of(boiler), "turbine": fingerprint_of(turbine)})
+    members.write(place, {"boiler": [fingerprint_of(boiler)], "turbine": [fingerprint_of(turbine)]})
     admission = Admission(place)
     assert admission.admits(boiler.encode()) == fingerprint_of(boiler)
     assert admission.admits(boiler + stranger, "boiler")  # with the authority's behind it
@@ -267,12 +267,12 @@ def test_only_members_are_admitted(tmp_path: Path) -> None:
         admission.opened(k, admission.admits(text), lambda name=name: cut.append(name))
     assert admission.cut() == 0
     admission.closed(2)
-    members.write(place, {"turbine": fingerprint_of(turbine)})
+    members.write(place, {"turbine": [fingerprint_of(turbine)]})
     assert admission.cut() == 1
     assert cut == ["boiler"]
     assert not admission.admits(boiler)
     for broken in (lambda: place.write_text("{"), lambda: place.write_text('["x"]'), place.unlink):
-        members.write(place, {"turbine": fingerprint_of(turbine)})
+        members.write(place, {"turbine": [fingerprint_of(turbine)]})
         assert admission.admits(turbine)
         broken()
         assert not admission.admits(turbine)  # a list that cannot be read admits nobody
