@@ -131,16 +131,23 @@ def approve(folder: Path, request_zip: Path, who: Participant) -> Path:
         a certificate already: two holders of one name could speak for each other. ``CoordinatorFolder.remove`` takes
         a participant's zip out of ``approved/``, so that it can come back with another key.
     """
-    asks = requested(request_zip)
-    if asks != who:
-        raise OptionError(f"federation: the request is of {asks}, the approval of {who}; ask who sent it")
-    signed = folder / "approved" / f"{who.name}.signed.zip"
-    if signed.exists():
-        raise OptionError(f"federation: {who.name!r} has a certificate already ({signed}); take another name")
-    signed.parent.mkdir(parents=True, exist_ok=True)
+    return approve_all(folder, {request_zip: who})[who.name]
+
+
+def approve_all(folder: Path, requests: Mapping[Path, Participant]) -> dict[str, Path]:
+    """The same of several, with one child: {participant: the zip that goes back}."""
+    made: dict[str, Path] = {}
+    for request_zip, who in requests.items():
+        asks = requested(request_zip)
+        if asks != who:
+            raise OptionError(f"federation: the request is of {asks}, the approval of {who}; ask who sent it")
+        signed = made[who.name] = folder / "approved" / f"{who.name}.signed.zip"
+        if signed.exists():
+            raise OptionError(f"federation: {who.name!r} has a certificate already ({signed}); take another name")
+        signed.parent.mkdir(parents=True, exist_ok=True)
     with keys.unlocked(folder / "authority" / "rootCA.key"):
-        _flare(folder, _approving(folder, request_zip, signed))
-    return signed
+        _flare(folder, *(_approving(folder, asked, made[who.name]) for asked, who in requests.items()))
+    return made
 
 
 def assemble(folder: Path, signed_zip: Path, expected_fingerprint: str, into: str = "kits") -> Path:

@@ -168,7 +168,7 @@ class CoordinatorFolder:
             if unit in self.plants() and welcome.exists():
                 return welcome
             write_whole(self._request_of(unit), request.request, private=True)
-            signed = self._signed(self._request_of(unit), request.who)
+            signed = self._signed({self._request_of(unit): request.who})[unit]
             certificate = letters.certificate_in(signed, unit)
             listed, fingerprint = members.read(self.folder / members.FILE), certificates.fingerprint_of(certificate)
             ends = certificates.ends(certificate).isoformat()
@@ -180,14 +180,14 @@ class CoordinatorFolder:
     def _request_of(self, unit: str) -> Path:
         return self.folder / "plants" / f"{unit}.request.zip"
 
-    def _signed(self, asked: Path, who: Participant) -> Path:
-        """A certificate for a request, as a zip that can be sent."""
-        signed = self.folder / "approved" / f"{who.name}.signed.zip"
-        signed.unlink(missing_ok=True)  # of an approval that broke off; its certificate never became a member's
-        certificates.approve(self.folder, asked, who)
-        if self._cross:
+    def _signed(self, asked: Mapping[Path, Participant]) -> dict[str, Path]:
+        """Certificates for requests, each as a zip that can be sent."""
+        for who in asked.values():  # of an approval that broke off; its certificate never became a member's
+            (self.folder / "approved" / f"{who.name}.signed.zip").unlink(missing_ok=True)
+        made = certificates.approve_all(self.folder, asked)
+        for signed in made.values() if self._cross else ():
             letters.add_cross(signed, self._cross)
-        return signed
+        return made
 
     @property
     def _cross(self) -> bytes:
@@ -222,27 +222,28 @@ class CoordinatorFolder:
             for unit in units:
                 if unit not in known:
                     raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}.")
-            welcomes = {unit: self._renewed_plant(known[unit]) for unit in units or known}
-            if not units:
-                self._renew_own("server", self.host, self.kit / "startup" / "server.crt")
-                self._renew_own("operator", self.operator, self.operator_kit / "startup" / "client.crt")
+            asked = {
+                self._request_of(unit): Participant(unit, "plant", known[unit].card.organisation)
+                for unit in units or known
+            }
+            own = {
+                self.host: ("server", self.kit / "startup" / "server.crt"),
+                self.operator: ("operator", self.operator_kit / "startup" / "client.crt"),
+            }
+            for name, (kind, _) in () if units else own.items():
+                path = self.folder / kind / "request" / f"{name}.request.zip"
+                asked[path] = certificates.requested(path)
+            welcomes: dict[str, Path] = {}
+            for name, signed in self._signed(asked).items():
+                certificate = letters.certificate_in(signed, name)
+                fingerprint = self._list(name, certificate)
+                if name in own:
+                    write_whole(own[name][1], certificate.encode() + self._cross, private=True, durable=True)
+                    continue
+                plant = replace(known[name], certificate=fingerprint, ends=certificates.ends(certificate).isoformat())
+                plant.write(self.folder / "plants" / f"{name}.json")
+                welcomes[name] = signed.replace(self.folder / "approved" / f"{name}.welcome")
             return welcomes
-
-    def _renewed_plant(self, plant: Plant) -> Path:
-        unit = plant.card.unit
-        signed = self._signed(self._request_of(unit), Participant(unit, "plant", plant.card.organisation))
-        certificate = letters.certificate_in(signed, unit)
-        fingerprint = self._list(unit, certificate)
-        ends = certificates.ends(certificate).isoformat()
-        replace(plant, certificate=fingerprint, ends=ends).write(self.folder / "plants" / f"{unit}.json")
-        return signed.replace(self.folder / "approved" / f"{unit}.welcome")
-
-    def _renew_own(self, kind: str, name: str, installed: Path) -> None:
-        asked = self.folder / kind / "request" / f"{name}.request.zip"
-        signed = self._signed(asked, certificates.requested(asked))
-        certificate = letters.certificate_in(signed, name)
-        self._list(name, certificate)
-        write_whole(installed, certificate.encode() + self._cross, private=True, durable=True)
 
     def _list(self, name: str, certificate: str) -> str:
         """Admit a new certificate beside the one that it replaces; its fingerprint."""
