@@ -1,18 +1,14 @@
 #!/usr/bin/env bash
-# Three plants and a coordinator on this machine, each with a folder and keys of its own: from simulated logs to a
-# fit and a question.
+# Three plants and a coordinator on this machine, each with a folder and keys of its own: runs the commands of the
+# runbook in docs/how-to/federation.md as they are written there, and one question that is refused.
 #
 #   examples/three-plants/run.sh [FOLDER]      FOLDER is new; without it, a temporary one that is removed at the end
 #
-# PORT (8102) is where the coordinator's server listens, COUNTERFLOW (counterflow) the command, STEPS (600) how long the
-# simulated logs are. On three machines the same lines are run, each at its own; the two files of each plant are sent.
+# PORT (8102) is where the coordinator's server listens, COUNTERFLOW (counterflow) the command.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-port=${PORT:-8102}
-steps=${STEPS:-600}
-read -ra counterflow <<<"${COUNTERFLOW:-counterflow}"
-units=(boiler turbine condenser)
+runbook=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/docs/how-to/federation.md
+read -ra command <<<"${COUNTERFLOW:-counterflow}"
 
 if [ $# -gt 0 ]; then
     mkdir -p "$1"
@@ -22,23 +18,16 @@ else
 fi
 cd "$folder"
 
-cf() { "${counterflow[@]}" "$@"; }
-say() { printf '\n== %s\n' "$*"; }
-all() { # run a command for every plant at the same time; an error of one is an error of all
-    local ids=() id
-    for unit in "${units[@]}"; do
-        "$1" "$unit" &
-        ids+=($!)
-    done
-    for id in "${ids[@]}"; do wait "$id"; done
+counterflow() {
+    printf '\n== counterflow %s\n' "$*"
+    "${command[@]}" "$@"
 }
 
 end() {
     local code=$?
     trap - EXIT INT TERM
-    say "stop"
     for party in boiler-site turbine-site condenser-site coordinator; do
-        if [ -f "$party/party.json" ]; then cf federation stop "$party" & fi
+        if [ -f "$party/party.json" ]; then counterflow federation stop "$party" & fi
     done
     wait || true
     if [ $# -gt 0 ]; then cd / && rm -rf "$folder"; fi
@@ -48,43 +37,11 @@ if [ $# -gt 0 ]; then trap end EXIT; else trap 'end temporary' EXIT; fi
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-say "logs and local models; in earnest, every plant has its own"
-cf simulate --units boiler,turbine,condenser --steps "$steps" --seed 7 --out data/recording.safetensors
+# the indented lines of the section "The runbook"
+commands=$(sed -n '/^## The runbook/,/^## More/s/^    //p' "$runbook" | sed "s/8102/${PORT:-8102}/")
+eval "$commands"
 
-say "coordinator: found a federation"
-cf federation init coordinator --name waterworks --host localhost --port "$port"
-fingerprint=$(sed -n 's/.*"fingerprint": "\(.*\)".*/\1/p' coordinator/party.json)
-
-say "plants: make a key, bind log and policy, ask to join"
-ask_to_join() {
-    cf federation join "$1-site" --unit "$1" --federation waterworks --fingerprint "$fingerprint" \
-        --log data/federation.toml --policy "$here/policies/$1.toml"
-}
-all ask_to_join
-
-say "coordinator: admit them"
-for unit in "${units[@]}"; do
-    cf federation approve coordinator "$unit-site/$unit.join" --yes
-done
-
-say "plants: take the answer"
-be_welcomed() { cf federation join "$1-site" --welcome "coordinator/approved/$1.welcome"; }
-all be_welcomed
-
-say "start"
-start() { cf federation start "$1-site" --detach; }
-cf federation start coordinator --detach
-all start
-
-say "coordinator: fit"
-cf federation fit coordinator --id first
-
-say "turbine: what would my outputs do if the boiler were run differently?"
-cf federation ask turbine-site --cause boiler --change u1=+1 --horizon 20 --out answer.json
-
-say "condenser: the boiler lets it ask about u1 only"
-if cf federation ask condenser-site --cause boiler --change u2=+1; then exit 1; fi
-
-say "status"
-cf federation status coordinator
-cf federation status boiler-site
+# the boiler lets the turbine ask, and nobody else
+if counterflow federation ask condenser-site --cause boiler --change pump=+1; then exit 1; fi
+counterflow federation status coordinator
+counterflow federation status boiler-site

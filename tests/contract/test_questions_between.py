@@ -19,7 +19,7 @@ from counterflow.federation.parts import link_of, saved_server, saved_unit
 from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.store import MemoryStore
-from counterflow.protocol import Answer, Ask, Change, Terms, decode, encode
+from counterflow.protocol import Answer, Ask, Change, Refused, Terms, decode, encode
 from counterflow.questions.asking import UnitView
 
 
@@ -315,3 +315,32 @@ def test_parts_of_another_fit_or_unit_are_not_taken(asking: Asking, tmp_path: Pa
     job, server = saved_server(asking.home, "fit-1")
     assert (job.to_text(), server.names) == (asking.job.to_text(), UNITS)
     assert [channel.limits for channel in server.unit("boiler").inputs] == [c.limits for c in job.inputs["boiler"]]
+
+
+def test_a_member_puts_so_many_questions_a_minute(asking: Asking) -> None:
+    """Whatever is sent counts; the refusal has a code and says when; the others are heard."""
+    server = saved_server(asking.home, asking.job.id)[1]
+    service = QuestionService(asking.home, asking.standing, server, None, per_minute=2)
+    asked = encode(Ask("turbine", "forecast", 0, 3))
+    codes = []
+    for number, data in enumerate((asked, b"not a message", asked, encode(Terms("turbine", "{}")))):
+        (_, told), *_ = service.receive("turbine", [(number, data)])
+        codes.append(getattr(decode(told), "code", ""))
+    assert codes == ["", "protocol", "too-many", "too-many"]
+    (_, told), *_ = service.receive("pump", [(0, encode(Ask("pump", "forecast", 0, 3)))])
+    assert isinstance(decode(told), Answer)
+
+
+def test_a_refusal_keeps_its_code(asking: Asking) -> None:
+    """From the coordinator to whoever asks at the plant."""
+    box = QuestionBox(MemoryStore())
+    remote = RemoteServer(asking.job, box, 600, 2, patience=1.0)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(remote.ask, [], Ask("turbine", "forecast", 0, 3))
+        while not box.waiting():
+            time.sleep(0.01)
+        (name,) = box.waiting()
+        box.settle(name, [encode(Refused("turbine", "ProtocolError", "too-many", "again in 9 s"))])
+        with pytest.raises(ProtocolError) as caught:
+            waits.result()
+    assert caught.value.code == "too-many"

@@ -823,4 +823,4 @@ def test_loopback_is_an_engine(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError):
         strict.follow(job_of("lagrangian"))
     failed = site.state(job_of("lagrangian").id)
-    assert (failed["state"], failed["code"]) == ("failed", "privacy")
+    assert (failed["state"], failed["code"]) == ("failed", "privacy.demanded")

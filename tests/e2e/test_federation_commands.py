@@ -1,4 +1,7 @@
-"""The commands of a federation on one machine: the example's script, and a plant that is cut off and comes back."""
+"""The commands of a federation on one machine: the runbook as written, and a plant that is cut off and comes back.
+
+All keys are encrypted; those of ``test_flare.py`` are not.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 from counterflow.cli import app
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.flare import processes
-from counterflow.federation.sites import members, party
+from counterflow.federation.sites import keys, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.plant.model_file import load_model
@@ -34,7 +37,19 @@ from counterflow.plant.model_file import load_model
 pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
 
 UNITS = ("boiler", "turbine", "condenser")
-SCRIPT = Path(__file__).parents[2] / "examples" / "three-plants" / "run.sh"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "three-plants" / "run.sh"
+RUNBOOK = ROOT / "docs" / "how-to" / "federation.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    secret = tmp_path_factory.mktemp("secret") / "passphrase"
+    secret.touch(0o600)
+    secret.write_text("correct horse battery staple\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(keys.VARIABLE, str(secret))
+        yield
 
 
 def records(plant: Path) -> list[dict[str, Any]]:
@@ -45,7 +60,7 @@ def records(plant: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the example has run; whatever of it still runs at the end is ended."""
+    """Where the runbook has run; whatever of it still runs at the end is ended."""
     root = tmp_path_factory.mktemp("federation")
     try:
         yield root
@@ -58,7 +73,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 processes.stop(kit, patience=1)
 
 
-def test_three_plants_from_one_script(folder: Path) -> None:
+def test_the_runbook_as_it_is_written(folder: Path) -> None:
+    section = RUNBOOK.read_text("utf-8").split("## The runbook")[1].split("\n## ")[0]
+    commands = re.findall(r"^    (counterflow .*)", section, re.MULTILINE)
+    assert 10 <= len(commands) <= 12
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -66,16 +84,18 @@ def test_three_plants_from_one_script(folder: Path) -> None:
         **os.environ,
         "PORT": str(port),
         "COUNTERFLOW": f"{sys.executable} -m counterflow.cli",
-        "STEPS": "300",
     }
     done = subprocess.run(
         ["bash", str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{_logs(folder)}"
-    assert "first: converged in" in done.stdout
+    for line in commands:  # each was run, to the letter but for the port and the fingerprint
+        words = line.replace("8102", str(port)).split(' "$', 1)[0].removesuffix("\\").strip()
+        assert f"== {words}" in done.stdout
+    assert "fit-1: converged in" in done.stdout
     assert done.stdout.count("is stopped") == 4
     coordinator = CoordinatorFolder.open(folder / "coordinator")
-    job = coordinator.job("first")
+    job = coordinator.job("fit-1")
     assert job is not None
     with coordinator.site.session(job) as session:
         found = session.result().server
@@ -89,17 +109,20 @@ def test_three_plants_from_one_script(folder: Path) -> None:
     told = _json("status", str(folder / "coordinator"))
     assert (told["running"], [one["unit"] for one in told["plants"]]) == (False, sorted(UNITS))
     (first, *_) = told["jobs"]
-    assert (first["id"], first["state"], first["bytes_up"]) == ("first", "finished", wanted.traffic.bytes_up)
+    assert (first["id"], first["state"], first["bytes_up"]) == ("fit-1", "finished", wanted.traffic.bytes_up)
     asked = json.loads((folder / "answer.json").read_text())
-    effect = wanted.effect("boiler", "turbine", {"u1": 1.0}, 20)
+    effect = wanted.effect("boiler", "turbine", {"valve": 0.1}, len(asked["mean"]), duration=10)
     np.testing.assert_allclose(asked["mean"], effect.mean, rtol=EXACT, atol=EXACT)
     np.testing.assert_allclose(asked["upper"], effect.upper, rtol=EXACT, atol=EXACT)
-    assert "'boiler' does not let 'condenser' ask about its input 'u2'" in done.stderr
+    assert "'boiler' does not let 'condenser' ask about its input 'pump'" in done.stderr
     told = _json("status", str(folder / "boiler-site"))
-    assert (told["welcomed"], told["audit"]["in_order"], told["budget"]) == (True, True, None)
-    assert told["jobs"][0]["id"] == "first"
+    assert (told["welcomed"], told["audit"]["in_order"], told["budget"]["spent"]) == (True, True, 0.0)
+    assert not list(folder.rglob("*.key")), "keys are plain in memory only, while they are used"
+    assert told["jobs"][0]["id"] == "fit-1"
     assert told["jobs"][0]["messages"] == 1
-    _the_console_at_the_coordinator_sees_states(folder / "coordinator", effect)
+    _the_console_at_the_coordinator_sees_states(
+        folder / "coordinator", wanted.effect("boiler", "turbine", {"valve": 0.1}, 20)
+    )
 
 
 def _the_console_at_the_coordinator_sees_states(folder: Path, wanted: cf.Effect) -> None:
@@ -109,7 +132,7 @@ def _the_console_at_the_coordinator_sees_states(folder: Path, wanted: cf.Effect)
 
     page = TestClient(create(folder))
     assert [seat["id"] for seat in page.get("/api/seats").json()["seats"]] == ["server"]
-    changes = [{"unit": "boiler", "input": "u1", "size": 1.0}]
+    changes = [{"unit": "boiler", "input": "valve", "size": 0.1}]
     told = page.post("/api/seats/server/effect", json={"effect": "turbine", "changes": changes, "horizon": 20}).json()
     for drawn in told["drawn"]:
         state = int(drawn["channel"].split()[1]) - 1
@@ -144,26 +167,41 @@ def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path
     asked = _json("join", str(plant), "--new-key")
     assert PlantFolder.open(plant).key != before
     assert _refused("start", str(plant), text="was not welcomed yet")
-    welcome = _json("approve", str(coordinator), asked["request"], "--yes")["welcome"]
+    welcome = _json("approve", str(coordinator), asked["request"], "--yes")["members"][0]["welcome"]
     assert _json("join", str(plant), "--welcome", welcome)["state"] == "joined"
     assert records(plant) == audited, "what has left is remembered"
 
-    # from now on this plant demands privacy: without it says no, and the reason stays with it; with it, it pays
+    # from now on this plant demands privacy, and its owner's word: without it says no; with it, it pays
     policy = folder / "private.toml"
-    policy.write_text('unit = "boiler"\n[privacy]\ndemanded = true\nepsilon = 1.0\nledger = "budgets"\n')
+    text = 'unit = "boiler"\n[privacy]\ndemanded = true\nepsilon = 1.0\nledger = "budgets"\napproval = "each"\n'
+    policy.write_text(text)
     _run("join", str(plant), "--policy", str(policy))
-    budget = ("privacy", "open", str(plant / "budgets"), "--unit", "boiler", "--epsilon", "3", "--delta", "1e-6")
-    assert CliRunner().invoke(app, budget).exit_code == 0
+    # and the federation gets another authority, for which the old one vouches; the plant has not heard of it yet
+    assert "is stopped" in _run("stop", str(coordinator))
+    renewed = _json("renew", str(coordinator), "--authority")
+    assert "is up" in _run("start", str(coordinator), "--detach")
     assert "is up" in _run("start", str(plant), "--detach")
     _until(lambda: _connected(coordinator) == ["boiler"])
     told = _json("status", str(coordinator))
     assert [one["unit"] for one in told["removed"]] == ["boiler"]
     assert {one["unit"]: one["connected"] for one in told["plants"]}["boiler"]
     alone = ("fit", str(coordinator), "--units", "boiler", "--patience", "60")
-    assert _refused(*alone, "--id", "second", text="refused")
+    assert _refused(*alone, "--id", "second", text="unit 'boiler' refused by privacy.demanded (line 3 of its policy")
     assert "privacy.demanded" in str(records(plant))
+    private = (*alone, "--id", "third", "--epsilon", "1", "--delta", "1e-6")
+    assert _refused(*private, text="unit 'boiler' refused by privacy.approval (line 6 of its policy")
     assert _json("status", str(plant))["budget"]["left"] == 3.0
-    done = _json(*alone, "--id", "third", "--epsilon", "1", "--delta", "1e-6")
+    # the owner approves; the plant takes the new authority's certificate; the old authority goes
+    assert _json("approve-job", str(plant), "third", "--yes")["privacy"]["epsilon"] == 1.0
+    for place in (plant, coordinator):
+        assert "is stopped" in _run("stop", str(place))
+    _run("renew", str(coordinator), "--finish")
+    told_waiting = _run("start", str(plant), "--welcome", renewed["welcomes"]["boiler"], "--detach")
+    assert "connects as soon as it is" in told_waiting, "a plant does not wait a minute for its coordinator"
+    assert PlantFolder.open(plant).fingerprint == renewed["fingerprint"]
+    assert "is up" in _run("start", str(coordinator), "--detach")
+    _until(lambda: _connected(coordinator) == ["boiler"], patience=20)
+    done = _json(*private)
     assert done["units"] == ["boiler"], done
     assert 1.5 < _json("status", str(plant))["budget"]["left"] < 2.5
     for place in (plant, coordinator):

@@ -247,15 +247,17 @@ class TestTogether:
             left = [record["kind"] for record in _records(made, unit, job.id) if record["event"] == "left"]
             assert left == ["Introduction"] + ["AugmentedStates"] * ROUNDS
 
-    def test_a_method_that_the_policy_forbids_is_refused_without_a_reason(self, running: Loopback) -> None:
+    def test_a_method_that_the_policy_forbids_is_refused_by_rule_and_line(self, running: Loopback) -> None:
         job = running.job("fit-hybrid", "hybrid")
-        with pytest.raises(cf.ProtocolError, match=r"refused \(EXECUTION_EXCEPTION\)") as refusal:
+        with pytest.raises(cf.ProtocolError) as refusal:
             running.follow(job)
-        assert "leave.methods" not in str(refusal.value)
-        (first,) = [unit for unit in UNITS if f"unit {unit!r} refused" in str(refusal.value)]
-        reasons = _records(running, first, job.id)
-        assert [record["event"] for record in reasons] == ["refused"]
-        assert "leave.methods" in json.dumps(reasons)
+        assert refusal.value.code == "refused"
+        first = [unit for unit in UNITS if f"unit {unit!r} refused by leave.methods (line 3 of" in str(refusal.value)]
+        assert first
+        for unit in first:
+            reasons = _records(running, unit, job.id)
+            assert [record["event"] for record in reasons] == ["opened", "refused"]
+            assert reasons[1]["reason"] not in str(refusal.value), "the plant's own words stay with it"
 
     def test_the_server_refuses_a_job_with_code(self, running: Loopback) -> None:
         assert running.operator is not None

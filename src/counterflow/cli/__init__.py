@@ -41,6 +41,8 @@ FEDERATION = group(
         "join": ("federation_members", "Plant: join a federation, in two steps."),
         "approve": ("federation_members", "Coordinator: admit a plant, after a look at who asks."),
         "remove": ("federation_members", "Coordinator: cut a plant off."),
+        "renew": ("federation_renewal", "Coordinator: new certificates before they end, or another authority."),
+        "approve-job": ("federation_approval:approve_job", "Plant: its owner lets a job run, after a look at it."),
         "start": ("federation_service", "Run a party until it is stopped."),
         "stop": ("federation_service", "End a party's processes; nothing is lost."),
         "status": ("federation_status", "How does it stand?"),
@@ -52,7 +54,7 @@ FEDERATION = group(
         "ask": ("questions:federation_ask", "Plant: what would my outputs do, or have done, with other inputs?"),
     },
     help="Fits between machines that do not trust each other; needs pip install 'counterflow[federation]'.\n\n"
-    "Coordinator: init, approve, start, fit, remove. Plant: join, start, ask, settle, backup, "
+    "Coordinator: init, approve, start, fit, renew, remove. Plant: join, start, ask, approve-job, settle, backup, "
     "restore. Both: status, audit, stop.",
     epilog="Key rotation: the plant runs join --new-key, the coordinator remove and approve, the plant join --welcome.",
 )

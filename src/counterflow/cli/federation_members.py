@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -20,7 +22,7 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.sites import letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import JoinRequest
-from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model
 
@@ -81,6 +83,14 @@ def join(
     ] = None,
     model: Annotated[Path | None, Option(metavar="FILE", help="The unit's local model (.safetensors).")] = None,
     policy: Annotated[Path | None, Option(metavar="FILE", help="What may leave (.toml); default: strict.")] = None,
+    exact: Annotated[
+        bool,
+        Option("--exact", help="First: write a policy by which exact numbers may leave; default: with noise only."),
+    ] = False,
+    ask: Annotated[
+        list[str] | None,
+        Option(metavar="UNIT=INPUT,..", help="First: write into the policy who may ask about which inputs (*: all)."),
+    ] = None,
     organisation: Annotated[str | None, Option(help="First: who owns the plant.")] = None,
     budget: Annotated[
         float, Option(help="First: epsilon of the privacy budget, if the policy names one that is not there.")
@@ -105,6 +115,8 @@ def join(
     """
     first = {"--unit": unit, "--federation": federation, "--fingerprint": fingerprint, "--organisation": organisation}
     given = [name for name, value in first.items() if value is not None]
+    if (exact or ask) and (policy is not None or (folder / party.FILE).exists()):
+        raise OptionError("--exact and --ask write a new plant's policy: change policy.toml, or leave --policy out.")
     if not (folder / party.FILE).exists():
         if new_key:
             raise OptionError(f"--new-key: {str(folder)!r} has not joined yet; give the folder that has.")
@@ -119,7 +131,8 @@ def join(
         recording, found, begins = read_log(cast(Path, log))
         named = cast(tuple[str, str, str], (unit, federation, fingerprint))
         own = _model(model) or found.get(named[0])
-        made = PlantFolder.create(folder, *named, recording, own, _policy(policy), organisation or "", budget, begins)
+        text = _policy(policy) or default_policy(named[0], not exact, _asking(ask or ()))
+        made = PlantFolder.create(folder, *named, recording, own, text, organisation or "", budget, begins)
         _tell_asked(made, folder, answer_format)
         return
     plant = PlantFolder.open(folder)
@@ -164,34 +177,34 @@ def join(
 
 def approve(
     folder: Folder,
-    request: Annotated[Path, Argument(metavar="REQUEST", help="UNIT.join, as the plant sent it.")],
+    requests: Annotated[list[Path], Argument(metavar="REQUEST...", help="UNIT.join, as the plants sent them.")],
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Coordinator: admit a plant, after a look at who asks. Compare the key with the plant's by telephone.
+    """Coordinator: admit plants, after a look at who asks. Compare each key with the plant's by telephone.
 
-    Example: counterflow federation approve coordinator boiler.join
+    Example: counterflow federation approve coordinator boiler.join turbine.join
     """
     coordinator = CoordinatorFolder.open(folder)
-    asks = letters.read_join(request)
-    coordinator.check(asks)
-    if answer_format is Format.table:
-        _show_request(asks)
-    if not yes:
-        if answer_format is Format.json or not sys.stdin.isatty():
-            raise OptionError(
-                "approve asks before it admits a plant: look at the request on a terminal, or give --yes."
-            )
-        if not typer.confirm("Admit this plant?", default=False):
-            raise OptionError("the plant was not admitted.")
+    letters_read = [letters.read_join(request) for request in requests]
+    for asks in letters_read:
+        coordinator.check(asks)
+    if not yes and (answer_format is Format.json or not sys.stdin.isatty()):
+        raise OptionError("approve asks before it admits a plant: look at the request on a terminal, or give --yes.")
     engine().require()
-    welcome = coordinator.approve(asks)
-    inputs = [channel.name for channel in asks.card.inputs]
-    content = {
-        **output.picked(asks.card, "unit organisation"), "key": asks.key, "inputs": inputs, "dt": asks.card.dt,
-        "welcome": welcome,
-    }  # fmt: skip
-    _tell(answer_format, "approve", content, "", f"{asks.card.unit} is a member. Send back: {welcome}")
+    members_now: list[dict[str, Any]] = []
+    for asks in letters_read:
+        if answer_format is Format.table:
+            _show_request(asks)
+        if not yes and not typer.confirm("Admit this plant?", default=False):
+            raise OptionError(f"{asks.card.unit} was not admitted.")
+        welcome = coordinator.approve(asks)
+        inputs = [channel.name for channel in asks.card.inputs]
+        card = output.picked(asks.card, "unit organisation dt")
+        members_now.append({**card, "key": asks.key, "inputs": inputs, "welcome": welcome})
+        if answer_format is Format.table:
+            output.show_lines("", f"{asks.card.unit} is a member. Send back: {welcome}")
+    output.answer(answer_format, "federation approve", {"members": members_now}, lambda: None)
 
 
 def remove(
@@ -253,6 +266,17 @@ def _policy(path: Path | None) -> str:
         return ""
     Policy.read(path)  # tells what is wrong with the line in the user's own file
     return path.read_text("utf-8")
+
+
+def _asking(given: Sequence[str]) -> dict[str, list[str]]:
+    """``--ask turbine=valve,pump --ask condenser=*``."""
+    found: dict[str, list[str]] = {}
+    for text in given:
+        unit, equals, inputs = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+", unit) or unit in found:
+            raise OptionError(f"--ask {text!r:.80}: give UNIT=INPUT,INPUT, or UNIT=*; each unit once.")
+        found[unit] = [name.strip() for name in inputs.split(",") if name.strip()]
+    return found
 
 
 def _tell_asked(plant: PlantFolder, folder: Path, answer_format: Format) -> None:

@@ -26,14 +26,21 @@ STOPPING = 30.0  # seconds for a supervisor to end its site
 def start(
     folder: options.Folder,
     detach: Annotated[bool, Option("--detach", help="In the background; returns when it is up.")] = False,
+    welcome: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Plant: first take the coordinator's answer, as 'join --welcome' does."),
+    ] = None,
     patience: Annotated[float, Option(min=1, help="With --detach: seconds to wait for a connection.")] = 60.0,
 ) -> None:
     """Run a party until it is stopped: its site is started again if it dies, and ended with this command.
 
-    As a service: the .service file in the folder.
+    Coordinator and plants may be started in any order. As a service: the .service file in the folder.
 
-    Example: counterflow federation start coordinator
+    Example: counterflow federation start boiler-site --welcome boiler.welcome --detach
     """
+    if welcome is not None:
+        engine().require()
+        PlantFolder.open(folder).welcome(welcome)
     if detach:
         _detach(folder, patience)
         return
@@ -68,6 +75,9 @@ def _detach(folder: Path, patience: float) -> None:
         if _is_up(site):
             output.show_text(f"{site.label} is up (process {child.pid}, {log})")
             return
+        if party.supervisor(site.folder) == child.pid and (waits := _waits(site)):
+            output.show_text(f"{site.label} runs (process {child.pid}, {log}); {waits}")
+            return
         time.sleep(0.1)
     output.show_text(f"{site.label} runs (process {child.pid}, {log}), but is not connected yet; it keeps trying.")
     output.show_notes([_why(site)])
@@ -82,6 +92,14 @@ def stop(folder: options.Folder) -> None:
     was = party.end_supervisor(site.folder, STOPPING)
     left = engine().stop(site.kit) if site.kit is not None else 0
     output.show_text(f"{site.label} {'is stopped' if was or left else 'was not running'}")
+
+
+def _waits(site: Folder) -> str:
+    """What a plant says whose coordinator does not run yet."""
+    if isinstance(site, CoordinatorFolder) or site.kit is None:
+        return ""
+    refused = reachable(*engine().address(site.kit))
+    return refused and f"the coordinator's server is not there yet ({refused}), the plant connects as soon as it is"
 
 
 def _is_up(site: Folder) -> bool:

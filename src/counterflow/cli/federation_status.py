@@ -10,9 +10,9 @@ from counterflow.cli import output
 from counterflow.cli.federation_members import policy_line
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
-from counterflow.federation import verify
+from counterflow.federation import job_gate, verify
 from counterflow.federation.audit import FILE, Audit
-from counterflow.federation.sites import members, party
+from counterflow.federation.sites import certificates, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import opened
@@ -29,7 +29,12 @@ def status(folder: Folder, answer_format: AnswerFormat = Format.table) -> None:
         told, show = of_coordinator(site), _show_coordinator
     else:
         told, show = of_plant(site), _show_plant
-    output.answer(answer_format, "federation status", told, lambda: show(told))
+
+    def shown() -> None:
+        show(told)
+        output.show_notes([one["warning"] for one in told["certificates"] if one["warning"]])
+
+    output.answer(answer_format, "federation status", told, shown)
 
 
 def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
     return {
         "role": party.COORDINATOR, **output.picked(site, "folder federation fingerprint"),
         "address": f"{site.host}:{site.port}", "running": process is not None, "process": process, "plants": plants,
-        "removed": removed, "jobs": jobs,
+        "removed": removed, "jobs": jobs, "certificates": certificates.lasting(site.certificates()),
     }  # fmt: skip
 
 
@@ -71,11 +76,14 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
         "role": party.PLANT, **output.picked(site, "folder federation fingerprint unit key"),
         "welcomed": site.kit is not None, "running": process is not None, "process": process, "connected": connected,
         "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
-        "jobs": _jobs(audit), "budget": _budget(site), "audit": _audit(audit),
+        "jobs": _jobs(audit), "budget": budget_of(site), "audit": _audit(audit),
+        "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],
+        "certificates": certificates.lasting(site.certificates()),
     }  # fmt: skip
 
 
-def _budget(site: PlantFolder) -> dict[str, Any] | None:
+def budget_of(site: PlantFolder) -> dict[str, Any] | None:
+    """What the plant's ledger has, and what is left of it; None if it has none."""
     if site.ledger is None or not site.ledger.exists():
         return None
     with Ledger.open(site.ledger, site.unit) as ledger:
@@ -136,12 +144,8 @@ def _show_plant(told: dict[str, Any]) -> None:
     output.show_text(f"Plant {told['unit']} of {told['federation']} {state}", style="bold")
     log = f"{told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
     output.show_lines(f"key: {told['key']}", f"log: {log}", f"policy: {told['policy']}")
-    budget = told["budget"]
-    if budget is not None:
-        output.show_text(
-            f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
-            f"more release of up to {wording.number(budget['room'])} fits in"
-        )
+    if told["budget"] is not None:
+        output.show_text(budget_line(told["budget"]))
     audit = told["audit"]
     output.show_text(f"audit: {audit['told']}", style=None if audit["in_order"] else "red")
     if told["jobs"]:
@@ -153,6 +157,18 @@ def _show_plant(told: dict[str, Any]) -> None:
             for job in told["jobs"]
         ]  # fmt: skip
         output.show_table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
+    output.show_notes(
+        [f"job {one['id']} waits for its owner: counterflow federation approve-job {told['folder']} {one['id']}"
+         for one in told["waiting"]]
+    )  # fmt: skip
+
+
+def budget_line(budget: dict[str, Any]) -> str:
+    """A budget in words."""
+    return (
+        f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
+        f"more release of up to {wording.number(budget['room'])} fits in"
+    )
 
 
 def _size(count: object) -> str:

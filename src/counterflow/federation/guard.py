@@ -144,25 +144,29 @@ class Guard:
         if job.input_names(own.unit) != own.inputs:
             raise ProtocolError(
                 f"unit {own.unit!r}: {job.label} says that its inputs are {', '.join(job.input_names(own.unit))}; they "
-                f"are {', '.join(own.inputs)}: the coordinator must name them alike and in this order"
+                f"are {', '.join(own.inputs)}: the coordinator must name them alike and in this order",
+                code="inputs",
             )
         if job.begins and own.begins != job.begins:
             raise ProtocolError(
                 f"unit {own.unit!r}: {job.label} is about logs whose first row is of {job.begins}; this one's is of "
                 f"{own.begins or 'no time that is known'}: bring a log of that period (join --log), or ask the "
-                "coordinator to fit with --begins"
+                "coordinator to fit with --begins",
+                code="begins",
             )
         if job.method == QUESTIONS:
             return  # a plant that puts no questions says in such a job who may ask about it
         if job.method not in policy.methods:
             raise PrivacyError(
                 f"unit {own.unit!r}: {job.label} has method {job.method!r}; the policy allows "
-                f"{', '.join(policy.methods) or 'none'} (leave.methods)"
+                f"{', '.join(policy.methods) or 'none'} (leave.methods)",
+                code="leave.methods",
             )
         if own.rows > policy.largest_rows:
             raise PrivacyError(
                 f"unit {own.unit!r}: its log has {own.rows} rows, the policy lets out {policy.largest_rows} at most "
-                "(leave.largest_rows): bring a shorter stretch, or change the policy"
+                "(leave.largest_rows): bring a shorter stretch, or change the policy",
+                code="leave.largest_rows",
             )
         self._check_privacy()
 
@@ -172,13 +176,15 @@ class Guard:
             if policy.demanded:
                 raise PrivacyError(
                     f"unit {unit!r}: {self.job.label} asks for messages without noise; the policy demands privacy "
-                    "(privacy.demanded): start a job with privacy, or change the policy"
+                    "(privacy.demanded): start a job with privacy, or change the policy",
+                    code="privacy.demanded",
                 )
             return
         if self.ledger is None:
             raise PrivacyError(
                 f"unit {unit!r}: {self.job.label} is private, and the policy names no ledger (privacy.ledger): make "
-                "one with counterflow privacy open, and name its folder"
+                "one with counterflow privacy open, and name its folder",
+                code="privacy.ledger",
             )
         if privacy.models != "excluded":
             raise PrivacyError(
@@ -192,22 +198,26 @@ class Guard:
             if asked > most:
                 raise PrivacyError(
                     f"unit {unit!r}: {self.job.label} asks for {name}={asked:g}, the policy allows {most:g} "
-                    f"(privacy.{name})"
+                    f"(privacy.{name})",
+                    code=f"privacy.{name}",
                 )
         if privacy.window < policy.window:
             raise PrivacyError(
                 f"unit {unit!r}: {self.job.label} protects {privacy.window} consecutive measurements, the policy "
-                f"demands {policy.window} (privacy.window)"
+                f"demands {policy.window} (privacy.window)",
+                code="privacy.window",
             )
         if privacy.accounting != "rigorous" and not policy.published:
             raise PrivacyError(
                 f"unit {unit!r}: {self.job.label} has the paper's accounting, which has gaps; the policy demands a "
-                "rigorous one (privacy.published)"
+                "rigorous one (privacy.published)",
+                code="privacy.published",
             )
         if privacy.seed is not None and not policy.simulation:
             raise PrivacyError(
                 f"unit {unit!r}: the noise of {self.job.label} comes from a seed and protects nothing; the policy "
-                "demands noise of the operating system (privacy.simulation)"
+                "demands noise of the operating system (privacy.simulation)",
+                code="privacy.simulation",
             )
 
     def _digest(self, data: bytes) -> str:
@@ -235,7 +245,8 @@ class Guard:
         if kind not in self._sent:
             raise ProtocolError(
                 f"unit {self.unit!r}: {kind} may not leave under {self.job.label} (method {self.job.method!r}): by "
-                f"method and policy, {', '.join(sorted(self._sent)) or 'nothing'} may (leave.kinds)"
+                f"method and policy, {', '.join(sorted(self._sent)) or 'nothing'} may (leave.kinds)",
+                code="leave.kinds",
             )
         if self.job.method != QUESTIONS and kind not in method_of(self.job).sends:
             raise ProtocolError(

@@ -9,6 +9,7 @@
     kinds = ["Sufficient"]          # messages that may leave; left out: those of the methods
     largest_rows = 1_000_000
     largest_bytes = 268_435_456
+    jobs_per_hour = 60              # new jobs that are looked at, whatever comes of them
 
     [privacy]
     demanded = true                 # nothing leaves without noise
@@ -18,6 +19,7 @@
     ledger = "budgets"              # folder of the durable budget, relative to this file
     published = false               # whether the paper's accounting, which has gaps, will do
     simulation = false              # whether noise from a seed, which protects nothing, will do
+    approval = "none"               # "each": the owner approves every fit (counterflow federation approve-job)
 
     [ask]                           # who may ask about which of my inputs; nobody else
     turbine = ["valve", "pump"]
@@ -46,6 +48,7 @@ from counterflow.protocol.codec import SIZE_LIMIT
 
 LARGEST_FILE = 1 << 20
 ALL = "*"
+APPROVALS = ("none", "each")
 # what a unit sends and what a server sends, by method
 _METHODS = {name: {method, FROM_LOGS.get(name, method)} for name, method in FEDERATED.items()}
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -59,8 +62,8 @@ SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
 _TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields are
-    "leave": ("methods", "kinds", "largest_rows", "largest_bytes"),
-    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation"),
+    "leave": ("methods", "kinds", "largest_rows", "largest_bytes", "jobs_per_hour"),
+    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "approval"),
 }
 
 
@@ -73,6 +76,7 @@ class Policy:
     kinds: frozenset[str] | None = None
     largest_rows: int = 10_000_000
     largest_bytes: int = SIZE_LIMIT
+    jobs_per_hour: int = 60
     demanded: bool = True
     epsilon: float = 1.0
     delta: float = 1e-6
@@ -80,8 +84,10 @@ class Policy:
     ledger: Path | None = None
     published: bool = False
     simulation: bool = False
+    approval: str = "none"
     ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers: bool = True
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ask", MappingProxyType({name: tuple(chosen) for name, chosen in self.ask.items()}))
@@ -112,7 +118,7 @@ class Policy:
         >>> policy.may_ask("turbine", "boiler", ["valve"]), policy.demanded
         (None, True)
         >>> print(policy.may_ask("turbine", "boiler", ["valve", "fuel"]))
-        unit 'boiler' does not let 'turbine' ask about its input 'fuel': ... may ask about 'valve'
+        unit 'boiler' does not let 'turbine' ask about its input 'fuel': ... turbine = ["valve", "fuel"] below [ask] ...
         """
         return _Reader(text, place).policy()
 
@@ -125,13 +131,14 @@ class Policy:
         allowed = self.ask.get(asker, ())
         if ALL in allowed:
             return None
-        for channel in channels:
-            if channel not in allowed:
-                may = f"may ask about {', '.join(map(repr, allowed))}" if allowed else "may ask about none of them"
-                return (
-                    f"unit {cause!r} does not let {asker!r} ask about its input {channel!r}: by its policy, {asker!r} "
-                    f"{may}"
-                )
+        closed = [channel for channel in channels if channel not in allowed]
+        if closed:
+            may = f"may ask about {', '.join(map(repr, allowed))}" if allowed else "may ask about none of them"
+            line = f"{asker} = {_shown((*allowed, *closed))}"
+            return (
+                f"unit {cause!r} does not let {asker!r} ask about its input {closed[0]!r}: by its policy, {asker!r} "
+                f"{may}; to allow it, its owner writes {line} below [ask] of policy.toml"
+            )
         return None if allowed else f"unit {cause!r} does not let {asker!r} ask about its inputs"
 
     def asking(self) -> dict[str, Any]:
@@ -179,7 +186,7 @@ class _Reader:
         try:
             self.contents = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            raise OptionError(f"{place}: not TOML: {error}.") from error
+            raise OptionError(f"{place}: not TOML: {error}.", code="policy") from error
 
     def policy(self) -> Policy:
         def rows(at: tuple[str, ...], value: object) -> int:
@@ -195,6 +202,8 @@ class _Reader:
             "epsilon": self._number,
             "delta": self._number,
             "ledger": lambda at, value: self.place.parent / self._text(at, value),
+            "jobs_per_hour": rows,
+            "approval": lambda at, value: self._names(at, [value], APPROVALS)[0],
         }
         tables = {**_TABLES, "answers": ("allowed",)}
         self._known((), self.contents, ("unit", "ask", *tables))
@@ -206,11 +215,12 @@ class _Reader:
         if "allowed" in values:
             values["answers"] = values.pop("allowed")
         asking = self._table("ask").items()
-        return Policy(**values, ask={unit: self._names(("ask", unit), chosen, None) for unit, chosen in asking})
+        ask = {unit: self._names(("ask", unit), chosen, None) for unit, chosen in asking}
+        return Policy(**values, ask=ask, lines={".".join(at): line for at, line in self.lines.items()})
 
     def _refuse(self, at: tuple[str, ...], text: str) -> NoReturn:
         line = next((self.lines[at[:k]] for k in range(len(at), 0, -1) if at[:k] in self.lines), 1)
-        raise OptionError(f"{self.place}:{line}: {'.'.join(at)}: {text}.")
+        raise OptionError(f"{self.place}:{line}: {'.'.join(at)}: {text}.", code="policy")
 
     def _known(self, at: tuple[str, ...], table: Mapping[str, Any], keys: Iterable[str]) -> None:
         for key in table:

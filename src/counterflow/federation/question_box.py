@@ -191,7 +191,7 @@ class RemoteServer:
                 watch(message, False)
             if isinstance(message, Refused):
                 kind: type[CounterflowError] = getattr(errors, message.error)
-                raise kind(message.reason)
+                raise kind(message.reason, code=message.code)
             if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != self.states:
                 raise ProtocolError(f"unit {ask.unit!r}: {type(message).__name__} is no answer to {ask.kind!r}")
             parts.append(message)
@@ -301,7 +301,7 @@ class PlantQuestions:
 
 
 def refusal_of(unit: str, error: CounterflowError) -> Refused:
-    """An error as a message: its class by name, if it is one that may cross, and its text.
+    """An error as a message: its class by name, if it is one that may cross, its code and its text.
 
     >>> refusal_of("boiler", OptionError("horizon must be ...")).error
     'OptionError'
@@ -309,4 +309,5 @@ def refusal_of(unit: str, error: CounterflowError) -> Refused:
     from counterflow.protocol.messages import NOTE_LIMIT, REFUSALS
 
     name = type(error).__name__
-    return Refused(unit, name if name in REFUSALS else "CounterflowError", (str(error) or name)[:NOTE_LIMIT])
+    kind = name if name in REFUSALS else "CounterflowError"
+    return Refused(unit, kind, error.code, (str(error) or name)[:NOTE_LIMIT])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from counterflow.caveats import Caveat
@@ -17,6 +20,39 @@ from counterflow.questions.registry import question
 MOST_CHANGES = 1000
 MOST_STEPS = 100_000  # of one question: an asker must not keep the server from the others
 MOST_REFUSALS = 1000  # that are written down for one asker
+PER_MINUTE = 600  # questions of one member
+MINUTE = 60.0  # seconds
+
+
+class QuestionRate:
+    """So many questions a minute of each member, whatever comes of them.
+
+    Examples
+    --------
+    >>> rate = QuestionRate(1, clock=lambda: 0.0)
+    >>> rate.count("turbine")
+    >>> rate.count("turbine")
+    Traceback (most recent call last):
+    counterflow.errors.ProtocolError: server: unit 'turbine' has put 1 questions within a minute, ...; again in 60 s
+    """
+
+    def __init__(self, per_minute: int = PER_MINUTE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = per_minute, clock
+        self._times: dict[str, deque[float]] = {}
+
+    def count(self, asker: str) -> None:
+        """Count one; ProtocolError "too-many" if there were as many as there may be."""
+        now, times = self._clock(), self._times.setdefault(asker, deque())
+        while times and now - times[0] >= MINUTE:
+            times.popleft()
+        if len(times) >= self._most:
+            left = math.ceil(times[0] + MINUTE - now)
+            raise ProtocolError(
+                f"server: unit {asker!r} has put {self._most} questions within a minute, which is as many as the "
+                f"coordinator takes (questions_per_minute); again in {left} s",
+                code="too-many",
+            )
+        times.append(now)
 
 
 class QuestionGate:
@@ -39,7 +75,7 @@ class QuestionGate:
     True
     >>> fuel = Change("turbine", "boiler", False, 0, "", np.array([[1.0, 0.0]]))
     >>> print(gate.refusal("turbine", [fuel], Ask("turbine", "effect", 0, 1)))
-    unit 'boiler' does not let 'turbine' ask about its input 'fuel': by its policy, 'turbine' may ask about 'valve'
+    unit 'boiler' does not let 'turbine' ask about its input 'fuel': by its policy, 'turbine' may ask about 'valve'...
     """
 
     def __init__(

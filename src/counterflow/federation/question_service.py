@@ -15,7 +15,7 @@ from counterflow.federation.audit import Audit
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import LARGEST_FILE, SENT_BY_UNITS, Policy
 from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
-from counterflow.federation.question_gate import QuestionGate
+from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
 from counterflow.files import make_folder, write_whole
 from counterflow.protocol import Ask, Change, Message, Terms, decode, encode
 from counterflow.questions.answering import Server
@@ -37,13 +37,22 @@ class QuestionService:
     audit : where questions and refusals are written down.
     grace : seconds from now on in which a question waits for plants that have never said who may ask about them: they
         may be slower to start than whoever asks.
+    per_minute : questions that one member may put in a minute.
     """
 
-    def __init__(self, home: Path, job: Job, server: Server, audit: Audit | None, grace: float = 0.0) -> None:
+    def __init__(
+        self,
+        home: Path,
+        job: Job,
+        server: Server,
+        audit: Audit | None,
+        grace: float = 0.0,
+        per_minute: int = PER_MINUTE,
+    ) -> None:
         if job.method != QUESTIONS or server.names != job.units:
             raise ProtocolError(f"{job.label} asks about {', '.join(job.units)}; the fit has {', '.join(server.names)}")
         self._folder, self._job, self._server, self._audit = home / FOLDER, job, server, audit
-        self._told = threading.Condition()
+        self._told, self._rate = threading.Condition(), QuestionRate(per_minute)
         self._patient_until = time.monotonic() + grace
         self._policies = {unit: policy for unit in job.units if (policy := self._known(unit)) is not None}
         self._gate = self._made()
@@ -58,6 +67,7 @@ class QuestionService:
 
     def _answered(self, unit: str, asked: list[bytes]) -> list[Message]:
         try:
+            self._rate.count(unit)
             read = [self._decoded(unit, data) for data in asked]
             if isinstance(read[0], Terms) and len(read) == 1:
                 self._agree(unit, read[0])

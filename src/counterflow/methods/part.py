@@ -95,7 +95,8 @@ def given_part(task: Task, own: UnitData, uses_inputs: bool = True) -> UnitPart:
     if own.model is None:
         raise ModelError(
             f"unit {name!r}: {task.label} needs its local model, and it has brought none; give the model, or fit from "
-            "logs"
+            "logs",
+            code="no-model",
         )
     if own.estimator is not None and not isinstance(own.estimator, Estimator):
         raise OptionError(f"{task.label}: the estimator of unit {name!r} must have a method estimate(y, u)")

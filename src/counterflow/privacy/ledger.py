@@ -444,7 +444,8 @@ class Ledger:
             f"unit {self.unit!r}: {what} of {rows} would {asked}, but the budget{place} is "
             f"epsilon={self.epsilon:g} at delta={self.delta:g}, of which {before:.6g} is spent. Nothing was released. "
             "Ask for a smaller epsilon, use rows that were not released before, or let the unit's owner open a new "
-            "ledger."
+            "ledger.",
+            code="budget",
         )
 
     def _changed(self, how: str) -> StorageError:

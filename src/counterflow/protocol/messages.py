@@ -60,6 +60,7 @@ CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
 TERMS_LIMIT = 30_000
 NO_LIMIT = 1e300
 _KIND = re.compile(r"[a-z]{1,40}")
+_CODE = re.compile(r"[a-z][a-z._-]{0,39}")
 REFUSALS = (
     *("UnidentifiedError", "UnstableError", "UnknownNameError", "DataError", "OptionError", "PrivacyError"),
     *("ProtocolError", "CounterflowError"),
@@ -460,14 +461,17 @@ class Answer(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """Server to unit: there is no answer. ``error`` names the class of ``counterflow.errors``, ``reason`` tells why."""
+    """Server to unit: there is no answer. ``error`` and ``code`` are those of ``counterflow.errors``."""
 
     error: str
+    code: str
     reason: str
 
     def check(self) -> None:
         if self.error not in REFUSALS or not self.reason or len(self.reason) > NOTE_LIMIT:
             raise ProtocolError(f"{self.label}: {self.error[:40]!r} is no reason to refuse, or there is no reason")
+        if not _CODE.fullmatch(self.code):
+            raise ProtocolError(f"{self.label}: {self.code[:40]!r} is no code of an error")
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,10 @@ def test_a_policy_says_what_its_file_says(tmp_path: Path) -> None:
     path.write_text(WHOLE)
     policy = Policy.read(path)
     assert policy == Policy(
-        "boiler", ("sufficient", "penalty"), frozenset({"Sufficient"}), 1000, 2000, True, 0.5, 1e-7, 3,
-        tmp_path / "budgets", True, True, {"turbine": ("valve", "pump"), "unit 7": ("*",)}, False,
+        "boiler", ("sufficient", "penalty"), frozenset({"Sufficient"}), 1000, 2000, 60, True, 0.5, 1e-7, 3,
+        tmp_path / "budgets", True, True, "none", {"turbine": ("valve", "pump"), "unit 7": ("*",)}, False,
     )  # fmt: skip
+    assert (policy.lines["privacy.demanded"], policy.lines["ask"]) == (11, 19)
     path.write_text(policy.to_text())
     assert Policy.read(path) == policy
 
@@ -75,6 +76,8 @@ def test_defaults_are_strict() -> None:
         ('kinds = ["Sufficient"]', 'kinds = ["Answer"]', 6, "'Answer' is unknown"),
         ("largest_rows = 1_000", "largest_rows = 0", 7, "whole number from 1"),
         ("largest_bytes = 2_000", "largest_bytes = 1e3", 8, "whole number from 1"),
+        ("largest_bytes = 2_000", "jobs_per_hour = 0", 8, "whole number from 1"),
+        ("demanded = true", 'approval = "some"', 11, "'some' is unknown; there are none, each"),
         ("demanded = true", "demanded = 1", 11, "true or false"),
         ("demanded = true", "demand = true", 11, "there is no such key; there are demanded"),
         ("epsilon = 0.5", "epsilon = -1", 12, "above 0"),

@@ -23,7 +23,9 @@ from nvflare.apis.signal import Signal
 from counterflow.federation import Job, Policy
 from counterflow.federation.flare import controller, envelope, jobs
 from counterflow.federation.flare.controller import CoordinatorController
+from counterflow.federation.flare.push import REFUSAL
 from counterflow.federation.loopback import Federation
+from counterflow.federation.refusal import Refusal
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.methods.task import UnitData
 
@@ -152,13 +154,28 @@ def test_a_refusal_ends_the_run_and_the_next_one_goes_on(tmp_path: Path, plants:
         return make_reply(ReturnCode.EXECUTION_EXCEPTION) if messages[0][0] == 2 else real(unit, messages)
 
     state, context = run(tmp_path, refusing)
-    assert state["state"] == "failed"
-    assert "refused (EXECUTION_EXCEPTION)" in state["reason"]
+    assert (state["state"], state["code"]) == ("failed", "refused")
     assert len(context.panics) == 1
     state, _ = run(tmp_path, real)
     assert state["state"] == "finished"
     assert state["exchanges"] < 2 * 5, "it went on, it did not begin again"
     agrees(tmp_path)
+
+
+def test_reasons_of_all_plants_are_said_at_once(tmp_path: Path) -> None:
+    """Which plant, which rule, which line; what is no reason of the closed list is not repeated."""
+    said = {"boiler": Refusal("privacy.demanded", 12).to_text(), "turbine": Refusal("leave.methods", 5).to_text()}
+
+    def refusing(unit: str, messages: list[tuple[int, bytes]]) -> Shareable:
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: said[unit]})
+
+    state, _ = run(tmp_path, refusing)
+    for words in ("'boiler' refused by privacy.demanded (line 12", "'turbine' refused by leave.methods (line 5"):
+        assert words in state["reason"]
+    said["boiler"] = "y[7] is 3.4"
+    state, _ = run(tmp_path, refusing)
+    assert "3.4" not in state["reason"]
+    assert "'boiler' refused" in state["reason"]
 
 
 def test_nothing_is_computed_without_a_plant_that_does_not_answer(tmp_path: Path, plants: Federation) -> None:

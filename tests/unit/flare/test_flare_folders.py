@@ -91,9 +91,9 @@ def test_what_init_and_join_leave_behind(world: World) -> None:
 def test_approve_and_welcome(world: World, coordinator: CoordinatorFolder, boiler: PlantFolder, tmp_path: Path) -> None:
     request = letters.read_join(_join(world))
     welcome = coordinator.approve(request)
-    issued = members.read(coordinator.folder / members.FILE)["boiler"]
+    (issued,) = members.read(coordinator.folder / members.FILE)["boiler"]
     assert coordinator.approve(request) == welcome  # the same again changes nothing
-    assert members.read(coordinator.folder / members.FILE)["boiler"] == issued
+    assert members.read(coordinator.folder / members.FILE)["boiler"] == (issued,)
     assert coordinator.plants()["boiler"].certificate == issued
     with pytest.raises(cf.OptionError, match="was not welcomed yet"):
         boiler.prepare()
@@ -124,7 +124,7 @@ def test_a_name_belongs_to_one_key(world: World, coordinator: CoordinatorFolder,
     other = letters.read_join(world.asking(tmp_path / "again", "boiler").join_file)
     with pytest.raises(cf.OptionError, match="member already, with another key"):
         coordinator.approve(other)
-    old = members.read(coordinator.folder / members.FILE)["boiler"]
+    (old,) = members.read(coordinator.folder / members.FILE)["boiler"]
     gone = coordinator.remove("boiler")
     assert gone.certificate == old
     assert "boiler" not in members.read(coordinator.folder / members.FILE)
@@ -133,7 +133,7 @@ def test_a_name_belongs_to_one_key(world: World, coordinator: CoordinatorFolder,
     with pytest.raises(cf.OptionError, match="was removed"):
         coordinator.approve(first)  # not the old key
     coordinator.approve(other)
-    new = members.read(coordinator.folder / members.FILE)["boiler"]
+    (new,) = members.read(coordinator.folder / members.FILE)["boiler"]
     assert new not in (old, "")
     assert [plant.certificate for plant in coordinator.removed()] == [old]
     with pytest.raises(cf.OptionError, match="no plant 'pump'"):

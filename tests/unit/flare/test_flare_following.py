@@ -206,9 +206,9 @@ def test_a_dispatched_run_of_a_dead_server_is_not_waited_for_long(play: Callable
 )
 def test_refusals_and_failures_are_final(play: Callable[..., Played], reason: str, code: str, text: str) -> None:
     played = play(lambda played, run: played.say(run, "failed", 1, reason, code))
-    with pytest.raises(cf.ProtocolError, match=text):
+    with pytest.raises(cf.ProtocolError, match=text) as caught:
         follow(played)
-    assert len(played.submitted) == 1
+    assert (caught.value.code, len(played.submitted)) == (code, 1)
     played.script = [finishes]
     assert follow(played)[0]["run"] == "run-2", "the process of the first is still there, and does not count"
 

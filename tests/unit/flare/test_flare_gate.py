@@ -21,9 +21,9 @@ with warnings.catch_warnings():
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
     from nvflare.fuel.f3.message import Message
 
-    from counterflow.federation.flare import envelope, filter, gate, jobs
-
+    from counterflow.federation.flare.push import REFUSAL
 from counterflow.errors import CounterflowError
+from counterflow.federation.flare import envelope, filter, gate, jobs
 
 
 class Approving:
@@ -81,6 +81,11 @@ def test_headers_carry_nothing_out(guard: Approving) -> None:
     assert _passed(refusal)["__headers__"] == {"__rc__": ReturnCode.EXECUTION_EXCEPTION}
     told = make_reply(ReturnCode.EXECUTION_EXCEPTION, {"reason": "y[7] is 3.4"})
     assert _passed(told)["__headers__"] == {"__rc__": ReturnCode.TASK_RESULT_FILTER_ERROR}
+    for text in ("y[7] is 3.4", "privacy.demanded:12:0 3.4", "privacy.demanded:12:", b"privacy.demanded:12:0"):
+        hidden = make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: text})
+        assert _passed(hidden)["__headers__"] == {"__rc__": ReturnCode.TASK_RESULT_FILTER_ERROR}
+    known = make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: "privacy.demanded:12:0"})
+    assert _passed(known)["__headers__"] == known["__headers__"]
     code = make_reply("y[7] is 3.4")  # a return code is text, too
     assert _passed(code)["__headers__"] == {"__rc__": ReturnCode.EXECUTION_EXCEPTION}
 

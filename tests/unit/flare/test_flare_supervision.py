@@ -22,6 +22,7 @@ from counterflow.federation.job import Job
 from counterflow.federation.sites import members, party, supervisor
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import PAUSE, STARTING, Keeper
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import Supervisor, check_port
 
 # ---- one supervisor
@@ -98,6 +99,45 @@ def _site(folder: Path) -> Site:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     return Site(folder, "waterworks", "SHA256:", "localhost", port, "o@x.y", folder / "kit", folder / "operator")
+
+
+def test_a_plant_may_be_started_before_its_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE is started when there is a server to connect to, and then at once."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = free.getsockname()
+    started = threading.Event()
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
+        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        started.set()
+        return children[-1]
+
+    monkeypatch.setattr(FlareEngine, "require", staticmethod(lambda: None))
+    monkeypatch.setattr(FlareEngine, "address", staticmethod(lambda kit: address))
+    monkeypatch.setattr(FlareEngine, "start", staticmethod(start))
+    monkeypatch.setattr(FlareEngine, "stop", staticmethod(lambda kit, patience=0.0: 0))
+    monkeypatch.setattr(PlantFolder, "prepare", lambda self: None)
+    monkeypatch.setattr(PlantFolder, "certificates", lambda self: {})
+    monkeypatch.setattr(supervisor, "LOOK", 0.01)
+    said: list[str] = []
+    site = PlantFolder(tmp_path, "waterworks", "SHA256:", "boiler", "owner", tmp_path / "kit")
+    runs = Supervisor(site, said.append)
+    thread = threading.Thread(target=runs.run)
+    thread.start()
+    try:
+        assert not started.wait(0.3)
+        assert len(said) == 1, "it says once for whom it waits"
+        with socket.create_server(address):
+            assert started.wait(5)
+    finally:
+        runs.stop()
+        thread.join(10)
+        for child in children:
+            child.kill()
+            child.wait()
+    assert (thread.is_alive(), len(children)) == (False, 1)
 
 
 def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +295,7 @@ def test_only_members_are_admitted(tmp_path: Path) -> None:
 
     boiler, turbine, stranger = (pem(text) for text in ("AAEC", "AAED", "AAEE"))
     place = tmp_path / members.FILE
-    members.write(place, {"boiler": fingerprint_of(boiler), "turbine": fingerprint_of(turbine)})
+    members.write(place, {"boiler": [fingerprint_of(boiler)], "turbine": [fingerprint_of(turbine)]})
     admission = Admission(place)
     assert admission.admits(boiler.encode()) == fingerprint_of(boiler)
     assert admission.admits(boiler + stranger, "boiler")  # with the authority's behind it
@@ -267,12 +307,12 @@ def test_only_members_are_admitted(tmp_path: Path) -> None:
         admission.opened(k, admission.admits(text), lambda name=name: cut.append(name))
     assert admission.cut() == 0
     admission.closed(2)
-    members.write(place, {"turbine": fingerprint_of(turbine)})
+    members.write(place, {"turbine": [fingerprint_of(turbine)]})
     assert admission.cut() == 1
     assert cut == ["boiler"]
     assert not admission.admits(boiler)
     for broken in (lambda: place.write_text("{"), lambda: place.write_text('["x"]'), place.unlink):
-        members.write(place, {"turbine": fingerprint_of(turbine)})
+        members.write(place, {"turbine": [fingerprint_of(turbine)]})
         assert admission.admits(turbine)
         broken()
         assert not admission.admits(turbine)  # a list that cannot be read admits nobody

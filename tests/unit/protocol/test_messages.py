@@ -58,7 +58,7 @@ def examples():
         Ask("turbine", "effect", 0, 10),
         Answer("turbine", "effect", "", to_text([Caveat("far", "", "far")]), np.ones((3, 2)), np.ones((6, 2))),
         Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 3))),
-        Refused("turbine", "UnidentifiedError", "größe µ " * 1000),
+        Refused("turbine", "UnidentifiedError", "unidentified", "größe µ " * 1000),
         Terms("turbine", "\N{GREEK SMALL LETTER MU}" * 30_000),
     ]
 
@@ -66,9 +66,10 @@ def examples():
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: Refused("turbine", "SystemExit", "why"),
-        lambda: Refused("turbine", "DataError", ""),
-        lambda: Refused("turbine", "DataError", "x" * 10_001),
+        lambda: Refused("turbine", "SystemExit", "data", "why"),
+        lambda: Refused("turbine", "DataError", "data", ""),
+        lambda: Refused("turbine", "DataError", "data", "x" * 10_001),
+        lambda: Refused("turbine", "DataError", "\x1b[1m", "why"),
         lambda: Terms("turbine", ""),
         lambda: Terms("turbine", "x" * 30_001),
         lambda: Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 2))),

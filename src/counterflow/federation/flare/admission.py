@@ -36,12 +36,12 @@ class Admission:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp: tuple[int, int] | None = None
-        self._members: dict[str, str] = {}
+        self._members: dict[str, tuple[str, ...]] = {}
         self._open: dict[int, tuple[str, Callable[[], object]]] = {}
         self._lock = threading.Lock()
 
-    def current(self) -> dict[str, str]:
-        """{participant: fingerprint}, read again if the file has changed."""
+    def current(self) -> dict[str, tuple[str, ...]]:
+        """{participant: fingerprints}, read again if the file has changed."""
         try:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_ino)
@@ -59,7 +59,7 @@ class Admission:
         except ValueError:
             return ""
         wanted = self.current()
-        good = found in wanted.values() if name is None else wanted.get(name) == found
+        good = found in (_all(wanted) if name is None else wanted.get(name, ()))
         return found if good else ""
 
     def opened(self, key: int, fingerprint: str, cut: Callable[[], object]) -> None:
@@ -74,7 +74,7 @@ class Admission:
 
     def cut(self) -> int:
         """End the connections of those who are members no more; how many there were."""
-        wanted = set(self.current().values())
+        wanted = _all(self.current())
         with self._lock:
             ending = [(key, end) for key, (fingerprint, end) in self._open.items() if fingerprint not in wanted]
             for key, _ in ending:
@@ -82,6 +82,10 @@ class Admission:
         for _, end in ending:
             end()
         return len(ending)
+
+
+def _all(members: dict[str, tuple[str, ...]]) -> set[str]:
+    return {one for prints in members.values() for one in prints}
 
 
 class MemberGate(FLComponent):
@@ -117,7 +121,7 @@ class MemberGate(FLComponent):
             self._admission.cut()
             now = dict(self._admission.current())
             for token, client in list(manager.get_clients().items()):
-                if known.get(client.name) != now.get(client.name):  # taken off, or come back with another certificate
+                if set(known.get(client.name, ())) - set(now.get(client.name, ())):  # a certificate was taken off
                     server.logout_client(token)
             known = now
             told.say(plants=sorted(c.name for c in manager.get_clients().values() if _is_connected(server, c.name)))

@@ -26,15 +26,17 @@ from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT
 from counterflow.federation.flare.processes import end_with_parent
-from counterflow.federation.flare.push import push
+from counterflow.federation.flare.push import REFUSAL, push
 from counterflow.federation.flare.serving import serve
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_server
+from counterflow.federation.refusal import Refusal
 from counterflow.federation.sites.site import CoordinatorSite
 
 _REFUSALS = frozenset({ReturnCode.EXECUTION_EXCEPTION, ReturnCode.TASK_RESULT_FILTER_ERROR})  # others are FLARE's own
 _LOOK = 0.2  # seconds between two looks at whether the job was aborted
 _PAUSE = 0.5  # seconds before a plant that was not reached is tried again
+_OTHERS = 2.0  # seconds in which others may refuse, too
 _START = 30.0  # seconds that a plant may take for its first answer of a run, at least
 _PATIENCE = 20.0  # seconds for the first try, twice that for the next; a plant that is asked again answers the same
 
@@ -126,7 +128,7 @@ class CoordinatorController(Controller):
                         pool.submit(self._ask, unit, messages, arrivals, abort_signal, fl_ctx.get_engine())
                 if not asked:
                     break
-                arrival = self._next(arrivals, abort_signal)
+                arrival = self._next(arrivals, abort_signal, len(asked) - 1)
                 if arrival is None:
                     return  # aborted
                 self._exchanges += 1
@@ -173,8 +175,11 @@ class CoordinatorController(Controller):
         finally:  # whatever happens, somebody waits for this
             arrivals.put(_Arrival(unit, code, content))
 
-    def _next(self, arrivals: _Arrivals, abort_signal: Signal) -> _Arrival | None:
-        """The next answer; None if the job was aborted. ProtocolError if it is a refusal, or came to nothing."""
+    def _next(self, arrivals: _Arrivals, abort_signal: Signal, others: int) -> _Arrival | None:
+        """The next answer; None if the job was aborted. ProtocolError if it is a refusal, or came to nothing.
+
+        ``others``: how many more are awaited.
+        """
         while not abort_signal.triggered:
             try:
                 arrival = arrivals.get(timeout=_LOOK)
@@ -190,18 +195,35 @@ class CoordinatorController(Controller):
                     "the reason stands in that plant's process log",
                     code="unavailable",
                 )
+            if arrival.code in _REFUSALS:
+                refused = [arrival, *self._also_refused(arrivals, others)]
+                raise ProtocolError("; ".join(map(self._reason, refused)), code="refused")
             if arrival.code:
-                raise ProtocolError(
-                    f"unit {arrival.unit!r} refused ({arrival.code}); the reason stands in that plant's audit log and "
-                    "process log",
-                    code="refused" if arrival.code in _REFUSALS else "lost",
-                )
+                raise ProtocolError(f"unit {arrival.unit!r} gave no answer ({arrival.code})", code="lost")
             raise ProtocolError(
                 f"{self._job.label}: no answer in {self._deadline} s from {arrival.unit}; nothing is computed from a "
                 "part of the units. See that it runs and submit the job again: it goes on",
                 code="no-answer",
             )
         return None
+
+    @staticmethod
+    def _also_refused(arrivals: _Arrivals, others: int) -> list[_Arrival]:
+        """Whoever else refuses at the same time: all that has to change is said at once."""
+        found: list[_Arrival] = []
+        deadline = time.monotonic() + _OTHERS
+        while len(found) < others and (left := deadline - time.monotonic()) > 0:
+            try:
+                found.append(arrivals.get(timeout=left))
+            except queue.Empty:
+                break
+        return [arrival for arrival in found if arrival.code in _REFUSALS]
+
+    def _reason(self, arrival: _Arrival) -> str:
+        try:
+            return Refusal.from_text(arrival.content[REFUSAL]).sentence(arrival.unit, self._job)
+        except (KeyError, ProtocolError):
+            return f"unit {arrival.unit!r} refused; the reason stands in that plant's audit log and process log"
 
     def _say(self, fl_ctx: FLContext, state: str, reason: str = "", **more: Any) -> None:
         assert self._site is not None

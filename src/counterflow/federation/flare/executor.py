@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -16,11 +18,12 @@ from counterflow.errors import CounterflowError, ProtocolError, StorageError
 from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT, guarding
 from counterflow.federation.flare.processes import end_with_parent
-from counterflow.federation.flare.push import content_of
+from counterflow.federation.flare.push import REFUSAL, content_of
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_unit
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.question_box import PlantQuestions
+from counterflow.federation.refusal import Refusal
 from counterflow.federation.sites.site import PlantSite
 from counterflow.methods.task import UnitData
 
@@ -30,9 +33,9 @@ PATIENCE = 10.0  # seconds that a plant keeps the coordinator waiting for a ques
 class PlantExecutor(Executor):
     """Carries envelopes to the plant's session and back.
 
-    What goes wrong is told to the coordinator as a refusal without a reason: a reason may quote a measurement. It
-    stands in the plant's audit log and in the log of its FLARE process. A plant that cannot answer now, because its
-    disk is full or another process has its session, says just that.
+    What goes wrong is told to the coordinator as a ``Refusal``, or without a reason: the plant's own words may quote a
+    measurement. They stand in its audit log and in the log of its FLARE process. A plant that cannot answer now,
+    because its disk is full or another process has its session, says just that.
 
     Parameters
     ----------
@@ -65,7 +68,16 @@ class PlantExecutor(Executor):
                 return Shareable(envelope.packed(replies))
             except CounterflowError as error:
                 self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
-                return make_reply(CANNOT if isinstance(error, StorageError) else ReturnCode.EXECUTION_EXCEPTION)
+                if isinstance(error, StorageError):
+                    return make_reply(CANNOT)
+                refusal = Refusal.of(error, self._policy_lines(fl_ctx))
+                return make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: refusal.to_text()} if refusal else None)
+
+    def _policy_lines(self, fl_ctx: FLContext) -> Mapping[str, int]:
+        """Of the policy as it is now; none if it cannot be read."""
+        with contextlib.suppress(CounterflowError):
+            return _site(fl_ctx).policy.lines
+        return {}
 
     def _taken_in(self, site: PlantSite, arrived: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         session, replies = self._session, []
@@ -88,7 +100,7 @@ class PlantExecutor(Executor):
             if not self._watched:
                 end_with_parent()
                 self._watched = True
-            site = kit.plant_site(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
+            site = _site(fl_ctx)
             if fl_ctx.get_identity_name() != site.unit:
                 raise ProtocolError(
                     f"unit {site.unit!r}: the certificate is that of {fl_ctx.get_identity_name()!r}; "
@@ -109,3 +121,7 @@ class PlantExecutor(Executor):
                 guarding(guard)
             self._site = site
         return self._site
+
+
+def _site(fl_ctx: FLContext) -> PlantSite:
+    return kit.plant_site(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))

@@ -184,7 +184,7 @@ class _Following:
             return ""
         if state["state"] == "failed":
             if state.get("code") not in _LOST:
-                raise ProtocolError(f"federation: {self._job.label} failed: {reason}")
+                raise ProtocolError(f"federation: {self._job.label} failed: {reason}", code=state.get("code"))
             return reason
         word = self._last_word(run)
         if word == "FINISHED:ABORTED":

@@ -49,7 +49,7 @@ def command(kit: Path) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The environment of a site's processes: no module from the working directory, one thread for linear algebra."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "NVFL"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "NVFL", "COUNTERFLOW"))}
     fixed = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "MALLOC_ARENA_MAX": "4", "GRPC_VERBOSITY": "NONE"}
     return {**kept, **fixed, **{name: kept.get(name, "1") for name in _SINGLE}}
 

@@ -10,6 +10,7 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from counterflow.federation.flare import envelope
 
+REFUSAL = "counterflow-refusal"  # header of a reply that says no: ``Refusal`` as text
 UNREACHED = frozenset(  # a refusal has another code: that of the executor, or of the plant's filter
     {
         *(ReturnCode.COMMUNICATION_ERROR, ReturnCode.SERVICE_UNAVAILABLE, ReturnCode.SERVER_NOT_READY),
@@ -24,7 +25,7 @@ def content_of(shareable: Shareable) -> dict[str, Any]:
 
 
 def push(engine: Any, unit: str, messages: list[tuple[int, bytes]], patience: float) -> tuple[str, dict[str, Any]]:
-    """The return code and the content of a plant's reply; no code if it was not reached."""
+    """The return code and the content of a plant's reply, or its refusal; no code if it was not reached."""
     with engine.new_context() as fl_ctx:
         request = Shareable(envelope.packed(messages))
         request.set_header(ReservedHeaderKey.TASK_NAME, envelope.TASK)
@@ -34,4 +35,5 @@ def push(engine: Any, unit: str, messages: list[tuple[int, bytes]], patience: fl
     reply = (replies or {}).get(unit)
     if not isinstance(reply, Shareable) or reply.get_return_code() in UNREACHED:
         return "", {}
-    return str(reply.get_return_code()), content_of(reply)
+    code, refusal = str(reply.get_return_code()), reply.get_header(REFUSAL)
+    return code, content_of(reply) if refusal is None else {REFUSAL: refusal}

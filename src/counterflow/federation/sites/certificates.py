@@ -20,11 +20,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.flare import require_flare
+from counterflow.federation.sites import keys
 
 KINDS = {"server": "server", "plant": "client", "operator": "admin"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -33,6 +35,8 @@ _OPERATOR = re.compile(r"[A-Za-z0-9_.+-]{1,40}@[A-Za-z0-9-]{1,40}(\.[A-Za-z0-9-]
 _FINGERPRINT = re.compile(r"SHA256(:[0-9A-F]{2}){32}")
 _LARGEST_REQUEST = 100_000
 _SECONDS = 120  # none of the commands takes more than two
+DAYS, AUTHORITY_DAYS = 365, 3650  # for which certificates of members and of the authority are valid
+WARNING = 30  # days before the end
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,11 @@ def establish(
     return print_of_authority, dict(zip((who.name for who in parties.values()), kits, strict=True))
 
 
+def found_again(folder: Path, name: str) -> None:
+    """Another authority of the same federation, in ``folder / name``."""
+    _flare(folder, _authority(folder, name))
+
+
 def request(folder: Path, federation: str, who: Participant) -> Path:
     """Make a private key in ``folder`` and a request for a certificate; returns the zip to send to the coordinator."""
     _flare(folder, _requesting(folder, federation, who))
@@ -122,23 +131,31 @@ def approve(folder: Path, request_zip: Path, who: Participant) -> Path:
         a certificate already: two holders of one name could speak for each other. ``CoordinatorFolder.remove`` takes
         a participant's zip out of ``approved/``, so that it can come back with another key.
     """
-    asks = requested(request_zip)
-    if asks != who:
-        raise OptionError(f"federation: the request is of {asks}, the approval of {who}; ask who sent it")
-    signed = folder / "approved" / f"{who.name}.signed.zip"
-    if signed.exists():
-        raise OptionError(f"federation: {who.name!r} has a certificate already ({signed}); take another name")
-    signed.parent.mkdir(parents=True, exist_ok=True)
-    _flare(folder, _approving(folder, request_zip, signed))
-    return signed
+    return approve_all(folder, {request_zip: who})[who.name]
 
 
-def assemble(folder: Path, signed_zip: Path, expected_fingerprint: str) -> Path:
+def approve_all(folder: Path, requests: Mapping[Path, Participant]) -> dict[str, Path]:
+    """The same of several, with one child: {participant: the zip that goes back}."""
+    made: dict[str, Path] = {}
+    for request_zip, who in requests.items():
+        asks = requested(request_zip)
+        if asks != who:
+            raise OptionError(f"federation: the request is of {asks}, the approval of {who}; ask who sent it")
+        signed = made[who.name] = folder / "approved" / f"{who.name}.signed.zip"
+        if signed.exists():
+            raise OptionError(f"federation: {who.name!r} has a certificate already ({signed}); take another name")
+        signed.parent.mkdir(parents=True, exist_ok=True)
+    with keys.unlocked(folder / "authority" / "rootCA.key"):
+        _flare(folder, *(_approving(folder, asked, made[who.name]) for asked, who in requests.items()))
+    return made
+
+
+def assemble(folder: Path, signed_zip: Path, expected_fingerprint: str, into: str = "kits") -> Path:
     """Join a signed certificate with the key in ``folder``; returns the kit, which ``kit`` has yet to harden.
 
     The authority's certificate comes with the signed zip and is trusted only if it has ``expected_fingerprint``.
     """
-    (done,) = _flare(folder, _assembling(folder, signed_zip, check_fingerprint(expected_fingerprint)))
+    (done,) = _flare(folder, _assembling(folder, signed_zip, check_fingerprint(expected_fingerprint), into))
     return Path(done["output_dir"])
 
 
@@ -184,6 +201,43 @@ def fingerprint(certificate: Path) -> str:
         raise StorageError(f"federation: {certificate} is not a certificate ({error})") from error
 
 
+def ends(pem: str | bytes) -> datetime:
+    """When a certificate ends (the first of a chain)."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(pem.encode() if isinstance(pem, str) else pem).not_valid_after_utc
+    except ValueError as error:
+        raise StorageError(f"federation: this is not a certificate ({error})") from error
+
+
+def ends_of(path: Path) -> datetime:
+    """The same of a file."""
+    try:
+        return ends(path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"federation: {path} is not a certificate ({error})") from error
+
+
+def lasting(of: Mapping[str, datetime], now: datetime | None = None) -> list[dict[str, Any]]:
+    """Certificates by name: when each ends, in how many days, and what is to be said of it ("": nothing yet).
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> (told,) = lasting({"plant boiler": datetime(2027, 5, 9, tzinfo=UTC)}, datetime(2027, 5, 1, tzinfo=UTC))
+    >>> told["days"], told["warning"]
+    (8, 'the certificate of plant boiler ends in 8 days (2027-05-09): renew it')
+    """
+    out: list[dict[str, Any]] = []
+    for name, end in of.items():
+        days = (end - (now or datetime.now(UTC))).days
+        when = f"ends in {days} days" if days >= 0 else "has ended"
+        warning = f"the certificate of {name} {when} ({end:%Y-%m-%d}): renew it" if days < WARNING else ""
+        out.append({"name": name, "ends": end.isoformat(), "days": days, "warning": warning})
+    return out
+
+
 def fingerprint_of(pem: str) -> str:
     """The same of the text of a certificate; ValueError if it is none."""
     import hashlib
@@ -203,7 +257,12 @@ def _founding(folder: Path, name: str, host: str, port: int) -> tuple[str, ...]:
     server = {"host": host, "fed_learn_port": port, "admin_port": port}
     profile = {"name": name, "scheme": "grpc", "connection_security": "mtls", "server": server}
     _write_yaml(folder / "profile.yml", profile)
-    return ("cert", "init", "--profile", str(folder / "profile.yml"), "-o", str(folder / "authority"))
+    return _authority(folder, "authority")
+
+
+def _authority(folder: Path, name: str) -> tuple[str, ...]:
+    made = ("cert", "init", "--profile", str(folder / "profile.yml"), "-o", str(folder / name))
+    return (*made, "--valid-days", str(AUTHORITY_DAYS))
 
 
 def _requesting(folder: Path, federation: str, who: Participant) -> tuple[str, ...]:
@@ -216,12 +275,12 @@ def _requesting(folder: Path, federation: str, who: Participant) -> tuple[str, .
 
 
 def _approving(folder: Path, request_zip: Path, signed: Path) -> tuple[str, ...]:
-    approving = ("cert", "approve", str(request_zip), "-c", str(folder / "authority"))
+    approving = ("cert", "approve", str(request_zip), "-c", str(folder / "authority"), "--valid-days", str(DAYS))
     return (*approving, "--profile", str(folder / "profile.yml"), "--out", str(signed))
 
 
-def _assembling(folder: Path, signed_zip: Path, expected_fingerprint: str) -> tuple[str, ...]:
-    package = ("package", str(signed_zip), "-w", str(folder / "kits"), "--request-dir", str(folder / "request"))
+def _assembling(folder: Path, signed_zip: Path, expected_fingerprint: str, into: str = "kits") -> tuple[str, ...]:
+    package = ("package", str(signed_zip), "-w", str(folder / into), "--request-dir", str(folder / "request"))
     return (*package, "--fingerprint", expected_fingerprint)
 
 

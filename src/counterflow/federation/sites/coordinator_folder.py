@@ -2,10 +2,10 @@
 
 ::
 
-    authority/            the key that signs; whoever has it can admit anybody
+    authority/            the key that signs; whoever has it can admit anybody. authority.old/ while authorities change
     server/  operator/    their keys and kits
     approved/             boiler.welcome: goes back to the plant
-    plants/boiler.json    card and certificate of every member
+    plants/boiler.json    card and certificate of every member; boiler.request.zip: what it was signed from
     removed/              the same of those who were removed
     members.json          certificates that the server talks to
     jobs/fit-1.json       what was started here
@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,10 +24,12 @@ from typing import Any
 from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.engine import Jobs, engine
 from counterflow.federation.job import Job
-from counterflow.federation.sites import certificates, letters, members, party
+from counterflow.federation.question_gate import PER_MINUTE
+from counterflow.federation.sites import certificates, keys, letters, members, party, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.files import write_whole
 from counterflow.records import describe, restore, strict_json
 
 _RESERVED = ("server", "relay", "admin")  # what FLARE calls its own
@@ -40,6 +43,7 @@ class Plant:
     key: str
     certificate: str
     approved: str
+    ends: str  # of the certificate
     removed: str = ""
 
     def write(self, path: Path) -> None:
@@ -78,18 +82,18 @@ class CoordinatorFolder:
         server, person = Participant(host, "server", organisation), Participant(operator, "operator", organisation)
         folder = folder.absolute()
         with party.new(folder, "found a federation"):
-            fingerprint, kits = certificates.establish(
-                folder, name, host, port, {folder / "server": server, folder / "operator": person}
-            )
+            with keys.workshop(folder) as shop:
+                parties = {shop / "server": server, shop / "operator": person}
+                fingerprint, kits = certificates.establish(shop, name, host, port, parties)
             signed = {who.name: folder / "approved" / f"{who.name}.signed.zip" for who in (server, person)}
-            own = {who: certificates.fingerprint_of(letters.certificate_in(file, who)) for who, file in signed.items()}
-            members.write(folder / members.FILE, own)
+            own = {who: letters.certificate_in(file, who) for who, file in signed.items()}
+            members.write(folder / members.FILE, {who: [certificates.fingerprint_of(one)] for who, one in own.items()})
             for place in ("plants", "removed", "jobs"):
                 (folder / place).mkdir(mode=0o700)
             party.write_service(folder, f"coordinator-{name}", f"coordinator of {name}")
-            places = (kits[who].relative_to(folder).as_posix() for who in (host, operator))
+            places = (kits[who].relative_to(shop).as_posix() for who in (host, operator))
             # last: with it the folder is whole
-            party.write(folder, party.COORDINATOR, name, fingerprint, host, port, operator, *places)
+            party.write(folder, party.COORDINATOR, name, fingerprint, host, port, operator, *places, PER_MINUTE)
             made = cls.open(folder)
             made.prepare()
         return made
@@ -163,20 +167,125 @@ class CoordinatorFolder:
             welcome = self.folder / "approved" / f"{unit}.welcome"
             if unit in self.plants() and welcome.exists():
                 return welcome
-            signed = welcome.with_suffix(".signed.zip")
-            signed.unlink(missing_ok=True)  # of an approval that broke off; its certificate never became a member's
-            asked = signed.with_name(f"{unit}.request.zip")
-            try:
-                asked.write_bytes(request.request)
-                certificates.approve(self.folder, asked, request.who)
-            finally:
-                asked.unlink(missing_ok=True)
-            certificate = certificates.fingerprint_of(letters.certificate_in(signed, unit))
-            plant = Plant(request.card, request.key, certificate, _now())
-            plant.write(self.folder / "plants" / f"{unit}.json")
-            members.write(self.folder / members.FILE, {**members.read(self.folder / members.FILE), unit: certificate})
+            write_whole(self._request_of(unit), request.request, private=True)
+            signed = self._signed({self._request_of(unit): request.who})[unit]
+            certificate = letters.certificate_in(signed, unit)
+            listed, fingerprint = members.read(self.folder / members.FILE), certificates.fingerprint_of(certificate)
+            ends = certificates.ends(certificate).isoformat()
+            Plant(request.card, request.key, fingerprint, _now(), ends).write(self.folder / "plants" / f"{unit}.json")
+            members.write(self.folder / members.FILE, {**listed, unit: [fingerprint]})
             signed.replace(welcome)
             return welcome
+
+    def _request_of(self, unit: str) -> Path:
+        return self.folder / "plants" / f"{unit}.request.zip"
+
+    def _signed(self, asked: Mapping[Path, Participant]) -> dict[str, Path]:
+        """Certificates for requests, each as a zip that can be sent."""
+        for who in asked.values():  # of an approval that broke off; its certificate never became a member's
+            (self.folder / "approved" / f"{who.name}.signed.zip").unlink(missing_ok=True)
+        made = certificates.approve_all(self.folder, asked)
+        for signed in made.values() if self._cross else ():
+            letters.add_cross(signed, self._cross)
+        return made
+
+    @property
+    def _cross(self) -> bytes:
+        """What the old authority vouches for the new one with, while they change."""
+        path = self.folder / "authority" / succession.FILE
+        return path.read_bytes() if path.exists() else b""
+
+    # ---- certificates
+
+    @property
+    def key_files(self) -> tuple[Path, ...]:
+        """What must be readable while the site runs."""
+        return self.kit / "startup" / "server.key", self.operator_kit / "startup" / "client.key"
+
+    def certificates(self) -> dict[str, datetime]:
+        """When each certificate ends."""
+        own = {
+            "the authority": self.folder / "authority" / "rootCA.pem",
+            "the server": self.kit / "startup" / "server.crt",
+            "the operator": self.operator_kit / "startup" / "client.crt",
+        }
+        plants = {f"plant {unit}": datetime.fromisoformat(plant.ends) for unit, plant in self.plants().items()}
+        return {name: certificates.ends_of(path) for name, path in own.items()} | plants
+
+    def renew(self, units: Sequence[str] = ()) -> dict[str, Path]:
+        """New certificates of these plants; of nobody: of all plants, the server and the operator. Keys stay.
+
+        Returns {unit: the welcome to send}. Until a plant has taken it, its certificate of now is as good.
+        """
+        with party.changing(self.folder):
+            known = self.plants()
+            for unit in units:
+                if unit not in known:
+                    raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}.")
+            asked = {
+                self._request_of(unit): Participant(unit, "plant", known[unit].card.organisation)
+                for unit in units or known
+            }
+            own = {
+                self.host: ("server", self.kit / "startup" / "server.crt"),
+                self.operator: ("operator", self.operator_kit / "startup" / "client.crt"),
+            }
+            for name, (kind, _) in () if units else own.items():
+                path = self.folder / kind / "request" / f"{name}.request.zip"
+                asked[path] = certificates.requested(path)
+            welcomes: dict[str, Path] = {}
+            for name, signed in self._signed(asked).items():
+                certificate = letters.certificate_in(signed, name)
+                fingerprint = self._list(name, certificate)
+                if name in own:
+                    write_whole(own[name][1], certificate.encode() + self._cross, private=True, durable=True)
+                    continue
+                plant = replace(known[name], certificate=fingerprint, ends=certificates.ends(certificate).isoformat())
+                plant.write(self.folder / "plants" / f"{name}.json")
+                welcomes[name] = signed.replace(self.folder / "approved" / f"{name}.welcome")
+            return welcomes
+
+    def _list(self, name: str, certificate: str) -> str:
+        """Admit a new certificate beside the one that it replaces; its fingerprint."""
+        listed, fingerprint = members.read(self.folder / members.FILE), certificates.fingerprint_of(certificate)
+        members.write(self.folder / members.FILE, {**listed, name: [*listed.get(name, ())[-1:], fingerprint]})
+        return fingerprint
+
+    def succeed(self) -> CoordinatorFolder:
+        """A new authority, for which the one of now vouches; then certificates of it for all. Again: it goes on."""
+        place, old, new = (self.folder / f"authority{tail}" for tail in ("", ".old", ".new"))
+        with party.changing(self.folder):
+            if not place.exists():  # broken off between two names
+                (new if (new / succession.FILE).exists() else old).rename(place)
+            if not self._cross:
+                shutil.rmtree(new, ignore_errors=True)
+                with keys.workshop(self.folder) as shop:
+                    if shop != self.folder:
+                        shutil.copy(self.folder / "profile.yml", shop / "profile.yml")
+                    certificates.found_again(shop, new.name)
+                write_whole(new / succession.FILE, succession.vouch(place, new), private=True, durable=True)
+                shutil.rmtree(old, ignore_errors=True)
+                place.rename(old)
+                new.rename(place)
+            renewed = replace(self, fingerprint=certificates.fingerprint(place / "rootCA.pem"))
+            members.replace_json(
+                self.folder / party.FILE, party.read(self.folder) | {"fingerprint": renewed.fingerprint}
+            )
+        renewed.renew()
+        return renewed
+
+    def finish_succession(self) -> None:
+        """Trust the new authority only; certificates that were replaced are refused from now on."""
+        if not self._cross:
+            raise OptionError(f"{self.label}: no change of authority is under way.")
+        with party.changing(self.folder):
+            root = (self.folder / "authority" / "rootCA.pem").read_bytes()
+            for kit in (self.kit, self.operator_kit):
+                write_whole(kit / "startup" / "rootCA.pem", root, private=True, durable=True)
+            listed = members.read(self.folder / members.FILE)
+            members.write(self.folder / members.FILE, {name: prints[-1:] for name, prints in listed.items()})
+            (self.folder / "authority" / succession.FILE).unlink()
+            shutil.rmtree(self.folder / "authority.old", ignore_errors=True)
 
     def remove(self, unit: str) -> Plant:
         """Take a plant off the list of members: from now on its certificate is worth nothing here."""
@@ -191,6 +300,7 @@ class CoordinatorFolder:
             tail = plant.certificate[-11:].replace(":", "")
             plant.write(self.folder / "removed" / f"{unit}-{tail}.json")
             (self.folder / "plants" / f"{unit}.json").unlink()
+            self._request_of(unit).unlink(missing_ok=True)
             (self.folder / "approved" / f"{unit}.welcome").unlink(missing_ok=True)
             (self.folder / "terms" / f"{unit}.json").unlink(missing_ok=True)  # nobody may ask about its inputs any more
             return plant

@@ -5,7 +5,8 @@
     boiler.join      plant -> coordinator   card.json    the unit, its input channels, dt; no measurement
                                             card.sig     signature of the card with the plant's key
                                             request.zip  FLARE's request for a certificate
-    boiler.welcome   coordinator -> plant   FLARE's signed certificate, and the authority's
+    boiler.welcome   coordinator -> plant   FLARE's signed certificate, and the authority's; while authorities change,
+                                            cross.pem: the old one vouches for the new one
 
 Both come from outside and are read with suspicion: exactly these entries, small, no links, nothing unpacked before it
 was looked at.
@@ -26,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.job import Job
+from counterflow.federation.sites import keys, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.files import blaming
 from counterflow.plant import Channel
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 FORMAT = 1
 LARGEST = 1_000_000  # bytes of a file, and of all that is in it
@@ -100,29 +102,11 @@ def write_join(path: Path, card: Card, private_key: Path, request_zip: Path) -> 
     from cryptography.hazmat.primitives.asymmetric import padding
 
     content = (json.dumps(card.to_json(), indent=2, sort_keys=True) + "\n").encode()
-    key, request = load_key(private_key), _bytes_of(request_zip)
+    key, request = keys.load(private_key), _bytes_of(request_zip)
     signature = key.sign(content, padding.PKCS1v15(), hashes.SHA256())
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in ((_CARD, content), (_SIGNATURE, signature), (_REQUEST, request)):
-            archive.writestr(name, data)
     with blaming(path):
-        path.write_bytes(buffer.getvalue())
+        path.write_bytes(_zipped({_CARD: content, _SIGNATURE: signature, _REQUEST: request}))
     return key_fingerprint(key.public_key())
-
-
-def load_key(path: Path) -> RSAPrivateKey:
-    """The private key of a plant."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
-        raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
-    if not isinstance(key, RSAPrivateKey):
-        raise StorageError(f"{path}: it is not a key that FLARE makes; join anew.")
-    return key
 
 
 def read_join(path: Path) -> JoinRequest:
@@ -149,12 +133,30 @@ def read_join(path: Path) -> JoinRequest:
     return JoinRequest(card, key_fingerprint(key), entries[_REQUEST])
 
 
-def read_welcome(path: Path, unit: str) -> bytes:
-    """The bytes of a ``.welcome`` file, which FLARE verifies against the authority's fingerprint."""
+@dataclass(frozen=True)
+class Welcome:
+    """A ``.welcome`` file that was read: FLARE's part, and what a new authority is vouched for with."""
+
+    signed: bytes  # FLARE verifies it against the authority's fingerprint
+    certificate: str
+    authority: bytes
+    cross: bytes = b""
+
+
+def read_welcome(path: Path, unit: str) -> Welcome:
+    """A ``.welcome`` file from outside."""
     data = _bytes_of(path)
     names = ("rootCA.pem", "signed.json", "signed.json.sig", "site.yaml", f"{unit}.crt")
-    _entries(path, data, names, f"the welcome of unit {unit!r}")
-    return data
+    found = _entries(path, data, names, f"the welcome of unit {unit!r}", optional=succession.FILE)
+    cross = found.pop(succession.FILE, b"")
+    certificate = found[f"{unit}.crt"].decode("ascii", "replace")
+    return Welcome(_zipped(found) if cross else data, certificate, found["rootCA.pem"], cross)
+
+
+def add_cross(welcome: Path, cross: bytes) -> None:
+    """Let a welcome of the coordinator's own making say that the old authority vouches for the new one."""
+    with blaming(welcome), zipfile.ZipFile(welcome, "a") as archive:
+        archive.writestr(succession.FILE, cross)
 
 
 def certificate_in(welcome: Path, name: str) -> str:
@@ -203,6 +205,24 @@ def _requested_key(path: Path, card: Card, inner: Mapping[str, bytes]) -> RSAPub
     return key
 
 
+def requested_key(path: Path) -> str:
+    """Fingerprint of the key in a request of this party's own making (.csr)."""
+    from cryptography import x509
+
+    try:
+        return key_fingerprint(x509.load_pem_x509_csr(_bytes_of(path)).public_key())  # type: ignore[arg-type]
+    except ValueError as error:
+        raise StorageError(f"{path}: is not a request for a certificate ({error}); join anew.") from error
+
+
+def _zipped(entries: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
 def _bytes_of(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
@@ -214,13 +234,15 @@ def _bytes_of(path: Path) -> bytes:
     return data
 
 
-def _entries(path: Path, data: bytes, names: Sequence[str], what: str, inside: str = "") -> dict[str, bytes]:
-    """Entries of a zip that holds exactly these; nothing is unpacked past the limit."""
+def _entries(
+    path: Path, data: bytes, names: Sequence[str], what: str, inside: str = "", optional: str = ""
+) -> dict[str, bytes]:
+    """Entries of a zip that holds exactly these, and perhaps one more; nothing is unpacked past the limit."""
     place = f"{path}: {inside}" if inside else f"{path}: it"
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             found = archive.infolist()
-            if sorted(entry.filename for entry in found) != sorted(names):
+            if sorted(entry.filename for entry in found if entry.filename != optional) != sorted(names):
                 there = ", ".join(repr(entry.filename[:40]) for entry in found[:8])
                 raise StorageError(f"{place} is not {what}: it must hold {', '.join(names)}, and holds {there}.")
             for entry in found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,31 @@ PRESENCE = "presence.json"
 FRESH = 20.0  # seconds for which a site's word on who is connected holds
 
 
-def read(path: Path) -> dict[str, str]:
-    """{participant: fingerprint of its certificate}.
+def read(path: Path) -> dict[str, tuple[str, ...]]:
+    """{participant: fingerprints of its certificates}; the last is the newest, one before it is being replaced.
 
     Examples
     --------
     >>> import pathlib, tempfile
     >>> from counterflow.federation.sites import members
     >>> place = pathlib.Path(tempfile.mkdtemp()) / members.FILE
-    >>> members.write(place, {"boiler": "SHA256:AA"})
+    >>> members.write(place, {"boiler": ["SHA256:AA"]})
     >>> members.read(place)
-    {'boiler': 'SHA256:AA'}
+    {'boiler': ('SHA256:AA',)}
     """
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise StorageError(f"federation: the list of members {path} cannot be read ({error})") from error
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise StorageError(f"federation: the list of members {path} must be {{name: fingerprint}}")
-    return found
+    listed = list(found.values()) if isinstance(found, dict) else [None]
+    if not all(isinstance(prints, list) and all(isinstance(one, str) for one in prints) for prints in listed):
+        raise StorageError(f"federation: the list of members {path} must be {{name: [fingerprint]}}")
+    return {name: tuple(prints) for name, prints in found.items()}
 
 
-def write(path: Path, members: Mapping[str, str]) -> None:
+def write(path: Path, members: Mapping[str, Sequence[str]]) -> None:
     """Replace the list; a reader sees the old one or the new one."""
-    replace_json(path, dict(sorted(members.items())))
+    replace_json(path, {name: list(prints) for name, prints in sorted(members.items())})
 
 
 def replace_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 ::
 
-    party.json           role, federation, fingerprint of the authority, and what else the role needs
+    party.json           role, federation, fingerprint of the authority, and what else the role needs; of a coordinator
+                         also questions_per_minute, of each member: read whenever a fit is finished, and yours to change
     presence.json        what the running site says of its connections
     supervisor.pid       process of the supervisor, whose lock tells whether it lives
     supervisor.log       what a supervisor in the background prints
@@ -36,8 +37,10 @@ LOG = "supervisor.log"
 SITE_LOG = "site.log"
 # FLARE joins the command lines of jobs with spaces, and takes them apart again
 _AWKWARD = re.compile(r"""[\s"'\\#$]""")
+RATE = "questions_per_minute"
+_NUMBERS = ("port", RATE)
 _FIELDS = {
-    COORDINATOR: ("role", "federation", "fingerprint", "host", "port", "operator", "server_kit", "operator_kit"),
+    COORDINATOR: ("role", "federation", "fingerprint", "host", "port", "operator", "server_kit", "operator_kit", RATE),
     PLANT: ("role", "federation", "fingerprint", "unit", "organisation", "kit"),
 }
 
@@ -66,8 +69,9 @@ def read(folder: Path, wanted: str = "") -> dict[str, Any]:
         raise StorageError(f"{path}: cannot be read ({error}).") from error
     named = found.get("role") if isinstance(found, dict) else None
     fields = _FIELDS.get(named, ()) if isinstance(named, str) else ()
-    texts = [found[name] for name in fields if name != "port"] if fields and set(found) == set(fields) else [None]
-    if not all(isinstance(text, str) for text in texts) or not isinstance(found.get("port", 0), int):
+    texts = [found[name] for name in fields if name not in _NUMBERS] if fields and set(found) == set(fields) else [None]
+    numbers = (found.get(name, 1) for name in _NUMBERS) if texts != [None] else ()
+    if not all(isinstance(text, str) for text in texts) or not all(type(one) is int and one > 0 for one in numbers):
         raise StorageError(
             f"{path}: it must hold {', '.join(fields or ('role', '...'))}; put back the file of this party."
         )

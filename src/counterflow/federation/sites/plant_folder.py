@@ -2,7 +2,7 @@
 
 ::
 
-    request/  kits/       the key, the certificate and the kit
+    request/  kits-*/     the key, the certificate and the kit
     boiler.join           goes to the coordinator
     log.safetensors       the unit's log
     model.safetensors     its local model, if it has one
@@ -14,21 +14,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation import audit
 from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
 from counterflow.federation.reconciliation import reconcile
-from counterflow.federation.sites import certificates, letters, party
+from counterflow.federation.sites import certificates, keys, letters, party, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.site import PlantSite
-from counterflow.files import blaming
+from counterflow.files import blaming, write_whole
 from counterflow.plant import LocalModel, Recording, UnitRecording
 from counterflow.privacy import Ledger, ledger_path
 
@@ -102,30 +106,66 @@ class PlantFolder:
     @property
     def policy(self) -> Policy:
         """What may leave, as the file says now."""
-        return Policy.read(self.folder / "policy.toml")
+        return self.site.policy
 
     @property
     def key(self) -> str:
         """Fingerprint of the plant's key, as the coordinator sees it."""
-        return letters.key_fingerprint(letters.load_key(self.folder / "request" / f"{self.unit}.key").public_key())
+        return letters.requested_key(self.folder / "request" / f"{self.unit}.csr")
+
+    @property
+    def key_files(self) -> tuple[Path, ...]:
+        """What must be readable while the site runs."""
+        return () if self.kit is None else (self.kit / "startup" / "client.key",)
+
+    def certificates(self) -> dict[str, datetime]:
+        """When each certificate ends."""
+        files = {self.label: "client.crt", "the authority": "rootCA.pem"}
+        if self.kit is None:
+            return {}
+        return {name: certificates.ends_of(self.kit / "startup" / file) for name, file in files.items()}
 
     def welcome(self, file: Path) -> PlantFolder:
-        """Take the coordinator's answer: the kit, hardened. The same again is no error."""
-        data = letters.read_welcome(file, self.unit)
+        """Take the coordinator's answer: the kit, hardened. The same again is no error, a renewed one replaces it."""
+        letter = letters.read_welcome(file, self.unit)
         if self.kit is not None:
-            return self
-        signed = self.folder / f"{self.unit}.signed.zip"
-        try:
-            with blaming(signed):
-                signed.write_bytes(data)
-                made = certificates.assemble(self.folder, signed, self.fingerprint)
-        finally:
-            signed.unlink(missing_ok=True)
-        joined = replace(self, kit=made)
+            installed = (self.kit / "startup" / "client.crt").read_text("ascii")
+            if letter.certificate.strip() in installed:
+                return self
+            self.refuse_running()
+        expected = self._trusted(letter)
+        into = f"kits-{certificates.fingerprint_of(letter.certificate)[-11:].replace(':', '')}"
+        shutil.rmtree(self.folder / into, ignore_errors=True)  # of a welcome that broke off
+        with keys.workshop(self.folder, "request") as shop:
+            signed = shop / f"{self.unit}.signed.zip"
+            try:
+                with blaming(signed):
+                    signed.write_bytes(letter.signed)
+                made = certificates.assemble(shop, signed, expected, into)
+            finally:
+                signed.unlink(missing_ok=True)
+            if letter.cross:
+                chain = made / "startup" / "client.crt"
+                write_whole(chain, chain.read_bytes() + letter.cross, private=True)
+        joined = replace(self, kit=self.folder / made.relative_to(shop), fingerprint=expected)
         joined.prepare()
         party.write_service(self.folder, self.unit, self.label)
         joined._write()
+        for old in self.folder.glob("kits-*"):
+            if old.name != into:
+                shutil.rmtree(old, ignore_errors=True)
         return joined
+
+    def _trusted(self, letter: letters.Welcome) -> str:
+        """Fingerprint of the authority that a welcome must be of: the one that was told, or one it vouches for."""
+        offered = certificates.fingerprint_of(letter.authority.decode("ascii", "replace"))
+        if self.kit is None or not letter.cross or offered == self.fingerprint:
+            return self.fingerprint  # FLARE refuses any other
+        known = self.kit / "startup" / "rootCA.pem"
+        if certificates.fingerprint(known) != self.fingerprint:
+            raise StorageError(f"{known} is not of the authority that {party.FILE} names; put it back.")
+        succession.check(letter.cross, known.read_bytes(), letter.authority)
+        return offered
 
     def renew(self) -> PlantFolder:
         """Make a new key and ask to join with it; log, policy, budget and audit log stay as they are.
@@ -133,11 +173,10 @@ class PlantFolder:
         Until the coordinator has removed the old certificate and answered this request, the plant is out.
         """
         self.refuse_running()
-        for name in ("request", "kits"):
-            old = self.folder / f"{name}.old"
-            if (self.folder / name).exists():
-                shutil.rmtree(old, ignore_errors=True)
-                (self.folder / name).rename(old)
+        old = self.folder / "request.old"
+        if (self.folder / "request").exists():
+            shutil.rmtree(old, ignore_errors=True)
+            (self.folder / "request").rename(old)
         asking = replace(self, kit=None)
         asking._write()
         asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
@@ -145,7 +184,9 @@ class PlantFolder:
 
     def _ask_to_join(self, recording: Recording) -> None:
         who = Participant(self.unit, "plant", self.organisation)
-        request = certificates.request(self.folder, self.federation, who)
+        with keys.workshop(self.folder) as shop:
+            made = certificates.request(shop, self.federation, who)
+        request = self.folder / made.relative_to(shop)
         inputs = _own(recording, self.unit).unit.inputs
         card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt, self.site.begins)
         letters.write_join(self.join_file, card, self.folder / "request" / f"{self.unit}.key", request)
@@ -203,8 +244,8 @@ class PlantFolder:
         party.write(self.folder, party.PLANT, self.federation, self.fingerprint, self.unit, self.organisation, kit)
 
 
-def default_policy(unit: str) -> str:
-    """A strict policy, with words to whoever changes it.
+def default_policy(unit: str, demanded: bool = True, ask: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
+    """A strict policy, with words to whoever changes it; who may ask about which inputs, if that is known already.
 
     Examples
     --------
@@ -212,7 +253,8 @@ def default_policy(unit: str) -> str:
     >>> policy.demanded, policy.epsilon, policy.methods, dict(policy.ask)
     (True, 1.0, ('sufficient',), {})
     """
-    return _DEFAULT.format(unit=unit, strict=Policy(unit))
+    asking = "".join(f"{asker} = {json.dumps(list(inputs))}\n" for asker, inputs in ask.items())
+    return _DEFAULT.format(unit=unit, strict=Policy(unit), demanded=json.dumps(demanded), asking=asking)
 
 
 def _check_policy(text: str, unit: str) -> None:
@@ -244,10 +286,12 @@ unit = "{unit}"
 # Jobs that this plant takes part in. "sufficient" needs one message; the others send one in every round.
 methods = ["sufficient"]
 largest_rows = {strict.largest_rows}
+# New jobs that are looked at, whatever comes of them.
+jobs_per_hour = {strict.jobs_per_hour}
 
 [privacy]
 # true: nothing leaves without noise that keeps the promise below. false: exact numbers leave, see the threat model.
-demanded = true
+demanded = {demanded}
 # Of one job, at most. Smaller is more private and less exact: counterflow privacy plan
 epsilon = {strict.epsilon}
 delta = {strict.delta}
@@ -258,12 +302,14 @@ ledger = "budgets"
 # Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
 published = false
 simulation = false
+# "each": every fit waits until the owner has looked at it: counterflow federation approve-job
+approval = "none"
 
 [ask]
 # Who may ask what would happen if this unit's inputs were others; nobody, unless it stands here:
 # turbine = ["valve", "fuel"]
 # condenser = ["*"]
-
+{asking}
 [answers]
 # Whether this plant may put questions itself.
 allowed = true

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from counterflow.errors import StorageError
-from counterflow.federation import audit
+from counterflow.federation import audit, job_gate
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
@@ -35,7 +35,9 @@ from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import PlantQuestions, QuestionBox
+from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.question_service import GRACE, QuestionService
+from counterflow.federation.sites import party
 from counterflow.files import write_whole
 from counterflow.methods.registry import method_of
 from counterflow.methods.task import UnitData
@@ -90,8 +92,17 @@ class PlantSite:
             raise StorageError(f"unit {self.unit!r}: {path} cannot be read ({error}); bind the log again") from error
 
     def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
-        """The guard of one job."""
-        return Guard(job, Description.of(own), Policy.read(self.home / "policy.toml"), audit)
+        """The guard of one job, if this plant takes part in it now."""
+        policy = self.policy
+        job_gate.count(job, policy, audit)
+        guard = Guard(job, Description.of(own), policy, audit)
+        job_gate.require_approval(guard, self.home)
+        return guard
+
+    @property
+    def policy(self) -> Policy:
+        """What may leave, as the file says now."""
+        return Policy.read(self.home / "policy.toml")
 
     def audit(self) -> Audit:
         """The log of what has left."""
@@ -147,7 +158,8 @@ class CoordinatorSite:
             raise StorageError(
                 f"federation: {job.label} asks about another fit than the {found.label} that is kept here"
             )
-        return QuestionService(self.home, job, server, audit, GRACE)
+        told = party.read(self.home) if (self.home / party.FILE).exists() else {}
+        return QuestionService(self.home, job, server, audit, GRACE, told.get(party.RATE, PER_MINUTE))
 
     def write_state(self, job_id: str, **fields: Any) -> None:
         """Say how far a job is; readers see the last state or this one, never a part of it."""

@@ -14,12 +14,13 @@ from typing import Any
 
 from counterflow.errors import CounterflowError, StorageError
 from counterflow.federation.engine import engine
-from counterflow.federation.sites import members, party
+from counterflow.federation.sites import certificates, keys, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper
 from counterflow.federation.sites.plant_folder import PlantFolder
 
 LOOK = 0.5  # seconds between two looks
+DAY = 86_400.0
 KEEP = 3.0  # seconds between two looks at the standing job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a dead site is started again
 STEADY = 60.0  # seconds after which a site counts as well
@@ -50,6 +51,7 @@ class Supervisor:
         self.site, self._say, self._keeper = site, say, keeper
         self._stop = threading.Event()
         self._news = _News(site)
+        self._warn_at = 0.0
 
     def stop(self) -> None:
         """End it; may be called from a signal handler."""
@@ -61,7 +63,7 @@ class Supervisor:
         site = self.site
         site.prepare()
         assert site.kit is not None
-        with party.supervising(site.folder), _on_signals(self.stop):
+        with party.supervising(site.folder), keys.unlocked(*site.key_files), _on_signals(self.stop):
             left = engine().stop(site.kit, patience=0)  # of a supervisor that was killed
             self._check_port(RELEASE if left else 0.0)
             try:
@@ -77,6 +79,9 @@ class Supervisor:
             began = time.monotonic()
             try:
                 self._check_port(RELEASE)
+                self._await_server(kit)
+                if self._stop.is_set():
+                    return
                 (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
                 child = engine().start(kit, self.site.folder / party.SITE_LOG)
                 self._say(f"started (process {child.pid})")
@@ -96,10 +101,22 @@ class Supervisor:
             self._stop.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    def _warn(self) -> None:
+        """Say which certificates end soon; once a day."""
+        if time.monotonic() >= self._warn_at:
+            self._warn_at = time.monotonic() + DAY
+            try:
+                told = certificates.lasting(self.site.certificates())
+            except CounterflowError as error:
+                told = [{"warning": str(error)}]
+            for line in filter(None, (one["warning"] for one in told)):
+                self._say(f"WARNING: {line}")
+
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         """Until the child is dead or we are to stop."""
         kept = time.monotonic()
         while child.poll() is None and not self._stop.wait(LOOK):
+            self._warn()
             for line in self._news.lines():
                 self._say(line)
             if self._keeper is not None and time.monotonic() - kept > KEEP:
@@ -110,6 +127,16 @@ class Supervisor:
                     told = str(error)
                 if told:
                     self._say(told)
+
+    def _await_server(self, kit: Path) -> None:
+        """At a plant, until the coordinator's server can be reached: FLARE would give up, and come back late."""
+        told = ""
+        while isinstance(self.site, PlantFolder) and (why := reachable(*engine().address(kit))):
+            if why != told:
+                told = why
+                self._say(f"waits for the coordinator's server, {why}")
+            if self._stop.wait(LOOK):
+                return
 
     def _check_port(self, patience: float) -> None:
         if isinstance(self.site, CoordinatorFolder):

@@ -1,0 +1,97 @@
+"""Why a plant takes no part in a job, as far as others may know: a code of a closed list, and a line of its policy.
+
+The plant's own words may quote a measurement, and stay in its audit log. What leaves is a ``Refusal``; the coordinator
+makes the sentence, with what it knows of the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from counterflow.errors import CounterflowError, ProtocolError
+from counterflow.federation.job import Job
+
+# what is wrong, and what would change that; codes with a dot are tables and keys of the plant's policy
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "leave.methods": "its policy does not allow the method {method}: the plant adds it to 'methods'",
+        "leave.kinds": "its policy lets no such message out: the plant adds it to 'kinds'",
+        "leave.largest_rows": "its log has more rows than its policy lets out: the plant raises 'largest_rows'",
+        "leave.jobs_per_hour": "there were more jobs within the hour than its policy takes",
+        "privacy.demanded": "its policy demands noise: fit with --epsilon 1, or the plant sets demanded = false",
+        "privacy.ledger": "its policy names no budget: the plant sets ledger = \"budgets\" and opens one "
+        "(counterflow privacy open)",
+        "privacy.epsilon": "its policy allows less: fit with a smaller one, or the plant sets epsilon = {epsilon}",
+        "privacy.delta": "its policy allows less: fit with a smaller one, or the plant sets delta = {delta}",
+        "privacy.window": "its policy protects more measurements as one: fit with a larger --window",
+        "privacy.published": "its policy demands rigorous accounting",
+        "privacy.simulation": "its policy demands noise of the operating system",
+        "privacy.approval": "its owner has not approved this job: there, run counterflow federation approve-job FOLDER "
+        "{id}; then here fit --id {id}",
+        "budget": "its privacy budget does not pay for it: fit with a smaller --epsilon, or its owner opens a new one",
+        "policy": "its policy cannot be read: the plant mends the file",
+        "begins": "its log begins at another time: the plant brings a log of the same period (join --log), or give "
+        "--begins",
+        "inputs": "it has other inputs than the job says: let it join again",
+        "no-model": "it has no local model, which this method needs: the plant gives one (join --model), or fit with "
+        "--from-logs",
+    }
+)  # fmt: skip
+_TEXT = re.compile(r"([a-z_.-]{1,40}):(\d{1,7}):(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A code of ``REASONS``, the line of the policy that says so (0: none does), and seconds until it may be otherwise.
+
+    Examples
+    --------
+    >>> Refusal.from_text(Refusal("privacy.demanded", 12).to_text())
+    Refusal(code='privacy.demanded', line=12, seconds=0)
+    """
+
+    code: str
+    line: int = 0
+    seconds: int = 0
+
+    def __post_init__(self) -> None:
+        if self.code not in REASONS:
+            raise ProtocolError(f"a refusal has a code of a closed list, got {self.code!r:.60}")
+
+    @classmethod
+    def of(cls, error: CounterflowError, lines: Mapping[str, int]) -> Refusal | None:
+        """What others may know of an error, ``lines`` being those of the policy's keys; None: nothing."""
+        if error.code not in REASONS:
+            return None
+        table = error.code.split(".")[0]
+        return cls(error.code, lines.get(error.code, lines.get(table, 0)), int(getattr(error, "seconds", 0)))
+
+    def to_text(self) -> str:
+        """As it travels."""
+        return f"{self.code}:{self.line}:{self.seconds}"
+
+    @classmethod
+    def from_text(cls, text: object) -> Refusal:
+        """From outside; ProtocolError if it is anything else."""
+        found = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ProtocolError(f"a refusal is code:line:seconds, got {text!r:.60}")
+        return cls(found[1], int(found[2]), int(found[3]))
+
+    def sentence(self, unit: str, job: Job) -> str:
+        """For the coordinator: which plant, which rule, and which line would have to change.
+
+        >>> print(Refusal("privacy.demanded", 12).sentence("boiler", Job("fit-1", "sufficient", {"boiler": ()})))
+        unit 'boiler' refused by privacy.demanded (line 12 of its policy.toml): its policy demands noise: fit with ...
+        """
+        privacy = job.privacy
+        asked = (
+            {"epsilon": "", "delta": ""} if privacy is None else {k: getattr(privacy, k) for k in ("epsilon", "delta")}
+        )
+        why = REASONS[self.code].format(method=repr(job.method), id=job.id, **asked)
+        place = f" (line {self.line} of its policy.toml)" if self.line else ""
+        again = f"; again in {self.seconds} s" if self.seconds else ""
+        return f"unit {unit!r} refused by {self.code}{place}: {why}{again}"

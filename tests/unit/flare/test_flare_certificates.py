@@ -1,0 +1,217 @@
+"""Certificates that end, are renewed and change their authority; keys that are encrypted at rest."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import counterflow as cf
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
+
+from cryptography import x509
+from typer.testing import CliRunner
+
+from counterflow.cli import app
+from counterflow.federation.sites import certificates, keys, letters, members, party, succession
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.supervisor import Supervisor
+
+PLANT = cf.random_plant(units=("boiler",), rng=3)
+RECORDING = PLANT.simulate(50, rng=4)
+
+
+def founded(root: Path) -> tuple[CoordinatorFolder, PlantFolder]:
+    coordinator = CoordinatorFolder.create(root / "coordinator", "waterworks", "localhost", 8102)
+    model = PLANT.local("boiler")
+    asking = PlantFolder.create(root / "boiler", "boiler", "waterworks", coordinator.fingerprint, RECORDING, model)
+    return coordinator, asking.welcome(coordinator.approve(letters.read_join(asking.join_file)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made")
+    founded(root)
+    return root
+
+
+@pytest.fixture
+def parties(made: Path, tmp_path: Path) -> tuple[CoordinatorFolder, PlantFolder]:
+    root = Path(shutil.copytree(made, tmp_path / "world"))
+    return CoordinatorFolder.open(root / "coordinator"), PlantFolder.open(root / "boiler")
+
+
+def own_certificate(plant: PlantFolder) -> list[x509.Certificate]:
+    assert plant.kit is not None
+    return x509.load_pem_x509_certificates((plant.kit / "startup" / "client.crt").read_bytes())
+
+
+def test_members_have_a_year_and_are_warned(parties: tuple[CoordinatorFolder, PlantFolder]) -> None:
+    coordinator, plant = parties
+    for site, names in (
+        (coordinator, ["the authority", "the server", "the operator", "plant boiler"]),
+        (plant, ["plant boiler", "the authority"]),
+    ):
+        found = site.certificates()
+        assert list(found) == names
+        for name, end in found.items():
+            years = 10 if name == "the authority" else 1
+            assert abs((end - datetime.now(UTC)).days - 365 * years) <= 1, name
+        assert not any(one["warning"] for one in certificates.lasting(found))
+        late = datetime.now(UTC) + timedelta(days=336)
+        told = certificates.lasting(found, late)
+        assert [one["name"] for one in told if one["warning"]] == [name for name in names if name != "the authority"]
+        assert {one["days"] for one in told if one["warning"]} <= {28, 29}
+    ended = certificates.lasting({"x": datetime.now(UTC) - timedelta(days=3)})
+    assert ended[0]["days"] < 0
+    assert ended[0]["warning"]
+
+
+def test_status_and_start_say_so(
+    parties: tuple[CoordinatorFolder, PlantFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "WARNING", 400)
+    for site in parties:
+        done = CliRunner().invoke(app, ["federation", "status", str(site.folder)])
+        assert done.exit_code == 0, done.output
+        assert "the certificate of plant boiler ends in 36" in done.output.replace("\n", " ")
+        said: list[str] = []
+        runs = Supervisor(site, said.append)
+        runs._warn()
+        first = len(said)
+        assert first >= 1
+        runs._warn()
+        assert len(said) == first, "once a day"
+
+
+def test_a_certificate_is_renewed_and_the_old_one_stays_good(
+    parties: tuple[CoordinatorFolder, PlantFolder], tmp_path: Path
+) -> None:
+    coordinator, plant = parties
+    (before,), key = own_certificate(plant), plant.key
+    kept = plant.kit
+    done = CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "boiler"])
+    assert done.exit_code == 0, done.output
+    welcome = coordinator.folder / "approved" / "boiler.welcome"
+    both = members.read(coordinator.folder / members.FILE)["boiler"]
+    assert len(both) == 2
+    assert coordinator.plants()["boiler"].certificate == both[-1]
+    with party.supervising(plant.folder), pytest.raises(cf.StorageError, match="stop it first"):
+        plant.welcome(welcome)
+    renewed = plant.welcome(welcome)
+    (after,) = own_certificate(renewed)
+    assert after.serial_number != before.serial_number
+    assert (after.public_key(), renewed.key) == (before.public_key(), key)
+    assert renewed.kit != kept
+    assert kept is not None
+    assert not kept.exists()
+    assert PlantFolder.open(plant.folder) == renewed
+    coordinator.renew(["boiler"])
+    again = members.read(coordinator.folder / members.FILE)["boiler"]
+    assert (len(again), again[0]) == (2, both[-1]), "the one before the last is out"
+    coordinator.renew()
+    for name in ("localhost", coordinator.operator):
+        assert len(members.read(coordinator.folder / members.FILE)[name]) == 2
+    coordinator.remove("boiler")
+    assert "boiler" not in members.read(coordinator.folder / members.FILE)
+
+
+def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
+    parties: tuple[CoordinatorFolder, PlantFolder], tmp_path: Path
+) -> None:
+    coordinator, plant = parties
+    before = coordinator.fingerprint
+    done = CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "--authority"])
+    assert done.exit_code == 0, done.output
+    changed = CoordinatorFolder.open(coordinator.folder)
+    assert changed.fingerprint != before
+    welcome = changed.folder / "approved" / "boiler.welcome"
+    assert len(x509.load_pem_x509_certificates((changed.kit / "startup" / "server.crt").read_bytes())) == 2
+    trusted = certificates.fingerprint(changed.kit / "startup" / "rootCA.pem")
+    assert trusted == before, "until the change is over, certificates of both are good at the server"
+    forged = tmp_path / "forged.welcome"
+    other = CoordinatorFolder.create(tmp_path / "other", "waterworks", "localhost", 8102)
+    for cross in (b"", b"nonsense", (other.folder / "authority" / "rootCA.pem").read_bytes()):
+        with zipfile.ZipFile(welcome) as good, zipfile.ZipFile(forged, "w") as bad:
+            for name in good.namelist():
+                if name != succession.FILE:
+                    bad.writestr(name, good.read(name))
+            if cross:
+                bad.writestr(succession.FILE, cross)
+        with pytest.raises(cf.StorageError):
+            plant.welcome(forged)
+    with pytest.raises(cf.StorageError):  # an authority of the same name, for which nobody vouches
+        succession.check(
+            succession.vouch(other.folder / "authority", changed.folder / "authority"),
+            (plant.kit / "startup" / "rootCA.pem").read_bytes(),  # type: ignore[operator]
+            (changed.folder / "authority" / "rootCA.pem").read_bytes(),
+        )
+    moved = plant.welcome(welcome)
+    assert moved.fingerprint == changed.fingerprint
+    leaf, cross_certificate = own_certificate(moved)
+    leaf.verify_directly_issued_by(cross_certificate)
+    late = PlantFolder.create(
+        tmp_path / "late", "boiler", "waterworks", changed.fingerprint, RECORDING, PLANT.local("boiler")
+    )
+    changed.remove("boiler")
+    assert len(own_certificate(late.welcome(changed.approve(letters.read_join(late.join_file))))) == 2
+    done = CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "--finish"])
+    assert done.exit_code == 0, done.output
+    assert certificates.fingerprint(changed.kit / "startup" / "rootCA.pem") == changed.fingerprint
+    assert all(len(prints) == 1 for prints in members.read(changed.folder / members.FILE).values())
+    assert CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "--finish"]).exit_code == 2
+
+
+def test_a_change_of_authority_that_broke_off_goes_on(parties: tuple[CoordinatorFolder, PlantFolder]) -> None:
+    """Killed between the two names."""
+    coordinator, _ = parties
+    changed = coordinator.succeed()
+    place = coordinator.folder / "authority"
+    place.rename(coordinator.folder / "authority.new")
+    again = coordinator.succeed()
+    assert again.fingerprint == certificates.fingerprint(place / "rootCA.pem") == changed.fingerprint
+    assert CoordinatorFolder.open(coordinator.folder).fingerprint == again.fingerprint
+
+
+def test_encrypted_keys_are_plain_in_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "passphrase"
+    secret.touch(0o600)
+    secret.write_text("a long enough passphrase\n")
+    monkeypatch.setenv(keys.VARIABLE, str(secret))
+    coordinator, plant = founded(tmp_path / "world")
+    assert not list((tmp_path / "world").rglob("*.key"))
+    locked = sorted((tmp_path / "world").rglob(f"*.key{keys.ENCRYPTED}"))
+    assert len(locked) >= 7
+    for place in locked:
+        assert b"ENCRYPTED PRIVATE KEY" in place.read_bytes()
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    for party_of in (coordinator, plant):
+        with keys.unlocked(*party_of.key_files):
+            for key in party_of.key_files:
+                assert b"BEGIN PRIVATE KEY" in key.read_bytes()
+                assert str(key.readlink()).startswith("/proc/")
+        assert not any(key.is_symlink() for key in party_of.key_files)
+    plant = plant.welcome(coordinator.succeed().folder / "approved" / "boiler.welcome")
+    assert not list((tmp_path / "world").rglob("*.key"))
+    assert plant.key == coordinator.plants()["boiler"].key
+
+    monkeypatch.delenv(keys.VARIABLE)
+    assert plant.key, "status needs no secret"
+    with pytest.raises(cf.OptionError) as caught, keys.unlocked(*plant.key_files):
+        pass
+    assert caught.value.code == "passphrase"
+    monkeypatch.setenv(keys.VARIABLE, str(secret))
+    secret.write_text("another passphrase\n")
+    with pytest.raises(cf.OptionError) as caught, keys.unlocked(*plant.key_files):
+        pass
+    assert caught.value.code == "passphrase"
+    secret.chmod(0o644)
+    with pytest.raises(cf.OptionError) as caught:
+        keys.passphrase()
+    assert caught.value.code == "passphrase"
