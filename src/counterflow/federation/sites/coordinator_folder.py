@@ -27,8 +27,11 @@ from counterflow.federation.sites import certificates, letters, members, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.records import describe, restore, strict_json
+from counterflow.files import write_whole
+from counterflow.records import describe, restore
+from counterflow.sealed_file import blaming, read_json, write_json
 
+_PLANT, _JOB = "plant of a federation", "job of a federation"
 _RESERVED = ("server", "relay", "admin")  # what FLARE calls its own
 
 
@@ -44,15 +47,14 @@ class Plant:
 
     def write(self, path: Path) -> None:
         """Into a file of the coordinator's own."""
-        members.replace_json(path, describe(self)[0])
+        write_json(path, _PLANT, describe(self)[0])
 
     @classmethod
     def read(cls, path: Path) -> Plant:
         """From a file of the coordinator's own."""
-        try:
-            return restore(cls, strict_json(path.read_text("utf-8")), {})
-        except (OSError, ValueError, CounterflowError) as error:
-            raise StorageError(f"{path}: cannot be read ({error}); put back the file of this plant.") from error
+        found = read_json(path, _PLANT)
+        with blaming(path):
+            return restore(cls, found, {})
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class CoordinatorFolder:
             signed.unlink(missing_ok=True)  # of an approval that broke off; its certificate never became a member's
             asked = signed.with_name(f"{unit}.request.zip")
             try:
-                asked.write_bytes(request.request)
+                write_whole(asked, request.request)
                 certificates.approve(self.folder, asked, request.who)
             finally:
                 asked.unlink(missing_ok=True)
@@ -200,11 +202,12 @@ class CoordinatorFolder:
     def job(self, job_id: str) -> Job | None:
         """A job that was started here, to the letter; None if there is none of that name."""
         path = self.folder / "jobs" / f"{job_id}.json"
-        try:
-            return Job.from_text(path.read_text("utf-8"))
-        except FileNotFoundError:
+        if not path.exists():
             return None
-        except (OSError, ValueError, CounterflowError) as error:
+        found = read_json(path, _JOB)
+        try:
+            return Job.from_json(found)
+        except CounterflowError as error:  # as of another version of Counterflow
             raise StorageError(f"{path}: cannot be read ({error}).") from error
 
     def jobs(self) -> list[Job]:
@@ -214,7 +217,7 @@ class CoordinatorFolder:
 
     def keep(self, job: Job) -> None:
         """Remember a job before it is submitted: to go on, it must be the same to the letter."""
-        members.replace_json(self.folder / "jobs" / f"{job.id}.json", job.to_json())
+        write_json(self.folder / "jobs" / f"{job.id}.json", _JOB, job.to_json())
 
     def new_job(
         self, job_id: str = "", method: str = "sufficient", units: Sequence[str] = (), begins: str | None = None,

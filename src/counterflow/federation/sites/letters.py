@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.job import Job
 from counterflow.federation.sites.certificates import Participant
-from counterflow.files import blaming
+from counterflow.files import write_whole
 from counterflow.plant import Channel
 
 if TYPE_CHECKING:
@@ -106,19 +106,19 @@ def write_join(path: Path, card: Card, private_key: Path, request_zip: Path) -> 
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in ((_CARD, content), (_SIGNATURE, signature), (_REQUEST, request)):
             archive.writestr(name, data)
-    with blaming(path):
-        path.write_bytes(buffer.getvalue())
+    write_whole(path, buffer.getvalue(), durable=True)
     return key_fingerprint(key.public_key())
 
 
 def load_key(path: Path) -> RSAPrivateKey:
     """The private key of a plant."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
     if not isinstance(key, RSAPrivateKey):
         raise StorageError(f"{path}: it is not a key that FLARE makes; join anew.")

@@ -26,7 +26,7 @@ from counterflow.federation.sites import certificates, letters, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.site import PlantSite
-from counterflow.files import blaming
+from counterflow.files import blaming, write_whole
 from counterflow.plant import LocalModel, Recording, UnitRecording
 from counterflow.privacy import Ledger, ledger_path
 
@@ -114,8 +114,8 @@ class PlantFolder:
             return self
         signed = self.folder / f"{self.unit}.signed.zip"
         try:
+            write_whole(signed, data)
             with blaming(signed):
-                signed.write_bytes(data)
                 made = certificates.assemble(self.folder, signed, self.fingerprint)
         finally:
             signed.unlink(missing_ok=True)
