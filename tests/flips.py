@@ -141,14 +141,12 @@ def _saved_again(fit: cf.Fit, folder: Path) -> dict[str, bytes]:
 
 
 def _sessions(world: World, folder: Path) -> None:
-    """The stores of a coordinator and its plants as a killed process leaves them, SQLite's own log beside them."""
+    """The stores of a coordinator and a plant as a killed process leaves them, SQLite's own log beside them."""
     work = folder.with_name("work")
     with world.federated(work) as federation:
         federation.run()
-        for path in work.rglob("session.db*"):
-            target = folder / path.relative_to(work)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
+        for place in (work / "coordinator" / world.job.id, work / "boiler" / world.job.id):
+            shutil.copytree(place, folder / place.relative_to(work))
 
 
 def _rows(path: Path, alone: bool) -> list[Any]:

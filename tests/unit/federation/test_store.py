@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from counterflow import database
+from counterflow.database import SLOT
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.file_store import FORM, SLOT, FileStore
+from counterflow.federation.file_store import FORM, FileStore
 from counterflow.federation.store import LOGS, Entry, MemoryStore, Row, Store
 
 ENTRIES = [
