@@ -117,8 +117,8 @@ class Ledger:
     Made by ``create`` and ``open``, or by ``temporary`` for a budget that ends with the process. An SQLite file in
     which rows are added and never changed; check and entry are one transaction that only one process at a time can be
     in, and it is on the disk before ``spend`` returns. Entries are chained by SHA-256, so that opening a ledger detects
-    an entry or a budget that was changed, removed or added by other means. The ``.head`` file beside it says which entry
-    was the last, so that it is noticed if the last ones are lost together, as by an old copy of the ledger alone.
+    an entry or a budget that was changed, removed or added by other means. The ``.head`` file beside it says which was
+    the last entry, so that it is noticed if the last ones are lost together, as by an old copy of the ledger alone.
 
     What cannot be detected here: that all files of a ledger have been put back from an old copy; and somebody who may
     write them and computes the chain anew. Whoever administers the unit is trusted with its budget.
