@@ -6,12 +6,15 @@ Drafts have names that nobody can foretell, are new files, and follow no link.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from counterflow.errors import StorageError
 
@@ -75,6 +78,12 @@ def replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(former, ignore_errors=True)
 
 
+def appending(path: Path) -> BinaryIO:
+    """A log to add to, made if it is not there; no link is followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
 def draft_of(path: Path) -> Path:
     """A name beside a file that nobody can foretell, for writing it before it gets its own."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
@@ -101,6 +110,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_old(place: Path, age: float) -> bool:
+    """Whether nothing in it was changed for so many seconds."""
+    with contextlib.suppress(OSError):
+        newest = max(path.lstat().st_mtime for path in (place, *place.rglob("*")))
+        return time.time() - newest > age
+    return False
 
 
 def _write_new(path: Path, data: bytes, durable: bool) -> None:

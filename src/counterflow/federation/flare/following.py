@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -57,6 +58,7 @@ def follow(
     progress : called with every new state, as ``CoordinatorSite.state`` gives it, and with {"state": "waiting",
         "reason": ...} while somebody is missing.
     """
+    stdout = sys.stdout
     with tempfile.TemporaryDirectory(prefix="counterflow-") as folder:
         written = jobs.write(Path(folder), job.id, job.to_text(), job.units, deadline)
         following = _Following(kit, site, job, written, patience, progress or (lambda state: None))
@@ -64,6 +66,7 @@ def follow(
             return following.to_the_end()
         finally:
             following.drop()
+            sys.stdout = stdout  # a call that was left behind may still have it redirected
 
 
 class _Following:

@@ -18,8 +18,12 @@ from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper
 from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.tidying import Rule, tidy
+from counterflow.files import blaming
 
 LOOK = 0.5  # seconds between two looks
+TIDY = 3600.0  # seconds between two looks for what is to be thrown away
+WRITABLE = "Give the account that runs this site the right to write to its folder, on a disk that is not read-only."
 KEEP = 3.0  # seconds between two looks at the standing job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a dead site is started again
 STEADY = 60.0  # seconds after which a site counts as well
@@ -44,10 +48,13 @@ class Supervisor:
     site : whose folder.
     say : takes one line for each event.
     keeper : of the standing job, at a coordinator.
+    rule : what is thrown away.
     """
 
-    def __init__(self, site: Folder, say: Callable[[str], None], keeper: Keeper | None = None) -> None:
-        self.site, self._say, self._keeper = site, say, keeper
+    def __init__(
+        self, site: Folder, say: Callable[[str], None], keeper: Keeper | None = None, rule: Rule | None = None
+    ) -> None:
+        self.site, self._say, self._keeper, self._rule = site, say, keeper, rule or Rule()
         self._stop = threading.Event()
         self._news = _News(site)
 
@@ -59,7 +66,8 @@ class Supervisor:
         """Until ``stop``, SIGTERM or SIGINT; nothing of the site is left when this returns."""
         engine().require()
         site = self.site
-        site.prepare()
+        with blaming(site.folder, WRITABLE):
+            site.prepare()
         assert site.kit is not None
         with party.supervising(site.folder), _on_signals(self.stop):
             left = engine().stop(site.kit, patience=0)  # of a supervisor that was killed
@@ -77,8 +85,10 @@ class Supervisor:
             began = time.monotonic()
             try:
                 self._check_port(RELEASE)
-                (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
-                child = engine().start(kit, self.site.folder / party.SITE_LOG)
+                self._tidy(kit)
+                with blaming(self.site.folder, WRITABLE):
+                    (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
+                    child = engine().start(kit, self.site.folder / party.SITE_LOG)
                 self._say(f"started (process {child.pid})")
             except CounterflowError as error:
                 self._say(str(error))
@@ -98,7 +108,8 @@ class Supervisor:
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         """Until the child is dead or we are to stop."""
-        kept = time.monotonic()
+        assert self.site.kit is not None
+        kept = tidied = time.monotonic()
         while child.poll() is None and not self._stop.wait(LOOK):
             for line in self._news.lines():
                 self._say(line)
@@ -110,6 +121,15 @@ class Supervisor:
                     told = str(error)
                 if told:
                     self._say(told)
+            if time.monotonic() - tidied > TIDY:
+                tidied = time.monotonic()
+                self._tidy(self.site.kit)
+
+    def _tidy(self, kit: Path) -> None:
+        alive = self.site.engine_jobs.alive if isinstance(self.site, CoordinatorFolder) else lambda run: False
+        gone = tidy(self.site.folder, kit, self._rule, alive)
+        if gone:
+            self._say(f"{gone} traces of runs that ended more than {self._rule.days:g} days ago were deleted")
 
     def _check_port(self, patience: float) -> None:
         if isinstance(self.site, CoordinatorFolder):
