@@ -180,6 +180,12 @@ class FileStore:
         if trouble is not None:
             raise trouble
 
+    def version(self, log: str) -> object:
+        """See ``Store``: SQLite counts the commits of other connections, and the last number is ours."""
+        with self._lock, FORM.blaming(self.path):
+            (others,) = self._require_open().execute("PRAGMA data_version").fetchone()
+            return others, self._ends[known(log)].number
+
     def begin_anew(self, log: str, entries: Sequence[Entry], keep: Callable[[Row], bool] | None = None) -> None:
         """See ``Store``."""
         refuse_anew(log)
