@@ -133,6 +133,23 @@ def test_traces_of_ended_runs_go_and_nothing_else(tmp_path: Path, monkeypatch: p
     assert tidy(tmp_path, kit, Rule(), alive.__eq__) == 0
 
 
+def test_the_session_of_a_finished_job_goes_when_its_fit_is_kept(tmp_path: Path) -> None:
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    cf.fit(plant.simulate(120, rng=2), plant.locals()).save(tmp_path / "fits" / "kept")
+    site = CoordinatorSite(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    for job, state in (("kept", "finished"), ("lost", "finished"), ("open", "failed")):
+        (tmp_path / "sessions" / job).mkdir(parents=True)
+        (tmp_path / "jobs" / f"{job}.json").touch()
+        site.write_state(job, state=state, run=job)
+    assert tidy(tmp_path, tmp_path / "kit", Rule()) == 0, "it was today"
+    for path in (tmp_path / "states").iterdir():
+        os.utime(path, (1e9, 1e9))
+    assert tidy(tmp_path, tmp_path / "kit", Rule()) == 1
+    assert {path.name for path in (tmp_path / "sessions").iterdir()} == {"lost", "open"}
+    assert site.state("kept")["state"] == "finished"
+
+
 def test_a_job_without_a_process_is_not_listed_as_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(tmp_path)
     (tmp_path / "jobs").mkdir()

@@ -1,7 +1,10 @@
 """What a running site throws away, by rule: logs past a size, and what is left of runs that ended long ago.
 
-Never thrown away: the audit log, the ledger, sessions (a job that is asked for again answers the same, and costs
-nothing anew), jobs, finished fits, members. Questions go when their answer was taken (``question_box``).
+At the coordinator these are also the sessions of jobs that are finished and whose part is kept: what was found stays,
+the messages that it was found from go. Questions go when their answer was taken (``question_box``).
+
+Never thrown away: the audit log, the ledger, a plant's sessions (a job that is asked for again answers the same, and
+costs nothing anew), jobs, finished fits, members.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from counterflow.federation.engine import engine
 from counterflow.federation.sites import party
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.files import is_old
+from counterflow.fits.storage import load_record
 
 GENERATIONS = 3  # of a log that are kept beside it: site.log.1 is the latest
 DAY = 86_400.0
@@ -38,13 +42,20 @@ def tidy(folder: Path, kit: Path, rule: Rule, alive: Callable[[str], bool] = lam
             rotate(log, int(rule.megabytes * 1e6))
     age = rule.days * DAY
     gone = engine().prune(kit, folder, age)
-    for path in (folder / "states").glob("*.json"):
-        # of a standing job for questions: nobody has started it, so it has no file among the jobs
-        if not (folder / "jobs" / path.name).exists() and is_old(path, age):
-            with contextlib.suppress(OSError, StorageError):
-                if not alive(str(CoordinatorSite(folder).state(path.stem).get("run", ""))):
-                    path.unlink()
-                    gone += 1
+    for path in (folder / "states").glob("*.json"):  # a coordinator's
+        if not is_old(path, age):
+            continue
+        with contextlib.suppress(OSError, StorageError):
+            state, session = CoordinatorSite(folder).state(path.stem), folder / "sessions" / path.stem
+            if alive(str(state.get("run", ""))):
+                continue
+            if not (folder / "jobs" / path.name).exists():  # of a standing job for questions: nobody has started it
+                path.unlink()
+                gone += 1
+            elif state.get("state") == "finished" and session.is_dir():
+                load_record(folder / "fits" / path.stem)  # it can be read, so that the session is not needed any more
+                shutil.rmtree(session)
+                gone += 1
     return gone
 
 
