@@ -53,8 +53,8 @@ def main() -> None:
         *rows,
         f"| all | {total.flips:,} | {total.refused:,} | {total.same:,} | {len(total.silent)} |",
         "",
-        "Not in the table: `policy.toml`, which its owner edits and which so has no digest; keys, certificates and kits "
-        "of FLARE, which are signed; `<kit>/local`, which every start writes anew; `presence.json`, which lasts seconds.",
+        "Not in the table: `policy.toml`, which its owner edits and which so has no digest; certificates and kits of FLARE, "
+        "which are signed; `<kit>/local`, which every start writes anew; `presence.json`, which lasts seconds.",
         "",
     ]
     machine.write("flips", "\n".join(lines))
