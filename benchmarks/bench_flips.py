@@ -43,8 +43,8 @@ def main() -> None:
         "",
         f"`python benchmarks/bench_flips.py --most {given.most} --seed {given.seed}` on {machine.description()}, "
         f"{time.monotonic() - began:.0f} s.",
-        "One bit of one file at a time, with SQLite's own log beside a database as a killed process leaves it. Of a file "
-        f"with up to {given.most} bytes every byte is hit once, of a larger one both ends and places evenly between.",
+        "One bit of one file at a time, with SQLite's own log beside a database as a killed process leaves it. Of a "
+        f"file with up to {given.most} bytes every byte is hit once, of a larger one both ends and places evenly between.",
         "Refused: an error that names the file. Harmless: what is loaded is the same (unused bytes of SQLite's pages, "
         "time stamps in a zip). Silent: anything else.",
         "",
@@ -53,8 +53,8 @@ def main() -> None:
         *rows,
         f"| all | {total.flips:,} | {total.refused:,} | {total.same:,} | {len(total.silent)} |",
         "",
-        "Not in the table: `policy.toml`, which its owner edits and which so has no digest; certificates and kits of FLARE, "
-        "which are signed; `<kit>/local`, which every start writes anew; `presence.json`, which lasts seconds.",
+        "Not in the table: `policy.toml`, which its owner edits and which so has no digest; certificates and kits of "
+        "FLARE, which are signed; `<kit>/local`, which every start writes anew; `presence.json`, which lasts seconds.",
         "",
     ]
     machine.write("flips", "\n".join(lines))
