@@ -44,7 +44,7 @@ def main() -> None:
         f"`python benchmarks/bench_flips.py --most {given.most} --seed {given.seed}` on {machine.description()}, "
         f"{time.monotonic() - began:.0f} s.",
         "One bit of one file at a time, with SQLite's own log beside a database as a killed process leaves it. Of a "
-        f"file with up to {given.most} bytes every byte is hit once, of a larger one both ends and places evenly between.",
+        f"file with up to {given.most} bytes every byte is hit once, of a larger one both ends and places between.",
         "Refused: an error that names the file. Harmless: what is loaded is the same (unused bytes of SQLite's pages, "
         "time stamps in a zip). Silent: anything else.",
         "",
