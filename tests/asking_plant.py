@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import PlantQuestions, QuestionBox, RemoteServer
 from counterflow.federation.question_service import QuestionService
 from counterflow.methods.task import UnitData
+from counterflow.sealed_file import write_json
 
 UNITS = ("boiler", "turbine", "pump")
 PLANT = cf.random_plant(units=UNITS, rng=3)
@@ -60,9 +60,8 @@ class Asking:
     def say(self, unit: str, text: str) -> None:
         """Another plant says who may ask about it."""
         policy = Policy.from_text(f'unit = "{unit}"\n{text}')
-        folder = self.home / "terms"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{unit}.json").write_text(json.dumps(policy.asking()), encoding="utf-8")
+        (self.home / "terms").mkdir(exist_ok=True)
+        write_json(self.home / "terms" / f"{unit}.json", "terms of a plant", policy.asking())
 
     def service(self) -> QuestionService:
         return QuestionService(self.home, self.standing, saved_server(self.home, self.job.id)[1], self.audits[0])

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 30.0  # how long to wait for another process that is writing
 SYNCHRONOUS = "FULL"  # a commit is on the disk when it returns
+SLOT = 512  # bytes of a head for one log: one sector, which is written whole or not at all
+_FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # no link is followed
 COMPANIONS = ("-journal", "-wal", "-shm")  # files that SQLite keeps beside a database
 
 # why an operation failed, the error's code, and what to do, by SQLite's primary result code
@@ -122,6 +126,85 @@ class Form:
         if problems != ["ok"]:
             restore = self.restore[0].lower() + self.restore[1:]
             raise StorageError(f"{place} is damaged ({problems[0]}): {restore}.", code="damaged")
+
+
+@dataclass(frozen=True)
+class Head:
+    """The number and seal of the last row of every log of a database, in a small file beside it.
+
+    SQLite drops the end of its own log if a bit of it has changed, as it must drop a commit that a crash has torn. The
+    head is written after the commit and not waited for: one that is behind the rows is a crash, one that is ahead is
+    damage, or an old copy of the database.
+
+    Parameters
+    ----------
+    form : of the database, for errors.
+    path : of the database.
+    logs : its tables; their numbers are row ids, and each has a column ``seal``.
+    """
+
+    form: Form
+    path: Path
+    logs: Sequence[str]
+
+    @property
+    def place(self) -> Path:
+        return Path(f"{self.path}.head")
+
+    def make(self) -> None:
+        """An empty head for a database without rows, on the disk when this returns; one that is there stays."""
+        handle = os.open(self.place, _FLAGS | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(handle).st_size < SLOT * len(self.logs):  # new, or a crash came in between
+                os.write(handle, bytes(SLOT * len(self.logs)))
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_folder(self.place.parent)
+
+    def told(self, log: str) -> tuple[int, str] | None:
+        """What it says of a log; None: no row was ever written. To be read before the rows are."""
+        handle = os.open(self.place, _FLAGS)
+        try:
+            os.lseek(handle, self.logs.index(log) * SLOT, os.SEEK_SET)
+            slot = os.read(handle, SLOT)
+        finally:
+            os.close(handle)
+        if len(slot) == SLOT and not any(slot):
+            return None
+        digest, _, body = slot.rstrip(b"\n ").partition(b" ")
+        try:
+            number, seal = json.loads(body)
+            good = digest.decode() == hashlib.sha256(body).hexdigest() and type(number) is int
+        except (ValueError, TypeError):
+            good = False
+        if not good:
+            raise self.form.damaged(self.path, f"{self.place.name} is not what was written")
+        return number, str(seal)
+
+    def check(self, connection: sqlite3.Connection, log: str, told: tuple[int, str] | None) -> None:
+        """Whether the row that was committed last is there, inside the transaction of whoever calls."""
+        if told is None:
+            return
+        number, seal = told
+        (last,) = connection.execute(f"SELECT max(rowid) FROM {log}").fetchone()
+        there = connection.execute(f"SELECT seal FROM {log} WHERE rowid = ?", (number,)).fetchone()
+        if last is None or last < number:
+            raise self.form.damaged(self.path, f"row {number} of {log!r} was there and is not any more")
+        if there is not None and (there[0].hex() if isinstance(there[0], bytes) else there[0]) != seal:
+            raise self.form.damaged(self.path, f"row {number} of {log!r} is not what was written")
+
+    def write(self, log: str, number: int, seal: str) -> None:
+        """After the commit; if it cannot be written, it stays behind, which is no fault."""
+        body = json.dumps([number, seal]).encode()
+        slot = hashlib.sha256(body).hexdigest().encode() + b" " + body
+        with contextlib.suppress(OSError):
+            handle = os.open(self.place, _FLAGS)
+            try:
+                os.lseek(handle, self.logs.index(log) * SLOT, os.SEEK_SET)
+                os.write(handle, slot.ljust(SLOT - 1) + b"\n")
+            finally:
+                os.close(handle)
 
 
 def connect(target: str, *, uri: bool = False, alone: bool = False) -> sqlite3.Connection:

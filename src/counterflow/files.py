@@ -1,13 +1,20 @@
-"""Files that are there as a whole or not at all, and folders whose names are on the disk."""
+"""Files that are there as a whole or not at all, and folders whose names are on the disk.
+
+Only their owner may read them: they hold measurements, models, couplings and answers. Who wants to share one says so.
+Drafts have names that nobody can foretell, are new files, and follow no link.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from counterflow.errors import StorageError
 
@@ -31,18 +38,17 @@ def blaming(path: Path, remedy: str = "Choose another place.") -> Iterator[None]
         raise StorageError(f"cannot write {str(path)!r}: {error.strerror or error}. {remedy}") from error
 
 
-def write_whole(path: Path, data: bytes, *, private: bool = False, durable: bool = False) -> None:
+def write_whole(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Put a file in its place when all of it is written; until then what was there stays.
 
     Parameters
     ----------
-    private : only the owner may read it.
     durable : it is on the disk when this returns, its name included.
     """
     with blaming(path):
         draft = draft_of(path)
         try:
-            _write_new(draft, data, private, durable)
+            _write_new(draft, data, durable)
             os.replace(draft, path)
         except BaseException:  # an interrupt, too, must leave nothing behind
             draft.unlink(missing_ok=True)
@@ -51,16 +57,16 @@ def write_whole(path: Path, data: bytes, *, private: bool = False, durable: bool
             sync_folder(path.parent)
 
 
-def replace_folder(target: Path, files: Mapping[str, bytes], *, private: bool = False) -> None:
+def replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
     """Put a folder of files in its place when all of them are on the disk; until then what was there stays."""
     with blaming(target, "Choose a directory that may be written to."):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         draft, former = draft_of(target), target.with_name(f".{target.name}.{secrets.token_hex(8)}.old")
         try:
             for name, content in files.items():
                 place = draft / name
-                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
-                _write_new(place, content, private, durable=True)
+                make_folder(place.parent)
+                _write_new(place, content, durable=True)
             if target.exists():
                 os.rename(target, former)
             os.rename(draft, target)
@@ -72,19 +78,25 @@ def replace_folder(target: Path, files: Mapping[str, bytes], *, private: bool = 
         shutil.rmtree(former, ignore_errors=True)
 
 
+def appending(path: Path) -> BinaryIO:
+    """A log to add to, made if it is not there; no link is followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
 def draft_of(path: Path) -> Path:
     """A name beside a file that nobody can foretell, for writing it before it gets its own."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 
-def make_folder(folder: Path, *, private: bool = True) -> list[Path]:
+def make_folder(folder: Path) -> list[Path]:
     """Make a folder and those above it, their names on the disk; returns the new ones, outermost first."""
     missing = []
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
     for new in reversed(missing):
-        new.mkdir(exist_ok=True, mode=0o700 if private else 0o777)
+        new.mkdir(exist_ok=True, mode=0o700)
         sync_folder(new.parent)
     return missing[::-1]
 
@@ -100,10 +112,18 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_new(path: Path, data: bytes, private: bool, durable: bool) -> None:
+def is_old(place: Path, age: float) -> bool:
+    """Whether nothing in it was changed for so many seconds."""
+    with contextlib.suppress(OSError):
+        newest = max(path.lstat().st_mtime for path in (place, *place.rglob("*")))
+        return time.time() - newest > age
+    return False
+
+
+def _write_new(path: Path, data: bytes, durable: bool) -> None:
     # a new file and no link: whoever may write the folder must not make us write elsewhere
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    with os.fdopen(os.open(path, flags, 0o600 if private else 0o666), "wb") as file:
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
         if durable:
             file.flush()

@@ -1,4 +1,7 @@
-"""One safetensors file with a JSON description in its header and a digest over all of it, read with distrust."""
+"""Files with a digest over all of them, read with distrust: arrays with a description (safetensors), or plain JSON.
+
+Whatever a flipped bit, a cut end or another hand has changed is refused, and told as that file's fault.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from counterflow.errors import CounterflowError, OptionError, StorageError
+from counterflow.files import write_whole
 from counterflow.records import Array, Arrays, strict_json
 
 _KEY = "counterflow"
 Older = Callable[[dict[str, Any], dict[str, Array]], tuple[Any, dict[str, Array]]]
 LARGEST = 1 << 30  # bytes; a fit takes kilobytes to megabytes
+LARGEST_JSON = 4 << 20  # bytes; such a file takes kilobytes
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ def open_file(path: Path, largest: int | None = None) -> tuple[str | None, dict[
         found = _text(data)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StorageError(
-            f"{str(path)!r} is damaged or not a safetensors file ({error}). Use another copy, or make it again."
+            f"{str(path)!r} is damaged or not a safetensors file ({error}). Use another copy, or make it again.",
+            code="damaged",
         ) from error
     return found, arrays
 
@@ -116,6 +122,40 @@ def _text(file: bytes) -> str | None:
     return None if text is None else str(text)
 
 
+def write_json(path: Path, title: str, content: object, *, durable: bool = True) -> None:
+    """Write plain JSON for ``read_json``; only its owner reads it, and it is there whole or not at all."""
+    write_whole(path, _json_bytes(title, content), durable=durable)
+
+
+def read_json(path: Path, title: str) -> Any:
+    """What ``write_json`` wrote, to the letter.
+
+    Raises
+    ------
+    StorageError
+        With code "missing" if there is no such file, "damaged" if it is not as it was written.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_JSON)
+    except FileNotFoundError as error:
+        raise StorageError(f"there is no file {str(path)!r}: put it back from a backup.", code="missing") from error
+    except OSError as error:
+        raise StorageError(f"{str(path)!r} cannot be read: {error.strerror or error}. Check its rights.") from error
+    with blaming(path):
+        found = strict_json(data)
+        content = found.get("content")
+        if _json_bytes(title, content) != data:  # whatever else stands in it, and be it a blank
+            raise ValueError(f"it is not {title!r} as it was written")
+    return content
+
+
+def _json_bytes(title: str, content: object) -> bytes:
+    told = {"format": title, "content": content}
+    digest = hashlib.sha256(json.dumps(told, allow_nan=False).encode()).hexdigest()
+    return (json.dumps({**told, "digest": digest}, indent=2) + "\n").encode()
+
+
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
     """Whatever is wrong in a file is told as that file's fault; a wrong version, and what a caller must give, as is."""
@@ -126,5 +166,6 @@ def blaming(path: Path) -> Iterator[None]:
             raise
         raise StorageError(
             f"{str(path)!r} is damaged or does not belong here: {str(error).rstrip('.')}. "
-            "Use another copy, or make it again."
+            "Use another copy, or make it again.",
+            code="damaged",
         ) from error

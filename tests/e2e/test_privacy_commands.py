@@ -71,7 +71,7 @@ def test_a_ledger_is_never_overwritten_and_then_nothing_is_made(tmp_path: Path) 
     text = refused("privacy", "open", tmp_path, "--unit", "a", "--unit", "boiler", "--epsilon", 9, "--delta", DELTA)
     assert "boiler.ledger" in text
     assert "exists" in text
-    assert sorted(os.listdir(tmp_path)) == ["boiler.ledger"]
+    assert sorted(os.listdir(tmp_path)) == ["boiler.ledger", "boiler.ledger.head"]
     assert (tmp_path / "boiler.ledger").read_bytes() == before
 
 

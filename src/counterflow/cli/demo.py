@@ -25,7 +25,7 @@ from counterflow.cli.demo_plant import INPUT_SPREAD, demo_plant
 from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError, UnstableError
-from counterflow.files import blaming
+from counterflow.files import blaming, make_folder
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
 from counterflow.plant import Plant, Recording, excitation
@@ -240,7 +240,7 @@ def check_place(out: Path) -> None:
 
 def _write(out: Path, recording: Recording, fit: Fit, page: str) -> None:
     with blaming(out):
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     recording.save(out / RECORDING)
     fit.save(out / FIT)
     report.write(page, out / REPORT)

@@ -22,6 +22,7 @@ from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server
 from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.fits.storage import load_record
 from counterflow.privacy import Privacy
 
 _Tell = Callable[[dict[str, Any]], None]
@@ -109,14 +110,13 @@ def _job(coordinator: CoordinatorFolder, job_id: str | None, given: dict[str, An
 
 
 def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], seconds: float) -> dict[str, Any]:
-    with coordinator.site.session(job) as session:
-        result = session.result()
-    part = saved_server(coordinator.folder, job.id)[1]
+    saved = coordinator.folder / "fits" / job.id
+    part, record = saved_server(coordinator.folder, job.id)[1], load_record(saved)
     return {
         "id": job.id, "method": job.method, "units": list(job.units),
-        **output.fit_json(result.status, result.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
+        **output.fit_json(record.status, record.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
         "privacy": None if job.privacy is None else output.picked(job.privacy, "epsilon delta"),
-        "saved": coordinator.folder / "fits" / job.id, "caveats": list(part.caveats),
+        "saved": saved, "caveats": list(part.caveats),
     }  # fmt: skip
 
 

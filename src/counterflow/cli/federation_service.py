@@ -18,7 +18,9 @@ from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper, StandingJob
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.supervisor import Folder, Supervisor, opened, reachable
+from counterflow.federation.sites.supervisor import WRITABLE, Folder, Supervisor, opened, reachable
+from counterflow.federation.sites.tidying import Rule
+from counterflow.files import appending, blaming
 
 STOPPING = 30.0  # seconds for a supervisor to end its site
 
@@ -31,6 +33,8 @@ def start(
         Option(metavar="FILE", help="Plant: first take the coordinator's answer, as 'join --welcome' does."),
     ] = None,
     patience: Annotated[float, Option(min=1, help="With --detach: seconds to wait for a connection.")] = 60.0,
+    keep_days: Annotated[float, Option(min=0, help="Of FLARE's traces of ended runs.")] = Rule.days,
+    log_size: Annotated[float, Option(min=0.01, help="Megabytes of a log before it begins anew.")] = Rule.megabytes,
 ) -> None:
     """Run a party until it is stopped: its site is started again if it dies, and ended with this command.
 
@@ -42,28 +46,32 @@ def start(
         engine().require()
         PlantFolder.open(folder).welcome(welcome)
     if detach:
-        _detach(folder, patience)
+        _detach(folder, patience, Rule(keep_days, log_size))
         return
     site = opened(folder)
     keeper = None
     if isinstance(site, CoordinatorFolder):
         coordinator = site
         keeper = Keeper(StandingJob(site.site), site.engine_jobs, lambda: len(coordinator.removed()))
-    Supervisor(site, lambda line: _say(site, line), keeper).run()
+    Supervisor(site, lambda line: _say(site, line), keeper, Rule(keep_days, log_size)).run()
 
 
-def _detach(folder: Path, patience: float) -> None:
+def _detach(folder: Path, patience: float, rule: Rule) -> None:
     """Supervise in the background; returns when the site is up, or says why it is not."""
     engine().require()
     site = opened(folder)
-    site.prepare()
+    with blaming(site.folder, WRITABLE):
+        site.prepare()
     process = party.supervisor(site.folder)
     if process is not None:
         raise StorageError(f"{str(folder)!r} runs already (process {process}).")
     log = site.folder / party.LOG
-    (site.folder / members.PRESENCE).unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "counterflow.cli", "federation", "start", str(site.folder)]
-    with open(log, "ab") as stream:
+    command += ["--keep-days", str(rule.days), "--log-size", str(rule.megabytes)]
+    with blaming(site.folder, WRITABLE):
+        (site.folder / members.PRESENCE).unlink(missing_ok=True)
+        stream = appending(log)
+    with stream:
         began = stream.tell()
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True, cwd=site.folder

@@ -52,19 +52,25 @@ def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
     jobs = []
     for job in site.jobs():
         about = {"units": list(job.units), "private": job.privacy is not None, "created": job.created}
-        jobs.append({**output.picked(job, "id method"), **about, "state": "not begun", **site.site.state(job.id)})
+        jobs.append({**output.picked(job, "id method"), **about, "state": "not begun", **_state(site, job.id)})
     own = {job["id"] for job in jobs}
     for path in sorted((site.folder / "states").glob("*.json")):
         if path.stem not in own:  # nobody has started it: it stands as long as the coordinator runs
-            state = site.site.state(path.stem)
-            if process is None:
-                state["state"] = "not running"
-            jobs.append({"id": path.stem, "method": "questions", "units": [], "private": False, **state})
+            told = {"id": path.stem, "method": "questions", "units": [], "private": False}
+            jobs.append({**told, **_state(site, path.stem)})
     return {
         "role": party.COORDINATOR, **output.picked(site, "folder federation fingerprint"),
         "address": f"{site.host}:{site.port}", "running": process is not None, "process": process, "plants": plants,
         "removed": removed, "jobs": jobs, "certificates": certificates.lasting(site.certificates()),
     }  # fmt: skip
+
+
+def _state(site: CoordinatorFolder, job_id: str) -> dict[str, Any]:
+    """How far a job is; one whose run was killed cannot say so itself."""
+    state = site.site.state(job_id)
+    if state.get("state") == "running" and not site.engine_jobs.alive(str(state.get("run", ""))):
+        state["state"] = "not running"
+    return state
 
 
 def of_plant(site: PlantFolder) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import typer
 from counterflow._version import __version__
 from counterflow.caveats import Caveat
 from counterflow.errors import CounterflowError, OptionError, StorageError, UnidentifiedError
-from counterflow.files import blaming, draft_of, make_folder
+from counterflow.files import blaming, draft_of, make_folder, write_whole
 
 if TYPE_CHECKING:
     import polars
@@ -187,9 +187,9 @@ def write_all(files: Mapping[Path, Content], force: bool) -> None:
     try:
         for target, content in files.items():
             with blaming(target):
-                folders += make_folder(target.absolute().parent, private=False)
+                folders += make_folder(target.absolute().parent)
                 if isinstance(content, bytes):
-                    drafts[target].write_bytes(content)
+                    write_whole(drafts[target], content)
                 else:
                     content(drafts[target])
         for target, draft in drafts.items():

@@ -1,14 +1,16 @@
 """Table files: what a file is (kind, separator, decimal sign, header), found from its beginning, and how it is read.
 
 Columns of texts and Parquet files are read when they are asked for; a spreadsheet is read whole. Nothing is unpacked
-without a limit.
+that would not fit into the memory that the machine has left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
+import os
 import re
 import zipfile
 import zlib
@@ -30,6 +32,8 @@ SEPARATORS = (",", ";", "\t", "|")
 LARGEST_TEXT = 16 << 30  # bytes of an unpacked gzip file
 LARGEST_BOOK = 4 << 30  # bytes of all unpacked parts of a spreadsheet
 MOST_CELLS = 1 << 27  # rows times columns of a sheet: empty cells between filled ones take memory, too
+SHARE = 0.5  # of the memory that is left, for what is unpacked
+_CELL_BYTES = 64  # of memory that a cell takes while a sheet is read, at most
 _RATIO = 1032  # deflate packs no better
 _BEGINNING = 1 << 18  # bytes that are looked at
 _SAMPLE_LINES = 50
@@ -240,6 +244,20 @@ def text_of(path: Path) -> IO[str]:
     return open(path, encoding="utf-8-sig", newline="")
 
 
+def memory_left() -> int:
+    """Bytes of memory that this process can still have; as good as the system tells."""
+    left = [1 << 62]
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        left.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        left.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):  # of a container
+        most, used = (int(Path("/sys/fs/cgroup", name).read_text()) for name in ("memory.max", "memory.current"))
+        left.append(most - used)
+    return max(min(left), 0)
+
+
 def _beginning(path: Path) -> list[str]:
     """The first lines, whole."""
     packed = path.suffix.lower() == ".gz"
@@ -250,13 +268,15 @@ def _beginning(path: Path) -> list[str]:
             data += more
             if len(data) > 64 * _BEGINNING:
                 raise DataError(f"{path.name} cannot be read: its first line has more than {len(data)} bytes")
-        if packed and path.stat().st_size * _RATIO > LARGEST_TEXT:
+        if packed and path.stat().st_size * _RATIO > (most := min(LARGEST_TEXT, int(SHARE * memory_left()))):
             size = len(data)
             while more := file.read(1 << 20):
                 size += len(more)
-                if size > LARGEST_TEXT:
+                if size > most:
                     raise DataError(
-                        f"{path.name} unpacks to more than {LARGEST_TEXT} bytes: divide it into several files"
+                        f"{path.name} unpacks to more than the {most} bytes that there is room for: divide it into "
+                        "several files",
+                        code="too-large",
                     )
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{path.name} is not UTF-8 but UTF-16: save it as UTF-8")
@@ -383,7 +403,9 @@ def _sheet(path: Path, **options: Any) -> polars.DataFrame:
 
 def _check_archive(path: Path) -> None:
     """Refuse a workbook that would not fit into memory: by what its parts unpack to, not by what they say they do."""
-    left, rows, columns = LARGEST_BOOK, 1, b"A"
+    room = int(SHARE * memory_left())
+    left, cells, rows, columns = min(LARGEST_BOOK, room), min(MOST_CELLS, room // _CELL_BYTES), 1, b"A"
+    most = left
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
@@ -393,7 +415,11 @@ def _check_archive(path: Path) -> None:
                     while chunk := part.read(1 << 20):
                         left -= len(chunk)
                         if left < 0:
-                            raise DataError(f"{path.name} unpacks to more than {LARGEST_BOOK} bytes: {_SAVE_AS_CSV}")
+                            raise DataError(
+                                f"{path.name} unpacks to more than the {most} bytes that there is room for: "
+                                f"{_SAVE_AS_CSV}",
+                                code="too-large",
+                            )
                         found = _CELL.findall(before + chunk)
                         rows = max(rows, *map(int, {number for _, number in found}), 1)
                         columns = max({columns, *(letters for letters, _ in found)}, key=lambda text: (len(text), text))
@@ -403,8 +429,9 @@ def _check_archive(path: Path) -> None:
     width = 0
     for letter in columns:
         width = 26 * width + letter - ord("A") + 1
-    if rows * width > MOST_CELLS:
+    if rows * width > cells:
         raise DataError(
-            f"{path.name} reaches to row {rows} and column {columns.decode()}, which are more than {MOST_CELLS} cells: "
-            f"{_SAVE_AS_CSV}"
+            f"{path.name} reaches to row {rows} and column {columns.decode()}, which are more than the {cells} cells "
+            f"that there is room for: {_SAVE_AS_CSV}",
+            code="too-large",
         )

@@ -148,6 +148,11 @@ class CoordinatorSession(Session):
         """Rounds that have been computed."""
         return self._state.round
 
+    @property
+    def taken(self) -> int:
+        """Bytes of all messages that were taken in, over all runs: it grows with every step forward, and then only."""
+        return self._bytes_up
+
     def waiting(self) -> tuple[str, ...]:
         """Units that must speak before anything more is computed; a deadline for them is the engine's affair."""
         return () if self._state.finished or self._failure is not None else self._state.waiting

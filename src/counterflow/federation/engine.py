@@ -63,6 +63,12 @@ class Engine(Protocol):
     def stop(self, kit: Path, patience: float = 10.0) -> int:
         """End all processes of a site; how many there were."""
 
+    def logs(self, kit: Path) -> Sequence[Path]:
+        """Files of the engine's own that only ever grow."""
+
+    def prune(self, kit: Path, home: Path, age: float) -> int:
+        """Delete what the engine keeps of runs that ended so many seconds ago; how many things were deleted."""
+
     def address(self, kit: Path) -> tuple[str, int]:
         """Where a plant's kit says that the server is."""
 

@@ -1,8 +1,7 @@
 """The store of a file: SQLite for rows, a head that tells torn from damaged, and a file of byte strings.
 
-Beside the file, ``<file>.head`` says the number and seal of the last row of every log. SQLite drops the end of its own
-log if a bit of it has changed, as it must drop a commit that a crash has torn; a row that was committed and is not
-there any more is found by the head, so that the two are told apart.
+Beside the file, ``<file>.head`` says the number and seal of the last row of every log (``database.Head``), so that a
+commit that a crash has torn and a row that is not there any more are told apart.
 
 The byte strings of a store that one process has to itself lie in ``<file>.<n>.pieces``, to which they are added, synced
 before the row is committed; n counts how often the log began anew. They are messages of a megabyte, which SQLite would
@@ -40,7 +39,6 @@ from counterflow.federation.store import (
 )
 from counterflow.files import make_folder, sync_folder
 
-SLOT = 512  # bytes of the head for one log: one sector, which is written whole or not at all
 CHECKPOINT = 128  # pages of SQLite's own log that are moved into the file at once
 _FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # no link is followed
 _EMPTY = ""  # kind of the row of a log that began anew with nothing; nobody sees it
@@ -132,7 +130,7 @@ class FileStore:
         self._process, self._alone = os.getpid(), alone
         self._ends = {log: _End() for log in LOGS}
         self._connection: sqlite3.Connection | None = None
-        self._head = -1
+        self._head = database.Head(FORM, self.path, LOGS)
         self._pieces: _Pieces | None = None
         with FORM.blaming(self.path):
             self._refuse_former(former)
@@ -161,7 +159,7 @@ class FileStore:
             self._insert(connection, log, written)
             self._commit(connection)
             self._advance(log, written.row)
-            self._write_head(log)
+            self._head.write(log, written.row.number, written.row.seal)
         return written.row
 
     def rows(self, log: str, after: int = 0) -> Iterator[Row]:
@@ -181,6 +179,12 @@ class FileStore:
         yield from found
         if trouble is not None:
             raise trouble
+
+    def version(self, log: str) -> object:
+        """See ``Store``: SQLite counts the commits of other connections, and the last number is ours."""
+        with self._lock, FORM.blaming(self.path):
+            (others,) = self._require_open().execute("PRAGMA data_version").fetchone()
+            return others, self._ends[known(log)].number
 
     def begin_anew(self, log: str, entries: Sequence[Entry], keep: Callable[[Row], bool] | None = None) -> None:
         """See ``Store``."""
@@ -209,7 +213,7 @@ class FileStore:
                 self._pieces = fresh
             for one in written:
                 self._advance(log, one.row)
-            self._write_head(log)
+            self._head.write(log, number, seal.hex())
             if former is not None:
                 former.close()
                 former.path.unlink(missing_ok=True)
@@ -222,11 +226,9 @@ class FileStore:
         """See ``Store``."""
         with self._lock:
             connection, self._connection = self._connection, None
-            if self._head >= 0:
-                os.close(self._head)
-            if self._pieces is not None:
-                self._pieces.close()
-            self._head, self._pieces = -1, None
+            pieces, self._pieces = self._pieces, None
+            if pieces is not None:
+                pieces.close()
             if connection is not None and self._process == os.getpid():
                 connection.close()
 
@@ -259,30 +261,25 @@ class FileStore:
         if os.path.lexists(self.path):
             return
         make_folder(self.path.parent)
-        handle = os.open(self._head_path, _FLAGS | os.O_CREAT, 0o600)
+        self._head.make()
+        handle = os.open(self._head.place, _FLAGS)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)  # one process makes it
             if not os.path.lexists(self.path):
-                os.pwrite(handle, bytes(SLOT * len(LOGS)), 0)
-                os.fsync(handle)
                 database.make(self.path, FORM.build)
         finally:
             os.close(handle)
-
-    @property
-    def _head_path(self) -> Path:
-        return Path(f"{self.path}.head")
 
     def _piece_files(self) -> list[Path]:
         return list(self.path.parent.glob(f"{glob.escape(self.path.name)}.*.pieces"))
 
     def _checked_identity(self) -> tuple[int, int]:
         """Which file this is; links and other things that no store may live in are refused."""
-        for place in (self.path, self._head_path, *database.companions(self.path), *self._piece_files()):
+        for place in (self.path, self._head.place, *database.companions(self.path), *self._piece_files()):
             try:
                 found = os.lstat(place)
             except FileNotFoundError:
-                if place in (self.path, self._head_path):
+                if place in (self.path, self._head.place):
                     raise FORM.damaged(self.path, f"{place.name} is missing") from None
                 continue
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
@@ -305,7 +302,6 @@ class FileStore:
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
         if self._alone:
             self._open_pieces(connection)
-        self._head = os.open(self._head_path, _FLAGS)
 
     def _open_pieces(self, connection: sqlite3.Connection) -> None:
         """The file of the last row's pieces."""
@@ -317,34 +313,12 @@ class FileStore:
         self._pieces = _Pieces(self.path, generation)
 
     def _check_head(self) -> None:
-        """Whether rows that were committed are there; see the module."""
-        for k, log in enumerate(LOGS):
-            slot = os.pread(self._head, SLOT, k * SLOT)
-            if not any(slot):
-                continue
-            digest, _, body = slot.rstrip(b"\n ").partition(b" ")
-            try:
-                number, seal = json.loads(body)
-                good = digest.decode() == hashlib.sha256(body).hexdigest() and type(number) is int
-            except (ValueError, TypeError):
-                good = False
-            if not good:
-                raise FORM.damaged(self.path, f"{self._head_path.name} is not what was written")
+        """Whether rows that were committed are there."""
+        for log in LOGS:
+            told = self._head.told(log)
             with self._transaction("DEFERRED") as connection:
-                first, last = connection.execute(f"SELECT min(number), max(number) FROM {log}").fetchone()
-                there = connection.execute(f"SELECT seal FROM {log} WHERE number = ?", (number,)).fetchone()
+                self._head.check(connection, log, told)
                 self._commit(connection)
-            if there is None and (first is None or last < number):
-                raise FORM.damaged(self.path, f"row {number} of {log!r} was there and is not any more")
-            if there is not None and there[0] != bytes.fromhex(seal):
-                raise FORM.damaged(self.path, f"row {number} of {log!r} is not what was written")
-
-    def _write_head(self, log: str) -> None:
-        """After the commit, and not waited for: an older head than the file's rows is no fault, a newer one is."""
-        end = self._ends[log]
-        body = json.dumps([end.number, end.seal.hex()]).encode()
-        slot = hashlib.sha256(body).hexdigest().encode() + b" " + body
-        os.pwrite(self._head, slot.ljust(SLOT - 1) + b"\n", LOGS.index(log) * SLOT)
 
     # ---- inside
 

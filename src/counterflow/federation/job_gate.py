@@ -79,7 +79,7 @@ def require_approval(guard: Guard, home: Path) -> None:
     make_folder(folder)
     for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_WAITING + 1]:
         old.unlink(missing_ok=True)
-    write_whole(folder / f"{job.id}-{digest[:12]}.json", job.to_text().encode(), private=True, durable=True)
+    write_whole(folder / f"{job.id}-{digest[:12]}.json", job.to_text().encode(), durable=True)
     refusal = PrivacyError(
         f"unit {guard.unit!r}: {job.label} waits for its owner (privacy.approval): counterflow federation approve-job "
         f"{home} {job.id}",

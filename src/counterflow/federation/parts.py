@@ -14,17 +14,15 @@ that no unit reads another fit's states as its own.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
+from counterflow import sealed_file
 from counterflow._version import __version__
-from counterflow.errors import DataError, OptionError, StorageError
+from counterflow.errors import CounterflowError, DataError, OptionError, StorageError
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.files import write_whole
 from counterflow.fits import complete
@@ -41,7 +39,7 @@ FOLDER = "fits"
 JOB_FILE = "job.json"
 UNIT_FILE = "unit.safetensors"
 LOG_FILE = "log.json"
-NOTHING: Mapping[str, bytes] = MappingProxyType({})
+_LOG = "log of a fit"
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,7 @@ def save_unit(home: Path, job: Job, own: UnitData, state: UnitState, losses: dic
     rounds = [losses[round] for round in sorted(losses)]
     losses_kept = {"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), state.proprietary_loss)}
     content = unit_bytes(part, estimated={}, losses=losses_kept, privacy=None)
-    read = json.dumps({"rows": len(own.y), "digest": own.digest}).encode()
-    return _kept(home, job, UNIT_FILE, content, {LOG_FILE: read})
+    return _kept(home, job, UNIT_FILE, content, {"rows": len(own.y), "digest": own.digest})
 
 
 @dataclass(frozen=True)
@@ -164,15 +161,8 @@ def saved_unit(home: Path, unit: str, fit: str | None = None) -> SavedUnit:
     job, part = _job(folder, chosen), load_unit(folder / UNIT_FILE)
     if part.link != link_of(job) or part.unit.name != unit:
         raise StorageError(f"unit {unit!r}: {folder} holds a part of another job or unit; run the job again")
-    try:
-        read = json.loads((folder / LOG_FILE).read_text("utf-8"))
-        rows, digest = read["rows"], read["digest"]
-        good = set(read) == {"rows", "digest"} and type(rows) is int and rows > 0 and isinstance(digest, str)
-    except (OSError, ValueError, KeyError, TypeError):
-        good = False
-    if not good:
-        raise StorageError(f"unit {unit!r}: {folder / LOG_FILE} is not what a fit writes; run the job again")
-    return SavedUnit(job, part, rows, digest, chosen == known[-1])
+    read = sealed_file.read_json(folder / LOG_FILE, _LOG)
+    return SavedUnit(job, part, read["rows"], read["digest"], chosen == known[-1])
 
 
 # ---- files
@@ -182,17 +172,19 @@ def _job(folder: Path, fit: str) -> Job:
     try:
         with open(folder / JOB_FILE, "rb") as file:
             job = Job.from_text(file.read(2 << 20))
-    except OSError as error:
-        raise StorageError(f"federation: {folder / JOB_FILE} cannot be read: {error.strerror or error}") from error
+    except (OSError, CounterflowError) as error:
+        raise StorageError(f"federation: {folder / JOB_FILE} cannot be read: {error}; run the job again") from error
     if job.id != fit:
         raise StorageError(f"federation: {folder / JOB_FILE} is of job {job.id!r}, and should be of {fit!r}")
     return job
 
 
-def _kept(home: Path, job: Job, name: str, content: bytes, more: Mapping[str, bytes] = NOTHING) -> Path:
+def _kept(home: Path, job: Job, name: str, content: bytes, log: object = None) -> Path:
     """All files, each whole or not there; the part comes last, and with it the fit is there."""
     folder = home / FOLDER / job.id
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for file, data in {JOB_FILE: job.to_text().encode(), **more, name: content}.items():
-        write_whole(folder / file, data, private=True, durable=True)
+    write_whole(folder / JOB_FILE, job.to_text().encode(), durable=True)
+    if log is not None:
+        sealed_file.write_json(folder / LOG_FILE, _LOG, log)
+    write_whole(folder / name, content, durable=True)
     return folder

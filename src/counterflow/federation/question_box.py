@@ -58,6 +58,8 @@ class QuestionBox:
 
     def __init__(self, store: Store | Path) -> None:
         self._store = FileStore(store) if isinstance(store, Path) else store
+        self._version: object = None
+        self._read: list[Row] = []
 
     def put(self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True) -> str:
         """Put a question in; its name.
@@ -65,8 +67,7 @@ class QuestionBox:
         ``about``: digest of the standing job that may answer it; ``fit``: the job that it is about, and whether that
         is the ``latest``, for which it waits.
         """
-        rows = list(self._store.rows(LOG))
-        if not all(map(_is_fresh, rows)):
+        if not all(map(_is_fresh, self._rows())):
             self._store.begin_anew(LOG, [], _is_fresh)
         if len(self.waiting()) >= MOST:
             raise StorageError(
@@ -80,7 +81,7 @@ class QuestionBox:
 
     def waiting(self) -> list[str]:
         """Questions without an answer, the oldest first."""
-        rows = [row for row in self._store.rows(LOG) if _is_fresh(row)]
+        rows = [row for row in self._rows() if _is_fresh(row)]
         answered = {row.table["name"] for row in rows if row.kind == "answer"}
         return sorted(row.table["name"] for row in rows if row.kind == "question" and row.table["name"] not in answered)
 
@@ -118,8 +119,16 @@ class QuestionBox:
             self._store.begin_anew(LOG, [], lambda row: row.table.get("name") != name and _is_fresh(row))
 
     def _row(self, name: str, kind: str) -> Row | None:
-        found = (row for row in self._store.rows(LOG) if row.kind == kind and row.table.get("name") == name)
+        found = (row for row in self._rows() if row.kind == kind and row.table.get("name") == name)
         return next((row for row in found if _is_fresh(row)), None)
+
+    def _rows(self) -> list[Row]:
+        """All that is in the box; read again only when somebody has changed the store."""
+        version = self._store.version(LOG)
+        if version != self._version:
+            self._read = list(self._store.rows(LOG))
+            self._version = version
+        return self._read
 
 
 def _is_fresh(row: Row) -> bool:
@@ -226,7 +235,8 @@ class PlantQuestions:
         self._open.clear()  # what has no answer by now was lost on the way, and is asked again
         deadline = time.monotonic() + patience
         while True:
-            out = [*self._terms(), *self._next()]
+            waiting = self._box.waiting()  # before the policy: what was put since is judged by what it says then
+            out = [*self._terms(), *self._next(waiting)]
             if out or over() or time.monotonic() >= deadline:
                 return out
             time.sleep(LOOK)
@@ -269,8 +279,8 @@ class PlantQuestions:
             return []
         return [(next(self._numbers), self.guard.leave(self.guard.outgoing(data)))]
 
-    def _next(self) -> Numbered:
-        for name in self._box.waiting():
+    def _next(self, waiting: Sequence[str]) -> Numbered:
+        for name in waiting:
             try:
                 table, messages = self._box.read(name)
                 if not messages:

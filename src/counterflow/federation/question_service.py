@@ -13,16 +13,18 @@ import numpy as np
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.federation.policy import LARGEST_FILE, SENT_BY_UNITS, Policy
+from counterflow.federation.policy import SENT_BY_UNITS, Policy
 from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
-from counterflow.files import make_folder, write_whole
+from counterflow.files import make_folder
 from counterflow.protocol import Ask, Change, Message, Terms, decode, encode
 from counterflow.questions.answering import Server
 from counterflow.questions.registry import question
+from counterflow.sealed_file import read_json, write_json
 from counterflow.threads import one_blas_thread
 
 FOLDER = "terms"
+_TERMS = "terms of a plant"
 GRACE = 20.0  # seconds that a plant may take to start
 
 
@@ -109,7 +111,7 @@ class QuestionService:
     def _agree(self, unit: str, terms: Terms) -> None:
         policy = _read(unit, terms.text)
         make_folder(self._folder)
-        write_whole(self._folder / f"{unit}.json", terms.text.encode(), private=True, durable=True)
+        write_json(self._folder / f"{unit}.json", _TERMS, policy.asking())
         if self._audit is not None:
             self._audit.write("terms", unit=unit, ask={k: list(v) for k, v in policy.ask.items()}, asks=policy.answers)
         self._policies[unit] = policy
@@ -118,14 +120,13 @@ class QuestionService:
 
     def _known(self, unit: str) -> Policy | None:
         path = self._folder / f"{unit}.json"
-        try:
-            with open(path, "rb") as file:
-                return _read(unit, file.read(LARGEST_FILE).decode())
-        except FileNotFoundError:
+        if not path.exists():
             return None
-        except (OSError, ValueError, CounterflowError) as error:
+        try:
+            return _agreed(unit, read_json(path, _TERMS))
+        except CounterflowError as error:
             raise StorageError(
-                f"federation: {path} cannot be read ({error}); remove it, the plant says it again"
+                f"federation: {path} cannot be read ({error}); remove it, the plant says it again", code=error.code
             ) from error
 
     def _made(self) -> QuestionGate:
@@ -138,7 +139,11 @@ def _read(unit: str, text: str) -> Policy:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise ProtocolError(f"server: the terms of unit {unit!r} are not JSON") from None
-    policy = Policy.from_asking(found)
+    return _agreed(unit, found)
+
+
+def _agreed(unit: str, asking: object) -> Policy:
+    policy = Policy.from_asking(asking)
     if policy.unit != unit:
         raise ProtocolError(f"server: unit {unit!r} sends the terms of {policy.unit!r:.100}")
     return policy

@@ -57,6 +57,9 @@ class Store(Protocol):
     def rows(self, log: str, after: int = 0) -> Iterator[Row]:
         """Rows with larger numbers, in order and checked; of all processes."""
 
+    def version(self, log: str) -> object:
+        """A value that is another one whenever any process has changed the log; cheap, and to be asked before rows."""
+
     def begin_anew(self, log: str, entries: Sequence[Entry], keep: Callable[[Row], bool] | None = None) -> None:
         """Replace a log by those of its rows that are to be kept, renumbered, and ``entries``: all or nothing."""
 
@@ -96,6 +99,10 @@ class MemoryStore:
     def rows(self, log: str, after: int = 0) -> Iterator[Row]:
         """See ``Store``."""
         return iter([row for row in self._logs[known(log)] if row.number > after])
+
+    def version(self, log: str) -> object:
+        """See ``Store``."""
+        return self._last[known(log)], len(self._logs[log])
 
     def begin_anew(self, log: str, entries: Sequence[Entry], keep: Callable[[Row], bool] | None = None) -> None:
         """See ``Store``."""

@@ -152,7 +152,7 @@ def save(fit: Fit, directory: str | Path) -> None:
         )
     with blaming_place(target, "Choose a directory that may be written to."):
         _refuse_foreign(target)
-    replace_folder(target, files, private=True)
+    replace_folder(target, files)
 
 
 def server_bytes(

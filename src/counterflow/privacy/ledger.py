@@ -42,11 +42,12 @@ class Ledger:
     Made by ``create`` and ``open``, or by ``temporary`` for a budget that ends with the process. An SQLite file in
     which rows are added and never changed; check and entry are one transaction that only one process at a time can be
     in, and it is on the disk before ``spend`` returns. Entries are chained by SHA-256, so that opening a ledger detects
-    an entry or a budget that was changed, removed or added by other means.
+    an entry or a budget that was changed, removed or added by other means. The ``.head`` file beside it says which was
+    the last entry, so that it is noticed if the last ones are lost together, as by an old copy of the ledger alone.
 
-    What cannot be detected here: that the last entries have been lost together, as by restoring an old copy of the file
-    or deleting the ``-wal`` file beside it (a plant finds it by the ``mark`` in its audit log); and somebody who may
-    write the file and computes the chain anew. Whoever administers the unit is trusted with its budget.
+    What cannot be detected here: that all files of a ledger have been put back from an old copy (a plant finds it by
+    the ``mark`` in its audit log); and somebody who may write them and computes the chain anew. Whoever administers the
+    unit is trusted with its budget.
 
     Examples
     --------
@@ -71,14 +72,23 @@ class Ledger:
         self._connection: sqlite3.Connection | None = connection
         self._process = os.getpid()
         self._identity = None if path is None else ledger_file.identity(path)
+        self._head = None if path is None else ledger_file.head(path)
         self._lock = threading.RLock()
         self._balance = Balance()
         self._spent: tuple[int, float] | None = None
         self._grid = ""  # of the rows whose place is known
         self._reserved: dict[str, Entry] = {}  # by the digest of their bytes, as they stand
-        with self._reading():
+        with ledger_file.FORM.blaming(path):
+            told = self._head.told("entries") if self._head is not None and self._head.place.exists() else None
+        with self._reading() as reading:
             self._read_budget()
             self._read_new()
+            if self._head is not None:
+                self._head.check(reading, "entries", told)
+                if not self._head.place.exists():
+                    if self._balance.last:
+                        raise self._changed(f"{self._head.place.name} is missing")
+                    self._head.make()
             self._total()  # what cannot be accounted for is found now, not when a release waits
 
     @classmethod
@@ -222,6 +232,8 @@ class Ledger:
         self._connection.execute("COMMIT")
         self._absorb(row)
         self._spent = (row[0], spent)
+        if self._head is not None:
+            self._head.write("entries", row[0], row[-1])
         return _entry(row)
 
     def _placed(self, rows: Stretch | None) -> Placed | None:

@@ -54,6 +54,11 @@ FORM = database.Form(
 )  # fmt: skip
 
 
+def head(path: Path) -> database.Head:
+    """What was spent last, beside the ledger: see ``database.Head``."""
+    return database.Head(FORM, path, ("entries",))
+
+
 def seal(before: str, content: Sequence[str | int | float | bytes]) -> str:
     """SHA-256 over what came before and this content; floats by their bits, bytes by their own SHA-256."""
     plain = [entry.hex() if isinstance(entry, float) else entry for entry in content]

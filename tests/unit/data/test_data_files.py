@@ -189,20 +189,20 @@ def test_spreadsheets_without_the_extra(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_packed_files_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what is in them, whatever size the archive states."""
-    monkeypatch.setattr(files, "LARGEST_BOOK", 1 << 20)
-    monkeypatch.setattr(files, "LARGEST_TEXT", 1 << 20)
+    """By what is in them, whatever size the archive states, and by the memory that the machine has left."""
+    assert 1 << 20 < files.memory_left() < 1 << 62
+    monkeypatch.setattr(files, "memory_left", lambda: 2 << 20)
     shared = '<sst xmlns="MAIN"><si><t>' + "x" * (2 << 20) + "</t></si></sst>"
     book = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3])}, {"sharedStrings": shared})
-    assert "a.xlsx unpacks to more than 1048576 bytes" in refused(book)
+    assert "a.xlsx unpacks to more than the 1048576 bytes" in refused(book)
     with zipfile.ZipFile(book) as archive:
         member = archive.getinfo("xl/sharedStrings.xml")
     for size in (member.file_size.to_bytes(4, "little"),):  # the archive lies about it
         book.write_bytes(book.read_bytes().replace(size, (100).to_bytes(4, "little")))
-    assert "a.xlsx unpacks to more than 1048576 bytes" in refused(book)
+    assert "a.xlsx unpacks to more than the 1048576 bytes" in refused(book)
     packed = tmp_path / "a.csv.gz"
     packed.write_bytes(gzip.compress(b"time,flow,level\n" + b"0,1,2\n" * (1 << 18)))
-    assert "a.csv.gz unpacks to more than 1048576 bytes" in refused(packed)
+    assert "a.csv.gz unpacks to more than the 1048576 bytes" in refused(packed)
 
 
 def test_a_sheet_with_one_cell_far_away(tmp_path: Path) -> None:
@@ -210,6 +210,16 @@ def test_a_sheet_with_one_cell_far_away(tmp_path: Path) -> None:
     far = f'<row r="1048576">{cell("XFD1048576", 1)}</row>'
     path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3]) + far})
     assert "a.xlsx reaches to row 1048576 and column XFD" in refused(path)
+
+
+def test_a_sheet_with_more_cells_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = f'<row r="30000">{cell("Z30000", 1)}</row>'
+    path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3]) + far})
+    files.open_file(path)
+    monkeypatch.setattr(files, "memory_left", lambda: 64 << 20)
+    with pytest.raises(cf.DataError, match="room for") as refused_now:
+        files.open_file(path)
+    assert refused_now.value.code == "too-large"
 
 
 def test_several_files_are_one_table_in_time(tmp_path: Path) -> None:

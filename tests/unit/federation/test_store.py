@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from counterflow import database
+from counterflow.database import SLOT
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.file_store import FORM, SLOT, FileStore
+from counterflow.federation.file_store import FORM, FileStore
+from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.store import LOGS, Entry, MemoryStore, Row, Store
 
 ENTRIES = [
@@ -363,3 +365,45 @@ def test_what_is_acknowledged_is_synced(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(synced) == 1
     assert database.SYNCHRONOUS == "FULL"
     assert FORM.version == 1
+
+
+def test_the_version_changes_with_the_log_whoever_writes(opened: Opened, tmp_path: Path) -> None:
+    store = opened()
+    seen = [store.version("questions")]
+
+    def changed() -> bool:
+        seen.append(store.version("questions"))
+        return seen[-1] != seen[-2]
+
+    assert not changed()
+    store.append("questions", ENTRIES[1])
+    assert changed()
+    list(store.rows("questions"))
+    seen.append(store.version("questions"))
+    assert not changed()
+    store.begin_anew("questions", [])
+    assert changed()
+    if (tmp_path / "a.db").exists() and not getattr(store, "_alone", True):
+        with FileStore(tmp_path / "a.db") as other:
+            other.append("questions", ENTRIES[1])
+            assert changed()
+            list(store.rows("questions"))
+            seen.append(store.version("questions"))
+            other.begin_anew("questions", [], lambda row: True)
+            assert changed()
+            assert len(list(store.rows("questions"))) == 1
+
+
+def test_a_box_that_nobody_touches_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = FileStore(tmp_path / "a.db"), QuestionBox(tmp_path / "a.db")
+    box, reads, honest = QuestionBox(store), [], store.rows
+    monkeypatch.setattr(store, "rows", lambda *given: reads.append(given) or honest(*given))
+    name = other.put([b"x" * 10_000])
+    for _ in range(100):
+        assert box.waiting() == [name]
+    assert len(reads) <= 2
+    box.settle(name, [b"this"])
+    assert other.answer(name, 0) == [b"this"]
+    assert box.waiting() == []
+    assert len(reads) <= 6
+    store.close()

@@ -25,6 +25,7 @@ from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.plant import Channel, Recording
 from counterflow.privacy import Ledger, ledger_path
+from counterflow.sealed_file import write_json
 
 UNITS = ("boiler", "turbine")
 
@@ -145,7 +146,7 @@ def test_the_authority_must_have_the_fingerprint(
 ) -> None:
     welcome = coordinator.approve(letters.read_join(_join(world)))
     told = {**party.read(boiler.folder), "fingerprint": "SHA256" + ":00" * 32}
-    members.replace_json(boiler.folder / party.FILE, told)
+    write_json(boiler.folder / party.FILE, "party of a federation", told)
     with pytest.raises(cf.StorageError, match="fingerprint does not match"):
         PlantFolder.open(boiler.folder).welcome(welcome)
     assert PlantFolder.open(boiler.folder).kit is None
@@ -306,7 +307,7 @@ def test_folders_are_one_party_for_good(world: World, boiler: PlantFolder, tmp_p
         PlantFolder.open(world.coordinator.folder)
     with pytest.raises(cf.OptionError, match=r"there is no party\.json"):
         party.role(tmp_path)
-    (boiler.folder / party.FILE).write_text("[]")
+    write_json(boiler.folder / party.FILE, "party of a federation", [])
     with pytest.raises(cf.StorageError, match="must hold"):
         party.role(boiler.folder)
     with pytest.raises(cf.OptionError, match="spaces"):

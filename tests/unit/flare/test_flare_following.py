@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,8 +42,11 @@ class Played:
     def later(self, seconds: float, event: Callable[[], None]) -> None:
         self.events.append((self.now + seconds, event))
 
-    def say(self, run: str, state: str, exchanges: int = 0, reason: str = "", code: str = "") -> None:
-        self.site.write_state(JOB.id, state=state, run=run, exchanges=exchanges, reason=reason, code=code)
+    def say(
+        self, run: str, state: str, exchanges: int = 0, reason: str = "", code: str = "", taken: int | None = None
+    ) -> None:
+        more = {} if taken is None else {"taken": taken}
+        self.site.write_state(JOB.id, state=state, run=run, exchanges=exchanges, reason=reason, code=code, **more)
 
     # ---- what an Operator has
 
@@ -266,6 +271,38 @@ def test_patience_ends_and_names_who_is_missing(play: Callable[..., Played]) -> 
     with pytest.raises(cf.StorageError, match="the server does not answer"):
         follow(played, patience=100.0)
     assert not played.submitted
+
+
+def test_runs_that_get_no_further_are_no_news(play: Callable[..., Played]) -> None:
+    """The turbine hangs in every run; the boiler's answer is there each time, and is no step forward."""
+
+    def hangs(played: Played, run: str) -> None:
+        played.say(run, "running", 0)
+        played.later(2.0, lambda: played.say(run, "running", 1, taken=100))
+        played.later(6.0, lambda: played.say(run, "failed", 1, LATE, "no-answer"))
+
+    played = play(hangs)
+    with pytest.raises(cf.StorageError) as late:
+        follow(played, patience=30.0)
+    assert late.value.code == "no-news"
+    assert len(played.submitted) > 2
+    assert 30 <= played.now < 34, "2 s until the one step forward"
+
+
+@pytest.mark.parametrize("call", ["runs", "answering", "submit", "alive", "state"])
+def test_patience_ends_although_flare_hangs(
+    call: str, play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played, over = play(finishes), threading.Event()
+    monkeypatch.setattr(played, call, lambda *given: over.wait(30))
+    began = time.perf_counter()
+    try:
+        with pytest.raises(cf.StorageError) as late:
+            follow(played, patience=0.3)
+        assert late.value.code == "no-news"
+        assert time.perf_counter() - began < 5
+    finally:
+        over.set()
 
 
 def test_runs_that_come_to_nothing_again_and_again_are_given_up(play: Callable[..., Played]) -> None:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ import pytest
 from typer.testing import CliRunner
 
 import counterflow as cf
+from counterflow.cli.federation_status import of_coordinator
+from counterflow.federation.flare import processes
 from counterflow.federation.flare.engine import FlareEngine
 from counterflow.federation.job import Job
 from counterflow.federation.sites import members, party, supervisor
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import PAUSE, STARTING, Keeper
 from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.federation.sites.supervisor import Supervisor, check_port
+from counterflow.federation.sites.tidying import DAY, GENERATIONS, Rule, rotate, tidy
+from counterflow.files import appending
 
 # ---- one supervisor
 
@@ -82,6 +88,115 @@ def test_a_port_that_is_used_is_not_shared() -> None:
         threading.Timer(0.3, taken.close).start()
         check_port(port, patience=10)  # one that is about to be given back is waited for
     check_port(port)
+
+
+# ---- what is thrown away
+
+
+def test_logs_go_round_and_whoever_writes_them_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "site.log"
+    with appending(log) as writer:
+        for k in range(GENERATIONS + 2):
+            writer.write(f"{k}\n".encode() * 1000)
+            writer.flush()
+            rotate(log, 1500)
+            assert log.stat().st_size == 0
+        writer.write(b"last\n")
+    rotate(log, 1500)
+    assert log.read_text() == "last\n"
+    newest_first = [log.with_name(f"site.log.{k}") for k in range(1, GENERATIONS + 1)]
+    assert [place.read_text()[0] for place in newest_first] == ["4", "3", "2"]
+    assert {place.stat().st_mode & 0o077 for place in tmp_path.iterdir()} == {0}
+    assert len(list(tmp_path.iterdir())) == GENERATIONS + 1
+
+
+def test_traces_of_ended_runs_go_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new, alive = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "123")
+    kit, long_ago = tmp_path / "kit", time.time() - 40 * DAY
+    folders = [place / run for run in (old, new, alive) for place in (kit, tmp_path / "flare" / "jobs")]
+    folders += [kit / "startup", kit / "local", tmp_path / "sessions" / "fit-1", tmp_path / "fits" / "fit-1"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    site = CoordinatorSite(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "fit-1.json").touch()
+    for job, run in (("fit-1", "a"), ("fit-1.questions", "b"), ("fit-2.questions", alive)):
+        site.write_state(job, state="running", run=run)
+    for path in sorted(tmp_path.rglob("*"), reverse=True):
+        if new not in str(path):
+            os.utime(path, (long_ago, long_ago))
+    monkeypatch.setattr(processes, "running", lambda kit: [processes.Running(1, True, alive)])
+    assert tidy(tmp_path, kit, Rule(), alive.__eq__) == 3
+    assert not any(old in str(path) for path in tmp_path.rglob("*"))
+    assert [folder for folder in folders if not folder.exists()] == folders[:2]
+    assert {path.stem for path in (tmp_path / "states").iterdir()} == {"fit-1", "fit-2.questions"}
+    assert tidy(tmp_path, kit, Rule(), alive.__eq__) == 0
+
+
+def test_the_session_of_a_finished_job_goes_when_its_fit_is_kept(tmp_path: Path) -> None:
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    cf.fit(plant.simulate(120, rng=2), plant.locals()).save(tmp_path / "fits" / "kept")
+    site = CoordinatorSite(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    for job, state in (("kept", "finished"), ("lost", "finished"), ("open", "failed")):
+        (tmp_path / "sessions" / job).mkdir(parents=True)
+        (tmp_path / "jobs" / f"{job}.json").touch()
+        site.write_state(job, state=state, run=job)
+    assert tidy(tmp_path, tmp_path / "kit", Rule()) == 0, "it was today"
+    for path in (tmp_path / "states").iterdir():
+        os.utime(path, (1e9, 1e9))
+    assert tidy(tmp_path, tmp_path / "kit", Rule()) == 1
+    assert {path.name for path in (tmp_path / "sessions").iterdir()} == {"lost", "open"}
+    assert site.state("kept")["state"] == "finished"
+
+
+def test_a_job_without_a_process_is_not_listed_as_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = _site(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    site.keep(Job("fit-1", "sufficient", {"boiler": ["fuel"]}))
+    for job in ("fit-1", "fit-0.questions", "fit-1.questions"):
+        site.site.write_state(job, state="running", run=f"run of {job}")
+    monkeypatch.setattr(processes, "running", lambda kit: [processes.Running(1, True, "run of fit-1.questions")])
+    with party.supervising(tmp_path):
+        told = {job["id"]: job["state"] for job in of_coordinator(site)["jobs"]}
+    assert told == {"fit-1": "not running", "fit-0.questions": "not running", "fit-1.questions": "running"}
+
+
+# ---- a folder that may not be written
+
+
+@contextmanager
+def _read_only(folder: Path) -> Iterator[None]:
+    """Root may write everything but a file system that is mounted read-only."""
+    if os.geteuid():
+        places = [*folder.rglob("*"), folder]
+        modes = {place: place.stat().st_mode for place in places}
+        for place in places:
+            place.chmod(0o500 if place.is_dir() else 0o400)
+        yield
+        for place in reversed(places):
+            place.chmod(modes[place])
+        return
+    for options in (["--bind", str(folder)], ["-o", "remount,ro,bind"]):
+        if subprocess.run(["mount", *options, str(folder)], capture_output=True).returncode:
+            pytest.skip("no file system can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("options", [[], ["--detach"]])
+def test_a_folder_that_may_not_be_written_is_said_in_a_sentence(options: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    made = CoordinatorFolder.create(tmp_path / "c", "works", "localhost", 8102)
+    with _read_only(made.folder):
+        command = [sys.executable, "-m", "counterflow.cli", "federation", "start", str(made.folder), *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode
+    assert "Traceback" not in done.stderr + done.stdout
+    assert str(made.folder) in done.stderr
 
 
 # ---- the site is started again

@@ -84,7 +84,7 @@ def test_a_new_ledger_says_what_it_was_made_with(path: Path) -> None:
     assert made.created.endswith("+00:00")
     if os.name != "nt":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert os.listdir(path.parent) == [path.name], "drafts or logs were left"
+    assert sorted(os.listdir(path.parent)) == [path.name, f"{path.name}.head"], "drafts or logs were left"
 
 
 def test_files_beside_an_open_ledger_are_private_too(ledger: Ledger, path: Path) -> None:
@@ -450,7 +450,7 @@ def test_one_of_many_makers_of_a_ledger_succeeds(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["made"] + ["refused"] * 7
-    assert os.listdir(tmp_path) == ["boiler.ledger"]
+    assert sorted(os.listdir(tmp_path)) == ["boiler.ledger", "boiler.ledger.head"]
     Ledger.open(tmp_path / "boiler.ledger").close()
 
 
@@ -719,11 +719,23 @@ def test_a_change_under_an_open_ledger_stops_it(used: Path) -> None:
             spend(open_one, claim(0.01))
 
 
-def test_losing_the_last_entries_together_is_not_detected_as_the_docstring_says(used: Path) -> None:
+def test_losing_the_last_entries_together_is_detected_by_the_head(used: Path) -> None:
+    whole = used.read_bytes()
     tampered(used, "DELETE FROM entries WHERE id >= 3")
+    with pytest.raises(StorageError) as lost:
+        Ledger.open(used)
+    assert lost.value.code == "damaged"
+    used.write_bytes(whole)
     with Ledger.open(used) as again:
-        assert len(again.entries()) == 2
-    assert "last entries have been lost together" in str(Ledger.__doc__)
+        assert len(again.entries()) == 4
+    head = used.with_name(f"{used.name}.head")
+    kept = head.read_bytes()
+    head.unlink()
+    with pytest.raises(StorageError, match="head is missing") as missing:
+        Ledger.open(used)
+    assert missing.value.code == "damaged"
+    head.write_bytes(kept)
+    Ledger.open(used).close()
 
 
 @pytest.mark.parametrize(
@@ -990,7 +1002,7 @@ folder.chmod(0o700)
 with Ledger.open(path) as ledger:
     assert len(ledger.entries()) == 1
     spend(ledger)  # with permission again, it goes on
-assert os.listdir(folder) == ["boiler.ledger"]
+assert sorted(os.listdir(folder)) == ["boiler.ledger", "boiler.ledger.head"]
 """
 
 
@@ -1017,7 +1029,7 @@ def test_a_creation_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     assert not path.exists()
     Ledger.create(path, "boiler", 1.0, DELTA).close()
-    assert os.listdir(path.parent) == [path.name]
+    assert sorted(os.listdir(path.parent)) == [path.name, f"{path.name}.head"]
 
 
 def test_commits_are_synchronous_and_written_ahead(ledger: Ledger) -> None:

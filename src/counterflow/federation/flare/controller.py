@@ -139,7 +139,7 @@ class CoordinatorController(Controller):
                     session.receive(arrival.unit, sequence, data)
                 for sequence in sent:
                     session.acknowledge(arrival.unit, sequence)
-                self._say(fl_ctx, "running")
+                self._say(fl_ctx, "running", taken=session.taken)
         finally:
             self._over.set()
             pool.shutdown(wait=False, cancel_futures=True)

@@ -54,12 +54,18 @@ class FlareEngine:
     prepare = staticmethod(kits.harden)
     start = staticmethod(processes.start)
     stop = staticmethod(processes.stop)
+    prune = staticmethod(processes.prune)
     jobs = FlareJobs
 
     @staticmethod
     def running(kit: Path) -> bool:
         """See ``Engine``."""
         return bool(processes.running(kit))
+
+    @staticmethod
+    def logs(kit: Path) -> tuple[Path, ...]:
+        """See ``Engine``; FLARE's other logs go round by themselves."""
+        return (kit / "audit.log",)
 
     @staticmethod
     def address(kit: Path) -> tuple[str, int]:

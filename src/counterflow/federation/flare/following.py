@@ -3,17 +3,23 @@
 FLARE has no resume: a run whose plant, server or process was killed ends, vanishes, or is called RUNNING for ever. What
 counts here is the state that the coordinator's part writes, and whether the run has a process; a plant counts as there
 when it answers, not when it is on the server's list.
+
+Patience ends when for so long no message of a plant was taken in, whatever hangs: a plant, the server, or FLARE itself,
+whose calls are made in threads that can be left behind. New runs that get no further are no news.
 """
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import shutil
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from counterflow.errors import ProtocolError, StorageError
 from counterflow.federation.engine import DEADLINE, Progress
@@ -26,6 +32,7 @@ LOOK = 0.05  # seconds between two looks at the coordinator's state
 WORD = 2.0  # seconds between two questions to FLARE
 BEGIN = 15.0  # seconds in which a run that FLARE has dispatched must have a process
 CONNECT = 5.0  # seconds for one try to reach the server
+CLOSE = 2.0  # seconds for taking leave of it
 ROOM = 1 << 16  # bytes on the server's disk without which nothing can go on
 FRUITLESS = 5  # runs one after the other that ended before a single exchange, with every plant there
 _WAITING = frozenset({"SUBMITTED", "APPROVED"})
@@ -46,10 +53,12 @@ def follow(
     ----------
     kit : of the operator.
     site : the server's folder, on this machine.
-    patience : seconds without any news after which this gives up; the job can be followed again later, and goes on.
+    patience : seconds without a step forward after which this gives up; the job can be followed again later, and goes
+        on.
     progress : called with every new state, as ``CoordinatorSite.state`` gives it, and with {"state": "waiting",
         "reason": ...} while somebody is missing.
     """
+    stdout = sys.stdout
     with tempfile.TemporaryDirectory(prefix="counterflow-") as folder:
         written = jobs.write(Path(folder), job.id, job.to_text(), job.units, deadline)
         following = _Following(kit, site, job, written, patience, progress or (lambda state: None))
@@ -57,6 +66,7 @@ def follow(
             return following.to_the_end()
         finally:
             following.drop()
+            sys.stdout = stdout  # a call that was left behind may still have it redirected
 
 
 class _Following:
@@ -70,7 +80,8 @@ class _Following:
         self._operator: Operator | None = None
         self._lost: set[str] = set()  # runs that are over, whether or not their processes have noticed
         self._said: dict[str, Any] = {}
-        self._news = time.monotonic()
+        self._taken = 0
+        self._end = time.monotonic() + patience
 
     def to_the_end(self) -> dict[str, Any]:
         fruitless, why = 0, ""
@@ -111,7 +122,7 @@ class _Following:
 
     def _begins(self, run: str) -> bool:
         """Whether a run that was dispatched gets a process; one from before a crash of the server does not."""
-        until = time.monotonic() + BEGIN
+        until = min(time.monotonic() + BEGIN, self._end)
         while self._asked(lambda operator: operator.state(run)) in _BEGINNING and time.monotonic() < until:
             if run in self._asked(lambda operator: operator.alive()):
                 return True
@@ -127,7 +138,6 @@ class _Following:
             self._wait(f"not connected: {', '.join(missing)}", 0.5)
         if run := self._running():  # somebody else was quicker
             return run
-        self._news = time.monotonic()
         return self._asked(lambda operator: operator.submit(self._written), again=self._running)
 
     def _watched(self, run: str) -> str:
@@ -152,9 +162,8 @@ class _Following:
     def _word(self, run: str) -> str:
         """Why FLARE thinks that a run is over; "" if it goes on."""
         try:
-            operator = self._connected()
-            word = operator.state(run)
-            if word in _WAITING or run in operator.alive():
+            word, alive = self._called(lambda operator: (operator.state(run), operator.alive()))
+            if word in _WAITING or run in alive:
                 return ""
         except Unreachable:
             self.drop()  # the server may be busy, or the run's process may be all that is left of it
@@ -197,13 +206,13 @@ class _Following:
 
     def _last_word(self, run: str) -> str:
         """What FLARE says of a run that is over, which it knows some seconds later; "" if it does not."""
-        until = time.monotonic() + BEGIN
+        until = min(time.monotonic() + BEGIN, self._end)
         try:
             while time.monotonic() < until:
-                word = self._connected().state(run)
+                word, alive = self._called(lambda operator: (operator.state(run), operator.alive()))
                 if word.startswith("FINISHED"):
                     return word
-                if run not in self._connected().alive():
+                if run not in alive:
                     return ""  # its process was killed, or the server was
                 time.sleep(0.2)
         except Unreachable:
@@ -220,7 +229,7 @@ class _Following:
         while True:
             fresh = self._operator is None
             try:
-                return question(self._connected())
+                return self._called(question)
             except Unreachable as error:
                 self.drop()
                 self._wait(f"the server does not answer ({error})" if fresh else "the server does not answer", 0.5)
@@ -232,29 +241,38 @@ class _Following:
             if again is not None and (found := again()):
                 return found
 
-    def _connected(self) -> Operator:
-        if self._operator is None:
-            self._operator = Operator(self._kit, CONNECT)
-        return self._operator
+    def _called(self, question: Callable[[Operator], _T]) -> _T:
+        """The server's answer, or what was raised; a call that hangs longer than patience lasts is left behind."""
+
+        def ask() -> _T:
+            if self._operator is None:
+                self._operator = Operator(self._kit, CONNECT)
+            return question(self._operator)
+
+        if found := _within(self._end - time.monotonic(), ask):
+            return found[0]
+        raise self._late("FLARE does not come back with an answer")
 
     def drop(self) -> None:
         """End the connection."""
         operator, self._operator = self._operator, None
         if operator is not None:
             with contextlib.suppress(Exception):  # FLARE's, of a connection that is dead anyway
-                operator.close()
+                _within(CLOSE, operator.close)
 
     # ---- news
 
     def _tell(self, state: dict[str, Any]) -> None:
+        if state.get("taken", 0) > self._taken:
+            self._taken, self._end = state["taken"], time.monotonic() + self._patience
         if state != self._said:
-            self._said, self._news = state, time.monotonic()
+            self._said = state
             self._progress(state)
 
     def _wait(self, reason: str, seconds: float) -> None:
         waiting = {**self._said, "state": "waiting", "reason": reason}
         if waiting != self._said:
-            self._said = waiting  # is no news: it does not stop the clock
+            self._said = waiting
             self._progress(waiting)
         left = shutil.disk_usage(self._site.home).free
         if left < ROOM:  # a server whose disk is full answers nothing, and cannot write why
@@ -263,11 +281,39 @@ class _Following:
                 "some space, then run it again: it goes on"
             )
         self._give_up_if_late(reason)
-        time.sleep(seconds)
+        time.sleep(min(seconds, max(self._end - time.monotonic(), 0.0)))
 
     def _give_up_if_late(self, reason: str) -> None:
-        if time.monotonic() - self._news > self._patience:
-            raise StorageError(
-                f"federation: {self._job.label}: nothing has happened for {self._patience:.0f} s: {reason}. See that "
-                "the server and all plants run, then run it again: it goes on"
-            )
+        if time.monotonic() >= self._end:
+            raise self._late(reason)
+
+    def _late(self, reason: str) -> StorageError:
+        return StorageError(
+            f"federation: {self._job.label}: nothing has happened for {self._patience:.0f} s: {reason}. See that "
+            "the server and all plants run, then run it again: it goes on",
+            code="no-news",
+        )
+
+
+def _within(seconds: float, call: Callable[[], _T]) -> tuple[_T] | None:
+    """What a call returns or raises, if it does so in time; else it is left behind, in a thread that ends with us."""
+    done: queue.SimpleQueue[Callable[[], _T]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            found = call()
+        except BaseException as error:
+            trouble = error
+            done.put(lambda: _raised(trouble))
+        else:
+            done.put(lambda: found)
+
+    threading.Thread(target=run, name="operator", daemon=True).start()
+    try:
+        return (done.get(timeout=max(seconds, 0.0))(),)
+    except queue.Empty:
+        return None
+
+
+def _raised(error: BaseException) -> NoReturn:
+    raise error

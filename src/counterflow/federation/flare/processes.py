@@ -7,6 +7,8 @@ killed, so a site's processes are found by their command lines, which name the k
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +21,11 @@ from pathlib import Path
 from counterflow.errors import StorageError
 from counterflow.federation.flare import require_flare
 from counterflow.federation.flare.kit import is_server, read_json, subject
+from counterflow.files import appending, is_old
 
 PATIENCE = 10.0  # seconds between a request to end and the end
 _MODULES = "nvflare.private.fed.app."
+_RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")  # FLARE's name of a run
 _SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -62,7 +66,7 @@ def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
         raise StorageError(f"federation: {kit.name} runs already (process {running(kit)[0].pid}); stop it first")
     (kit / "transfer").mkdir(exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as stream:  # an interrupt at the terminal is for whoever started us, who then calls stop
+    with appending(log) as stream:  # an interrupt at the terminal is for whoever started us, who then calls stop
         return subprocess.Popen(
             command(kit), cwd=kit, env=environment(), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
             umask=0o077, start_new_session=True,
@@ -90,6 +94,22 @@ def running(kit: Path) -> list[Running]:
             run = arguments[arguments.index("-n", 0, -1) + 1] if job and "-n" in arguments[:-1] else ""
             found.append(Running(process.pid, job, run))
     return sorted(found, key=lambda process: process.job)
+
+
+def prune(kit: Path, home: Path, age: float) -> int:
+    """Delete the folders of runs in which nothing has changed for so many seconds, but not of one that has a process.
+
+    FLARE keeps one for every run, in the kit of every site; the server's job store and snapshots besides. Nothing of
+    ours is in them: a job goes on from its session.
+    """
+    alive = {process.run for process in running(kit)}
+    gone = 0
+    for place in (kit, home / "flare" / "jobs", home / "flare" / "snapshots"):
+        for folder in place.iterdir() if place.is_dir() else ():
+            if _RUN.fullmatch(folder.name) and folder.name not in alive and is_old(folder, age):
+                shutil.rmtree(folder, ignore_errors=True)
+                gone += not folder.exists()
+    return gone
 
 
 def end_with_parent(look: float = 0.5) -> None:

@@ -32,20 +32,22 @@ from counterflow.files import blaming, make_folder, write_whole
 from counterflow.privacy import Ledger
 
 FORMAT = 1
-_ABOUT, _AUDIT, _HEAD, _LEDGER = "backup.json", audits.FILE, f"{audits.FILE}.head", "budget.ledger"
+_ABOUT, _AUDIT, _LEDGER = "backup.json", audits.FILE, "budget.ledger"
+_BOOKS = (f"{_AUDIT}.head", _AUDIT, f"{_LEDGER}.head", _LEDGER)  # each database has a head beside it
 
 
 def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
     """Write a copy of the books to a new file, which only its owner may read; what it holds."""
     if to.exists():
         raise StorageError(f"{str(to)!r} exists: give a new file, and keep the old backup until this one is written.")
-    books, head = {}, plant.folder / _HEAD
+    books = {}
     with plant.site.audit() as log, Ledger.open(_path(plant), plant.unit) as ledger:
         require_current(log, ledger)
-        with blaming(head, "Check the folder."):
-            books[_HEAD] = head.read_bytes()  # before the rows: an older head than these is no fault
-        books[_AUDIT] = _copied(plant.folder / _AUDIT)
-        books[_LEDGER] = _copied(_path(plant))
+        for name, path in ((_AUDIT, plant.folder / _AUDIT), (_LEDGER, _path(plant))):
+            head = Path(f"{path}.head")
+            with blaming(head, "Check the folder."):
+                books[f"{name}.head"] = head.read_bytes()  # before the rows: an older head than these is no fault
+            books[name] = _copied(path)
         about = {
             "format": FORMAT, "unit": plant.unit, "federation": plant.federation,
             "made": datetime.now(UTC).isoformat(timespec="seconds"), "mark": list(ledger.mark),
@@ -55,7 +57,7 @@ def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
         with zipfile.ZipFile(file, "w") as archive:
             for name, data in {_ABOUT: json.dumps(about).encode(), **books}.items():
                 archive.writestr(name, data)
-        write_whole(to, file.getvalue(), private=True, durable=True)
+        write_whole(to, file.getvalue(), durable=True)
         log.write("backed-up", unit=plant.unit, sha256=hashlib.sha256(file.getvalue()).hexdigest(), mark=about["mark"])
     return about
 
@@ -74,7 +76,7 @@ def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) ->
     with tempfile.TemporaryDirectory(dir=plant.folder, prefix=".restore-") as place:
         copies = Path(place)
         for name, data in books.items():
-            write_whole(copies / name, data, private=True, durable=True)
+            write_whole(copies / name, data, durable=True)
         own_audit, own_ledger = plant.folder / _AUDIT, path
         lost_audit = not _is_good(lambda: Audit(_there(own_audit)))
         with Audit(copies / _AUDIT if lost_audit else own_audit) as log:
@@ -92,11 +94,11 @@ def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) ->
                 differ = [caveat.code for caveat in compare(log, ledger)]
         told = []
         if lost_audit:
-            _put(copies, (_AUDIT, _HEAD), own_audit)
+            _put(copies / _AUDIT, own_audit)
             told.append("audit log")
         if lost_ledger:
             make_folder(path.parent)
-            _put(copies, (_LEDGER,), path)
+            _put(copies / _LEDGER, path)
             told.append("budget")
     with plant.site.audit() as log:
         log.write("restored", unit=plant.unit, what=told, made=about["made"], differ=differ)
@@ -155,9 +157,9 @@ def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with zipfile.ZipFile(file) as archive:
             packed = any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist())
-            if packed or sorted(archive.namelist()) != sorted((_ABOUT, _AUDIT, _HEAD, _LEDGER)):
+            if packed or sorted(archive.namelist()) != sorted((_ABOUT, *_BOOKS)):
                 raise ValueError("it holds other things")
-            books = {name: archive.read(name) for name in (_AUDIT, _HEAD, _LEDGER)}
+            books = {name: archive.read(name) for name in _BOOKS}
             about = json.loads(archive.read(_ABOUT))
             good = about["format"] == FORMAT and about["unit"] == unit and isinstance(about["made"], str)
             if not good or about["sha256"] != {name: hashlib.sha256(data).hexdigest() for name, data in books.items()}:
@@ -167,13 +169,12 @@ def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     return about, books
 
 
-def _put(copies: Path, names: tuple[str, ...], path: Path) -> None:
-    """Files into their places; what was there is kept beside them."""
+def _put(copy: Path, path: Path) -> None:
+    """A database and its head into their places; what was there is kept beside them."""
     mark = secrets.token_hex(4)
     with blaming(path):
         for left in (path, *database.companions(path), Path(f"{path}.head")):
             if left.exists():
                 os.replace(left, left.with_name(f"{left.name}.lost-{mark}"))
-        for name in reversed(names):  # the database last: without it, nothing is there
-            target = path if name == names[0] else path.with_name(name)
-            shutil.move(copies / name, target)
+        shutil.move(f"{copy}.head", f"{path}.head")
+        shutil.move(copy, path)  # last: without it, nothing is there

@@ -30,8 +30,10 @@ from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.files import write_whole
-from counterflow.records import describe, restore, strict_json
+from counterflow.records import describe, restore
+from counterflow.sealed_file import blaming, read_json, write_json
 
+_PLANT, _JOB = "plant of a federation", "job of a federation"
 _RESERVED = ("server", "relay", "admin")  # what FLARE calls its own
 
 
@@ -48,15 +50,14 @@ class Plant:
 
     def write(self, path: Path) -> None:
         """Into a file of the coordinator's own."""
-        members.replace_json(path, describe(self)[0])
+        write_json(path, _PLANT, describe(self)[0])
 
     @classmethod
     def read(cls, path: Path) -> Plant:
         """From a file of the coordinator's own."""
-        try:
-            return restore(cls, strict_json(path.read_text("utf-8")), {})
-        except (OSError, ValueError, CounterflowError) as error:
-            raise StorageError(f"{path}: cannot be read ({error}); put back the file of this plant.") from error
+        found = read_json(path, _PLANT)
+        with blaming(path):
+            return restore(cls, found, {})
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class CoordinatorFolder:
             welcome = self.folder / "approved" / f"{unit}.welcome"
             if unit in self.plants() and welcome.exists():
                 return welcome
-            write_whole(self._request_of(unit), request.request, private=True)
+            write_whole(self._request_of(unit), request.request)
             signed = self._signed({self._request_of(unit): request.who})[unit]
             certificate = letters.certificate_in(signed, unit)
             listed, fingerprint = members.read(self.folder / members.FILE), certificates.fingerprint_of(certificate)
@@ -238,7 +239,7 @@ class CoordinatorFolder:
                 certificate = letters.certificate_in(signed, name)
                 fingerprint = self._list(name, certificate)
                 if name in own:
-                    write_whole(own[name][1], certificate.encode() + self._cross, private=True, durable=True)
+                    write_whole(own[name][1], certificate.encode() + self._cross, durable=True)
                     continue
                 plant = replace(known[name], certificate=fingerprint, ends=certificates.ends(certificate).isoformat())
                 plant.write(self.folder / "plants" / f"{name}.json")
@@ -263,7 +264,7 @@ class CoordinatorFolder:
                     if shop != self.folder:
                         shutil.copy(self.folder / "profile.yml", shop / "profile.yml")
                     certificates.found_again(shop, new.name)
-                write_whole(new / succession.FILE, succession.vouch(place, new), private=True, durable=True)
+                write_whole(new / succession.FILE, succession.vouch(place, new), durable=True)
                 shutil.rmtree(old, ignore_errors=True)
                 place.rename(old)
                 new.rename(place)
@@ -281,7 +282,7 @@ class CoordinatorFolder:
         with party.changing(self.folder):
             root = (self.folder / "authority" / "rootCA.pem").read_bytes()
             for kit in (self.kit, self.operator_kit):
-                write_whole(kit / "startup" / "rootCA.pem", root, private=True, durable=True)
+                write_whole(kit / "startup" / "rootCA.pem", root, durable=True)
             listed = members.read(self.folder / members.FILE)
             members.write(self.folder / members.FILE, {name: prints[-1:] for name, prints in listed.items()})
             (self.folder / "authority" / succession.FILE).unlink()
@@ -310,11 +311,12 @@ class CoordinatorFolder:
     def job(self, job_id: str) -> Job | None:
         """A job that was started here, to the letter; None if there is none of that name."""
         path = self.folder / "jobs" / f"{job_id}.json"
-        try:
-            return Job.from_text(path.read_text("utf-8"))
-        except FileNotFoundError:
+        if not path.exists():
             return None
-        except (OSError, ValueError, CounterflowError) as error:
+        found = read_json(path, _JOB)
+        try:
+            return Job.from_json(found)
+        except CounterflowError as error:  # as of another version of Counterflow
             raise StorageError(f"{path}: cannot be read ({error}).") from error
 
     def jobs(self) -> list[Job]:
@@ -324,7 +326,7 @@ class CoordinatorFolder:
 
     def keep(self, job: Job) -> None:
         """Remember a job before it is submitted: to go on, it must be the same to the letter."""
-        members.replace_json(self.folder / "jobs" / f"{job.id}.json", job.to_json())
+        write_json(self.folder / "jobs" / f"{job.id}.json", _JOB, job.to_json())
 
     def new_job(
         self, job_id: str = "", method: str = "sufficient", units: Sequence[str] = (), begins: str | None = None,

@@ -73,7 +73,7 @@ def lock(path: Path, phrase: bytes) -> None:
     """Encrypt a plain key, which is then gone."""
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
-    write_whole(_locked(path), _pem(load(path), BestAvailableEncryption(phrase)), private=True, durable=True)
+    write_whole(_locked(path), _pem(load(path), BestAvailableEncryption(phrase)), durable=True)
     path.unlink()
 
 
@@ -114,7 +114,7 @@ def workshop(folder: Path, bring: str = "") -> Iterator[Path]:
             shutil.copytree(folder / bring, place / bring, ignore=shutil.ignore_patterns(f"*{ENCRYPTED}"))
         for source in sources:
             plain = source.with_suffix("")
-            write_whole(place / plain.relative_to(folder), _plain(plain), private=True)
+            write_whole(place / plain.relative_to(folder), _plain(plain))
         yield place
         for key in place.rglob("*.key"):
             lock(key, phrase or passphrase() or b"")

@@ -29,7 +29,7 @@ from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.job import Job
 from counterflow.federation.sites import keys, succession
 from counterflow.federation.sites.certificates import Participant
-from counterflow.files import blaming
+from counterflow.files import blaming, write_whole
 from counterflow.plant import Channel
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def write_join(path: Path, card: Card, private_key: Path, request_zip: Path) -> 
     content = (json.dumps(card.to_json(), indent=2, sort_keys=True) + "\n").encode()
     key, request = keys.load(private_key), _bytes_of(request_zip)
     signature = key.sign(content, padding.PKCS1v15(), hashes.SHA256())
-    with blaming(path):
-        path.write_bytes(_zipped({_CARD: content, _SIGNATURE: signature, _REQUEST: request}))
+    write_whole(path, _zipped({_CARD: content, _SIGNATURE: signature, _REQUEST: request}), durable=True)
     return key_fingerprint(key.public_key())
 
 

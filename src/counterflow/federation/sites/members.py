@@ -15,9 +15,11 @@ from typing import Any
 
 from counterflow.errors import StorageError
 from counterflow.files import write_whole
+from counterflow.sealed_file import read_json, write_json
 
 FILE = "members.json"
 PRESENCE = "presence.json"
+_TITLE = "members of a federation"
 FRESH = 20.0  # seconds for which a site's word on who is connected holds
 
 
@@ -33,10 +35,7 @@ def read(path: Path) -> dict[str, tuple[str, ...]]:
     >>> members.read(place)
     {'boiler': ('SHA256:AA',)}
     """
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StorageError(f"federation: the list of members {path} cannot be read ({error})") from error
+    found = read_json(path, _TITLE)
     listed = list(found.values()) if isinstance(found, dict) else [None]
     if not all(isinstance(prints, list) and all(isinstance(one, str) for one in prints) for prints in listed):
         raise StorageError(f"federation: the list of members {path} must be {{name: [fingerprint]}}")
@@ -45,12 +44,12 @@ def read(path: Path) -> dict[str, tuple[str, ...]]:
 
 def write(path: Path, members: Mapping[str, Sequence[str]]) -> None:
     """Replace the list; a reader sees the old one or the new one."""
-    replace_json(path, {name: list(prints) for name, prints in sorted(members.items())})
+    write_json(path, _TITLE, {name: list(prints) for name, prints in sorted(members.items())})
 
 
 def replace_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a small file that only its owner reads, whole or not at all."""
-    write_whole(path, (json.dumps(content, indent=2) + "\n").encode(), private=True, durable=True)
+    """Write a small file for FLARE, or one that lasts seconds: only its owner reads it, whole or not at all."""
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode(), durable=True)
 
 
 def presence(path: Path) -> dict[str, Any]:

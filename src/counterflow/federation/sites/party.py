@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -27,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.sites.members import replace_json
 from counterflow.files import blaming
+from counterflow.sealed_file import read_json, write_json
 
 FILE = "party.json"
+_TITLE = "party of a federation"
 COORDINATOR, PLANT = "coordinator", "plant"
 PID = "supervisor.pid"
 LOG = "supervisor.log"
@@ -52,7 +52,7 @@ def role(folder: Path) -> str:
 
 def write(folder: Path, role: str, *values: object) -> None:
     """Say what a folder is: the fields of its role, in order."""
-    replace_json(folder / FILE, dict(zip(_FIELDS[role], (role, *values), strict=True)))
+    write_json(folder / FILE, _TITLE, dict(zip(_FIELDS[role], (role, *values), strict=True)))
 
 
 def read(folder: Path, wanted: str = "") -> dict[str, Any]:
@@ -63,10 +63,7 @@ def read(folder: Path, wanted: str = "") -> dict[str, Any]:
             f"{str(folder)!r} is not the folder of a party of a federation: there is no {FILE}. The coordinator makes "
             "one with 'counterflow federation init', a plant with 'counterflow federation join'."
         )
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StorageError(f"{path}: cannot be read ({error}).") from error
+    found = read_json(path, _TITLE)
     named = found.get("role") if isinstance(found, dict) else None
     fields = _FIELDS.get(named, ()) if isinstance(named, str) else ()
     texts = [found[name] for name in fields if name not in _NUMBERS] if fields and set(found) == set(fields) else [None]

@@ -146,7 +146,7 @@ class PlantFolder:
                 signed.unlink(missing_ok=True)
             if letter.cross:
                 chain = made / "startup" / "client.crt"
-                write_whole(chain, chain.read_bytes() + letter.cross, private=True)
+                write_whole(chain, chain.read_bytes() + letter.cross)
         joined = replace(self, kit=self.folder / made.relative_to(shop), fingerprint=expected)
         joined.prepare()
         party.write_service(self.folder, self.unit, self.label)

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,8 +42,10 @@ from counterflow.methods.registry import method_of
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model, save_model
+from counterflow.sealed_file import read_json, write_json
 
 HANDOVER = 30.0  # seconds
+_LOG, _STATE = "beginning of a log", "state of a job"
 _Session = TypeVar("_Session")
 
 
@@ -63,14 +64,11 @@ class PlantSite:
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         Recording({self.unit: recording[self.unit]}, recording.dt).save(self.home / "log.safetensors")
         Policy.from_text(policy, self.home / "policy.toml")
-        (self.home / "policy.toml").write_text(policy, encoding="utf-8")
+        write_whole(self.home / "policy.toml", policy.encode(), durable=True)
         if model is not None:
             save_model(model, self.home / "model.safetensors")
         if begins is not None:
-            (self.home / "log.json").write_text(json.dumps({"begins": begins}), encoding="utf-8")
-        for name in ("log.safetensors", "log.json", "policy.toml", "model.safetensors"):
-            if (self.home / name).exists():
-                (self.home / name).chmod(0o600)
+            write_json(self.home / "log.json", _LOG, {"begins": begins})
 
     def own(self) -> UnitData:
         """What the plant brings to a job."""
@@ -84,12 +82,7 @@ class PlantSite:
     def begins(self) -> str:
         """Time of the log's first row; "" if it is not known."""
         path = self.home / "log.json"
-        if not path.exists():
-            return ""
-        try:
-            return str(json.loads(path.read_text("utf-8"))["begins"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"unit {self.unit!r}: {path} cannot be read ({error}); bind the log again") from error
+        return str(read_json(path, _LOG)["begins"]) if path.exists() else ""
 
     def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
         """The guard of one job, if this plant takes part in it now."""
@@ -165,18 +158,17 @@ class CoordinatorSite:
         """Say how far a job is; readers see the last state or this one, never a part of it."""
         path = self.home / "states" / f"{job_id}.json"
         with contextlib.suppress(OSError, StorageError):  # a full disk: the store says so, and is what counts
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(fields).encode())
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json(path, _STATE, fields, durable=False)
 
     def state(self, job_id: str) -> dict[str, Any]:
         """How far a job is; empty if it has not begun."""
         try:
-            read = json.loads((self.home / "states" / f"{job_id}.json").read_text("utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise StorageError(f"federation: the state of job {job_id!r} cannot be read ({error})") from error
-        return dict(read)
+            return dict(read_json(self.home / "states" / f"{job_id}.json", _STATE))
+        except StorageError as error:
+            if error.code != "missing":
+                raise
+        return {}
 
 
 def _handed_over(opened: Callable[[], _Session]) -> _Session:

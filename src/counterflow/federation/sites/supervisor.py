@@ -18,9 +18,13 @@ from counterflow.federation.sites import certificates, keys, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper
 from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.tidying import Rule, tidy
+from counterflow.files import blaming
 
 LOOK = 0.5  # seconds between two looks
 DAY = 86_400.0
+TIDY = 3600.0  # seconds between two looks for what is to be thrown away
+WRITABLE = "Give the account that runs this site the right to write to its folder, on a disk that is not read-only."
 KEEP = 3.0  # seconds between two looks at the standing job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a dead site is started again
 STEADY = 60.0  # seconds after which a site counts as well
@@ -45,10 +49,13 @@ class Supervisor:
     site : whose folder.
     say : takes one line for each event.
     keeper : of the standing job, at a coordinator.
+    rule : what is thrown away.
     """
 
-    def __init__(self, site: Folder, say: Callable[[str], None], keeper: Keeper | None = None) -> None:
-        self.site, self._say, self._keeper = site, say, keeper
+    def __init__(
+        self, site: Folder, say: Callable[[str], None], keeper: Keeper | None = None, rule: Rule | None = None
+    ) -> None:
+        self.site, self._say, self._keeper, self._rule = site, say, keeper, rule or Rule()
         self._stop = threading.Event()
         self._news = _News(site)
         self._warn_at = 0.0
@@ -61,7 +68,8 @@ class Supervisor:
         """Until ``stop``, SIGTERM or SIGINT; nothing of the site is left when this returns."""
         engine().require()
         site = self.site
-        site.prepare()
+        with blaming(site.folder, WRITABLE):
+            site.prepare()
         assert site.kit is not None
         with party.supervising(site.folder), keys.unlocked(*site.key_files), _on_signals(self.stop):
             left = engine().stop(site.kit, patience=0)  # of a supervisor that was killed
@@ -82,8 +90,10 @@ class Supervisor:
                 self._await_server(kit)
                 if self._stop.is_set():
                     return
-                (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
-                child = engine().start(kit, self.site.folder / party.SITE_LOG)
+                self._tidy(kit)
+                with blaming(self.site.folder, WRITABLE):
+                    (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
+                    child = engine().start(kit, self.site.folder / party.SITE_LOG)
                 self._say(f"started (process {child.pid})")
             except CounterflowError as error:
                 self._say(str(error))
@@ -114,7 +124,8 @@ class Supervisor:
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         """Until the child is dead or we are to stop."""
-        kept = time.monotonic()
+        assert self.site.kit is not None
+        kept = tidied = time.monotonic()
         while child.poll() is None and not self._stop.wait(LOOK):
             self._warn()
             for line in self._news.lines():
@@ -127,6 +138,15 @@ class Supervisor:
                     told = str(error)
                 if told:
                     self._say(told)
+            if time.monotonic() - tidied > TIDY:
+                tidied = time.monotonic()
+                self._tidy(self.site.kit)
+
+    def _tidy(self, kit: Path) -> None:
+        alive = self.site.engine_jobs.alive if isinstance(self.site, CoordinatorFolder) else lambda run: False
+        gone = tidy(self.site.folder, kit, self._rule, alive)
+        if gone:
+            self._say(f"{gone} traces of runs that ended more than {self._rule.days:g} days ago were deleted")
 
     def _await_server(self, kit: Path) -> None:
         """At a plant, until the coordinator's server can be reached: FLARE would give up, and come back late."""
