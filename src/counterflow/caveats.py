@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from counterflow.errors import ProtocolError
+from counterflow.printable import checked, shown
 
 EVERYBODY = ""
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -46,7 +47,8 @@ class Caveat:
             raise ProtocolError(f"caveat {self.code!r}: scope {self.scope!r:.80} must be a unit's name or ''")
         if not isinstance(self.text, str) or not self.text:
             raise ProtocolError(f"caveat {self.code!r}: text is missing")
-        object.__setattr__(self, "text", " ".join(self.text.split("\n"))[:_LONGEST_TEXT])
+        checked(self.scope, f"caveat {self.code!r}: scope", _LONGEST_SCOPE, composed=False)
+        object.__setattr__(self, "text", shown(" ".join(self.text.split("\n")), _LONGEST_TEXT))
 
     def __str__(self) -> str:
         return self.text
@@ -60,7 +62,8 @@ class Caveat:
         """From plain types that nobody has checked."""
         if not isinstance(found, dict) or set(found) != {"code", "scope", "text"}:
             raise ProtocolError(f"a caveat has code, scope and text, got {found!r:.80}")
-        return cls(found["code"], found["scope"], found["text"])
+        text = checked(found["text"], "the text of a caveat", _LONGEST_TEXT, composed=False)
+        return cls(found["code"], found["scope"], text)
 
 
 def distinct(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:

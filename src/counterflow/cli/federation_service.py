@@ -19,6 +19,7 @@ from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper, StandingJob
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import Folder, Supervisor, opened, reachable
+from counterflow.printable import shown
 
 STOPPING = 30.0  # seconds for a supervisor to end its site
 
@@ -107,7 +108,7 @@ def _why(site: Folder) -> str:
 
 def _say(site: Folder, line: str) -> None:
     when = datetime.now().astimezone().isoformat(timespec="seconds")
-    print(f"{when} {site.label}: {line}", flush=True)
+    print(shown(f"{when} {site.label}: {line}"), flush=True)
 
 
 def _last(log: Path, began: int) -> str:

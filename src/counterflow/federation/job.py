@@ -15,6 +15,7 @@ from counterflow.errors import CounterflowError, ModelError, OptionError
 from counterflow.methods.registry import FEDERATED, method_of
 from counterflow.methods.task import Task
 from counterflow.plant import Channel, PublicUnit
+from counterflow.printable import checked
 from counterflow.privacy import Privacy
 
 FORMAT = 1
@@ -91,10 +92,7 @@ class Job(Task):
             raise OptionError(
                 f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r:.80}"
             )
-        if not isinstance(self.begins, str) or len(self.begins) > 60 or not (self.begins or "x").isprintable():
-            raise OptionError(
-                f"{self.label}: begins must be the time of the first row as text, got {self.begins!r:.80}"
-            )
+        checked(self.begins, f"{self.label}: begins, the time of the first row,", 60, OptionError)
         self._check_options()
 
     @property
@@ -105,7 +103,8 @@ class Job(Task):
         if not isinstance(self.options, Mapping):
             raise OptionError(f"{self.label}: options must be a table, got {type(self.options).__name__}")
         for name, value in self.options.items():
-            _plain(f"{self.label}: option {name!r:.80}", value)
+            checked(name, f"{self.label}: the name of an option", error=OptionError)
+            _plain(f"{self.label}: option {name!r}", value)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         if self.method == QUESTIONS:
             of = self.options.get("of")
@@ -181,7 +180,10 @@ class Job(Task):
 
 def _unit(label: str, name: object, channels: object) -> PublicUnit:
     try:
-        return PublicUnit(name, channels, 1)  # type: ignore[arg-type]
+        made = PublicUnit(name, channels, 1)  # type: ignore[arg-type]
+        for text in (made.name, *made.input_names):
+            checked(text, f"{label}: a name", error=OptionError)
+        return made
     except CounterflowError as error:
         raise OptionError(f"{label}: {error}") from error
     except TypeError:
@@ -203,11 +205,13 @@ def _plain(label: str, value: object) -> None:
         if not all(isinstance(name, str) and not isinstance(one, Mapping) for name, one in value.items()):
             raise OptionError(f"{label} must be {{unit: number}}, got {value!r:.80}")
         for name, one in value.items():
-            _plain(f"{label}, {name!r:.80}", one)
+            _plain(f"{label}, {checked(name, label, error=OptionError)!r}", one)
         return
     good = value is None or type(value) in (bool, int, float, str)
     if not good or (isinstance(value, float) and not math.isfinite(value)):
         raise OptionError(f"{label} must be a number, text, true or false, got {value!r:.80}")
+    if isinstance(value, str):
+        checked(value, label, error=OptionError)
 
 
 def _channel(found: object) -> Channel:
@@ -219,6 +223,7 @@ def _channel(found: object) -> Channel:
 
 def _is_time(value: object) -> bool:
     try:
-        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
-    except ValueError:
+        text = checked(value, "a time", 60, OptionError)
+        return text.isascii() and datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:  # OptionError is one
         return False

@@ -42,6 +42,7 @@ from typing import Any, NoReturn
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.job import FITS, QUESTIONS
 from counterflow.methods.registry import FEDERATED, FROM_LOGS
+from counterflow.printable import flaw
 from counterflow.protocol.codec import SIZE_LIMIT
 
 LARGEST_FILE = 1 << 20
@@ -224,7 +225,7 @@ class _Reader:
         return found
 
     def _text(self, at: tuple[str, ...], value: object) -> str:
-        if not isinstance(value, str) or not value or not value.isprintable():
+        if not isinstance(value, str) or not value or flaw(value, 4096):
             self._refuse(at, f"must be text, got {value!r:.40}")
         return value
 
@@ -255,7 +256,7 @@ class _Reader:
 
 
 def _is_names(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 100
+    return isinstance(value, str) and bool(value) and not flaw(value, 100)
 
 
 def _is_list(value: object) -> bool:

@@ -26,6 +26,7 @@ from counterflow.federation.parts import link_of, questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import PublicUnit
+from counterflow.printable import shown
 from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
 from counterflow.questions.knowledge import Watch
 
@@ -309,4 +310,4 @@ def refusal_of(unit: str, error: CounterflowError) -> Refused:
     from counterflow.protocol.messages import NOTE_LIMIT, REFUSALS
 
     name = type(error).__name__
-    return Refused(unit, name if name in REFUSALS else "CounterflowError", (str(error) or name)[:NOTE_LIMIT])
+    return Refused(unit, name if name in REFUSALS else "CounterflowError", shown(str(error) or name, NOTE_LIMIT))

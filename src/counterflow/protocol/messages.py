@@ -42,6 +42,7 @@ Questions, from a unit about its own outputs::
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import ClassVar
@@ -52,10 +53,11 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, from_text
 from counterflow.errors import ProtocolError
+from counterflow.printable import NOTE, checked
 from counterflow.records import hints
 
 NAME_LIMIT = 100
-NOTE_LIMIT = 10_000  # characters of a refusal
+NOTE_LIMIT = NOTE  # characters of a refusal
 CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
 TERMS_LIMIT = 30_000
 NO_LIMIT = 1e300
@@ -87,6 +89,7 @@ class Message:
 
     unit: str
     rows_fields: ClassVar[tuple[str, ...]] = ()
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({})  # longest text of fields that are no names
 
     def __post_init__(self) -> None:
         for name, (kind, rank) in schema(type(self)).items():
@@ -95,8 +98,8 @@ class Message:
                 self._check_scalar(name, value, kind)
             else:
                 object.__setattr__(self, name, self._checked_array(name, value, rank))
-        if not self.unit or len(self.unit) > NAME_LIMIT:
-            raise ProtocolError(f"{self.label}: a unit's name has 1 to {NAME_LIMIT} characters, got {len(self.unit)}")
+        if not self.unit:
+            raise ProtocolError(f"{self.label}: a unit's name has at least one character")
         self.check()
 
     @property
@@ -112,6 +115,10 @@ class Message:
             good = bool(np.isfinite(value))
         if good and isinstance(value, int) and not isinstance(value, bool):
             good = 0 <= value < 2**53
+        if good and isinstance(value, str):
+            longest = self.texts.get(name, NAME_LIMIT)
+            whose = f"message {type(self).__name__}" if name == "unit" else self.label
+            checked(value, f"{whose}: field {name!r}", longest, composed=False)
         if not good:
             raise ProtocolError(
                 f"message {type(self).__name__}: field {name!r} must be a finite {kind.__name__}, got {value!r:.80}"
@@ -391,9 +398,10 @@ class Change(Message):
     first: int
     channels: str
     values: FloatArray = field(metadata=MATRIX)
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000})
 
     def check(self) -> None:
-        if not self.cause or len(self.cause) > NAME_LIMIT or self.values.shape[0] < 1:
+        if not self.cause or self.values.shape[0] < 1:
             raise ProtocolError(f"{self.label}: needs the name of a unit and at least one row of values")
         parts = self.channels.split(",") if self.channels else []
         good = all(part.isascii() and part.isdigit() and int(part) < self.values.shape[1] for part in parts[:10_000])
@@ -443,10 +451,9 @@ class Answer(Message):
     mean: FloatArray = field(metadata=MATRIX)
     covariance: FloatArray = field(metadata=MATRIX)
     headroom: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=MATRIX)
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"caveats": CAVEATS_LIMIT})
 
     def check(self) -> None:
-        if len(self.share) > NAME_LIMIT or len(self.caveats) > CAVEATS_LIMIT:
-            raise ProtocolError(f"{self.label}: 'share' or 'caveats' is too long")
         from_text(self.caveats)
         rows, states = self.mean.shape
         self._expect(covariance=(rows * states if self.covariance.shape[0] else 0, states))
@@ -464,9 +471,10 @@ class Refused(Message):
 
     error: str
     reason: str
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"reason": NOTE_LIMIT})
 
     def check(self) -> None:
-        if self.error not in REFUSALS or not self.reason or len(self.reason) > NOTE_LIMIT:
+        if self.error not in REFUSALS or not self.reason:
             raise ProtocolError(f"{self.label}: {self.error[:40]!r} is no reason to refuse, or there is no reason")
 
 
@@ -475,10 +483,11 @@ class Terms(Message):
     """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``."""
 
     text: str
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
 
     def check(self) -> None:
-        if not self.text or len(self.text) > TERMS_LIMIT:
-            raise ProtocolError(f"{self.label}: 'text' has {len(self.text)} characters, 1 to {TERMS_LIMIT} are allowed")
+        if not self.text:
+            raise ProtocolError(f"{self.label}: 'text' is empty")
 
 
 KINDS: dict[str, type[Message]] = {

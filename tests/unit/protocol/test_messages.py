@@ -58,7 +58,7 @@ def examples():
         Ask("turbine", "effect", 0, 10),
         Answer("turbine", "effect", "", to_text([Caveat("far", "", "far")]), np.ones((3, 2)), np.ones((6, 2))),
         Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 3))),
-        Refused("turbine", "UnidentifiedError", "größe µ " * 1000),
+        Refused("turbine", "UnidentifiedError", "größe µ " * 250),
         Terms("turbine", "\N{GREEK SMALL LETTER MU}" * 30_000),
     ]
 
