@@ -234,7 +234,9 @@ def conclude(
         if kind == ".json":
             content = (as_json(told) + "\n").encode()
         elif kind == ".csv":
-            content = frame().fill_nan(None).write_csv().encode()
+            from counterflow.questions.reply import as_csv
+
+            content = as_csv(frame())
         else:
             assert figure is not None
             content = png(figure(), dpi=150)

@@ -11,6 +11,7 @@ from counterflow.console.answers import Answered, answer
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError
 from counterflow.questions.registry import QUESTIONS
+from counterflow.questions.reply import as_csv
 from counterflow.report import Clock, Report, render
 from counterflow.report.content import section
 
@@ -42,8 +43,7 @@ def _csv(answered: Answered) -> bytes:
         frame = frame.drop("factual")
     if getattr(reply, "level", None) is not None:
         frame = frame.with_columns(level=pl.lit(reply.level))
-    text = pl.selectors.string()
-    return bytes(frame.with_columns(text.str.replace(r"^([=+\-@\t\r])", "'${1}")).write_csv().encode())
+    return as_csv(frame)
 
 
 def _html(seat: Seat, answered: Answered) -> str:
