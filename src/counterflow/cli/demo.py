@@ -286,7 +286,7 @@ def _content(
 
 
 def _show(out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float) -> None:
-    output.show_text(fit.summary())
+    output.show_lines(*fit.summary().split("\n"))
     for whatif in content.whatifs:
         at = whatif.headline_index
         row, rows = whatif.peak_row(at), []

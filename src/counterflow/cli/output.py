@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from counterflow.fits.engine import Traffic
-    from counterflow.methods.outcome import Status
+    from counterflow.methods.outcome import Provenance, Status
     from counterflow.plant import Unit
 
 # exit codes; 1 is a defect of ours
@@ -114,6 +114,12 @@ def show_lines(*lines: str) -> None:
     """Lines of text on the terminal; an empty one is a blank line."""
     for line in lines:
         show_text(line)
+
+
+def show_source(source: Provenance | None) -> None:
+    """The fit that an answer comes from."""
+    if source is not None:
+        show_lines("", f"from {source}")
 
 
 def show_notes(notes: Sequence[str | Caveat]) -> None:

@@ -320,6 +320,7 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
             output.show_table(table.title, table.columns, table.rows, table.left)
             if table.more:
                 output.show_text(table.more)
+        output.show_source(view.provenance)
         output.show_notes(reply.caveats)
 
     output.conclude(given["answer_format"], given["out"], given["force"], told, show, reply.to_frame, reply.plot)

@@ -55,10 +55,10 @@ def _html(seat: Seat, answered: Answered) -> str:
         except CounterflowError:
             graph = None
     seen = "the server" if seat.unit is None else seat.unit
-    record = seat.record
-    provenance = {} if record is None else {
-        "Counterflow": record.provenance.version, "method": record.provenance.method,
-        "data": f"SHA-256 {record.provenance.data_digest}",
+    source = seat.provenance
+    provenance = {} if source is None else {
+        "fit": str(source), "Counterflow": source.version, "method": source.method,
+        "data": f"SHA-256 {source.data_digest}",
     }  # fmt: skip
     report = Report(
         f"A question asked at {seen}",

@@ -113,7 +113,7 @@ def _unit_seat(
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        distinct((*server.caveats, *part.caveats)), checked,
+        distinct((*server.caveats, *part.caveats)), checked, record.provenance,
     )  # fmt: skip
 
 
@@ -186,7 +186,8 @@ def _federated(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats
+        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats,
+        provenance=view.provenance,
     )
 
 

@@ -23,7 +23,7 @@ from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
 from counterflow.fits.storage import Record
 from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.outcome import Status
+from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
@@ -91,6 +91,7 @@ class Seat(Questions):
     privacy: PrivacyReport | None = None
     caveats: tuple[Caveat, ...] = ()
     checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
+    provenance: Provenance | None = None
     _kept: OrderedDict[tuple[str, int], FloatArray | None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -253,4 +254,5 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method, NO_MEASUREMENTS, server, record,
         privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
+        provenance=record.provenance,
     )  # fmt: skip

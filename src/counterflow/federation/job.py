@@ -44,7 +44,8 @@ class Job(Task):
     privacy : what is asked of every unit; where a unit keeps its ledger is its own affair.
     from_logs : units have no models, the server identifies the system ("sufficient" only).
     dt : seconds between rows.
-    created : UTC, ISO 8601. Nothing depends on it: clocks may differ.
+    created : UTC, ISO 8601, by the coordinator's clock alone. Of two jobs the later one is the one with the later time:
+        ``CoordinatorFolder.new_job`` sees to it, whatever the clock does.
     begins : time of row 0 of every unit's log, as the logs say it; a unit whose log begins at another time takes no
         part. "": rows are taken to be of the same moments.
 
@@ -87,7 +88,7 @@ class Job(Task):
         if not isinstance(self.from_logs, bool):
             raise OptionError(f"{self.label}: from_logs must be true or false, got {self.from_logs!r:.80}")
         if not self.created:
-            object.__setattr__(self, "created", datetime.now(UTC).isoformat(timespec="seconds"))
+            object.__setattr__(self, "created", datetime.now(UTC).isoformat(timespec="microseconds"))
         if not _is_time(self.created):
             raise OptionError(
                 f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r:.80}"
@@ -98,6 +99,11 @@ class Job(Task):
     @property
     def label(self) -> str:
         return f"job {self.id!r}"
+
+    @property
+    def order(self) -> tuple[datetime, str]:
+        """By which the later one of two jobs is told."""
+        return datetime.fromisoformat(self.created), self.id
 
     def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):

@@ -98,7 +98,7 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
     content = server_bytes(
         server, order=job.units, dt=job.dt, history=recorder.history(dict.fromkeys(job.units, 0.0)),
         traffic=result.traffic, status=status, apart=job.privacy is not None,
-        provenance=Provenance(__version__, job.seed, link_of(job), job.method),
+        provenance=provenance_of(job),
     )  # fmt: skip
     return _kept(home, job, SERVER_FILE, content)
 
@@ -113,9 +113,18 @@ def saved_server(home: Path, fit: str) -> tuple[Job, Server]:
 
 
 def finished_fits(home: Path, file: str = SERVER_FILE) -> list[str]:
-    """Jobs whose part is kept here, the oldest first."""
-    found = [place for place in (home / FOLDER).glob(f"*/{file}") if (place.parent / JOB_FILE).is_file()]
-    return [place.parent.name for place in sorted(found, key=lambda place: (place.stat().st_mtime_ns, place))]
+    """Jobs whose part is kept here, the oldest first: by when they were started, which stands in each job's text.
+
+    All parties read the same text, whatever has since happened to their files' times.
+    """
+    places = [place.parent for place in (home / FOLDER).glob(f"*/{file}") if (place.parent / JOB_FILE).is_file()]
+    found = [_job(place, place.name) for place in places]
+    return [job.id for job in sorted(found, key=lambda job: job.order)]
+
+
+def provenance_of(job: Job) -> Provenance:
+    """Where what a job has found comes from."""
+    return Provenance(__version__, job.seed, link_of(job), job.method, job.id, job.created)
 
 
 # ---- at a plant

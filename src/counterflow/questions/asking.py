@@ -26,6 +26,7 @@ from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
 
 if TYPE_CHECKING:
+    from counterflow.methods.outcome import Provenance
     from counterflow.methods.part import UnitPart
     from counterflow.plant import Recording
 
@@ -58,6 +59,7 @@ class Questions(ABC):
 
     plant: Described  # the units, as far as they are known here
     parts: Mapping[str, UnitPart]  # of the units whose outputs are seen here
+    provenance: Provenance | None  # of the fit that answers come from, where that is known
 
     @abstractmethod
     def source(self, question: type[Request], recording: Recording | None) -> Source:
@@ -238,6 +240,8 @@ class UnitView(Questions):
     >>> view.effect("boiler", "turbine", {"u1": 1.0}, horizon=3).mean.shape
     (3, 8)
     """
+
+    provenance: Provenance | None = None
 
     def __init__(self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0) -> None:
         self.part, self.server, self._y = part, server, y

@@ -120,6 +120,7 @@ def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
     own = recording.digest if fit.privacy is None else recording.public_digest
     same = fit.provenance.data_digest == own
     out = {
+        "fit": str(fit.provenance),
         "Counterflow": fit.provenance.version,
         "method": fit.provenance.method,
         "seed": str(fit.provenance.seed),

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,16 @@ def test_other_data_for_a_plant(world: World, boiler: PlantFolder) -> None:
     assert not boiler.policy.demanded
     with party.supervising(boiler.folder), pytest.raises(cf.StorageError, match="runs: stop it first"):
         boiler.bind(longer, None)
+
+
+def test_a_later_job_is_later_though_the_clock_was_set_back(world: World, coordinator: CoordinatorFolder) -> None:
+    coordinator.approve(letters.read_join(_join(world)))
+    ahead = replace(coordinator.new_job(), created="2999-01-01T00:00:00+00:00")
+    coordinator.keep(ahead)
+    later = coordinator.new_job()
+    coordinator.keep(later)
+    assert [job.id for job in coordinator.jobs()] == [ahead.id, later.id]
+    assert later.order > ahead.order
 
 
 def test_logs_that_begin_at_different_times_are_not_joined_row_by_row(coordinator: CoordinatorFolder) -> None:
