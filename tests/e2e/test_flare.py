@@ -397,7 +397,7 @@ class TestIntruders:
         """What the boiler answered to each forgery: its return code and how many messages came with it."""
         assert lying.operator is not None
         job = lying.job("fit-forged", "penalty", solver="gradient", rounds=3)
-        folder = jobs.write(lying.root / "forged", job.id, job.to_text(), UNITS, 30)
+        folder = jobs.write(lying.root / "forged", job.id, job.to_text(), job.part_texts(UNITS), 30)
         config = folder / "coordinator" / "config" / jobs.COORDINATOR_FILE
         config.write_text(config.read_text().replace(kit.CONTROLLER, "liar.Forger"))
         state = lying.ended(job, lying.operator.submit(folder))
@@ -506,7 +506,7 @@ def test_certificates_are_made_for_whom_they_are_meant(made: Loopback, tmp_path:
 def _foreign(made: Loopback, name: str, target: str = "boiler", custom: bool = False, scope: str = "") -> Path:
     """A job that is not ours: with code of its own, or with a class of FLARE's."""
     job = made.job(name)
-    folder = jobs.write(made.root / "foreign", name, job.to_text(), (target,))
+    folder = jobs.write(made.root / "foreign", name, job.to_text(), job.part_texts((target,)))
     config = folder / "plant" / "config" / jobs.PLANT_FILE
     content: dict[str, Any] = json.loads(config.read_text())
     path = "foreign.Foreign" if custom else "nvflare.app_common.np.np_trainer.NPTrainer"

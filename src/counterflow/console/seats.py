@@ -62,7 +62,8 @@ class Gated:
         return self.server.unit(name)
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
-        return self.gate.answer(self.server, self.asker, changes, ask)
+        named = [change.naming(self.unit(change.cause).input_names) for change in changes]
+        return self.gate.answer(self.server, self.asker, named, ask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,16 +185,15 @@ class Seat(Questions):
         found = self.checked()
         if self.unit is None:
             return found
-        others = [unit.name for unit in self.plant.units if unit.name != self.unit]
-        mine = [c for c in found.checks if not any(c.about == n or c.about.startswith(f"{n} ") for n in others)]
-        return Checks(tuple(mine), found.rows, found.fitted)
+        mine = tuple(check for check in found.checks if set(check.units) <= {self.unit})
+        return Checks(mine, found.rows, found.fitted)
 
     def refusal_of_input(self, unit: str, column: int) -> str:
         """Why an input may not be asked about; "" if it may."""
         if isinstance(self.asked, Gated):
             mark = np.eye(self.asked.unit(unit).n_inputs)[[column]]
             asker = self.asked.asker
-            change = Change(asker, unit, False, 0, str(column), mark)
+            change = Change(asker, unit, False, 0, str(column), mark).naming(self.asked.unit(unit).input_names)
             return self.asked.gate.refusal(asker, [change], Ask(asker, AskEffect.kind, 0, 1)) or ""
         return ""
 

@@ -1,12 +1,17 @@
-"""What is to be done: one job of a federation, the same text at the coordinator and at every plant."""
+"""What is to be done: one job of a federation.
+
+The coordinator has the whole of it. A plant gets its own part (``Job.part_for``): of other units it is told the names,
+and nothing of their inputs, limits or options. What all parties have alike is one digest (``Job.digest``).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -129,6 +134,33 @@ class Job(Task):
             method_of(self).check(self)
         except ModelError as error:
             raise OptionError(str(error)) from error
+
+    def part_for(self, unit: str) -> Job:
+        """What one plant needs of it, and no more: of other units the names; of options by unit, its own.
+
+        Examples
+        --------
+        >>> job = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": ["valve"]})
+        >>> part = job.part_for("turbine")
+        >>> dict(part.inputs)["boiler"], part.input_names("turbine"), part.digest == job.digest
+        ((), ('valve',), True)
+        """
+        inputs = {name: channels if name == unit else () for name, channels in self.inputs.items()}
+        options = {
+            name: value.get(unit) if isinstance(value, Mapping) else value for name, value in self.options.items()
+        }
+        return replace(self, inputs=inputs, options=options)
+
+    def part_texts(self, units: Iterable[str]) -> dict[str, str]:
+        """The parts of these plants, each as text."""
+        return {unit: self.part_for(unit).to_text() for unit in units}
+
+    @property
+    def digest(self) -> str:
+        """Of what all parties have alike: by it they know that they speak of one job."""
+        alike = {name: value for name, value in self.to_json().items() if name not in ("units", "options")}
+        text = json.dumps([alike, list(self.units)], sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     # ---- as text
 

@@ -13,7 +13,6 @@ that no unit reads another fit's states as its own.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,7 +55,7 @@ class CoordinatorResult:
     @cached_property
     def completed(self) -> tuple[Server, Status]:
         """The server's part of the fit, and how it ended."""
-        return complete.server_part(self.job, self.state, link_of(self.job))
+        return complete.server_part(self.job, self.state, self.job.digest)
 
     @property
     def server(self) -> Server:
@@ -65,11 +64,6 @@ class CoordinatorResult:
     @property
     def status(self) -> Status:
         return self.completed[1]
-
-
-def link_of(job: Job) -> str:
-    """What the parts of one job refer to."""
-    return hashlib.sha256(job.to_text().encode()).hexdigest()
 
 
 def questions_about(job: Job) -> Job:
@@ -107,7 +101,7 @@ def saved_server(home: Path, fit: str) -> tuple[Job, Server]:
     """The server's part of a finished job, and the job."""
     folder = home / FOLDER / fit
     job, server = _job(folder, fit), load_server(folder)
-    if server.link != link_of(job):
+    if server.link != job.digest:
         raise StorageError(f"federation: {folder} holds a part of another job than {fit!r}; run the job again")
     return job, server
 
@@ -124,7 +118,7 @@ def finished_fits(home: Path, file: str = SERVER_FILE) -> list[str]:
 
 def provenance_of(job: Job) -> Provenance:
     """Where what a job has found comes from."""
-    return Provenance(__version__, job.seed, link_of(job), job.method, job.id, job.created)
+    return Provenance(__version__, job.seed, job.digest, job.method, job.id, job.created)
 
 
 # ---- at a plant
@@ -132,7 +126,7 @@ def provenance_of(job: Job) -> Provenance:
 
 def save_unit(home: Path, job: Job, own: UnitData, state: UnitState, losses: dict[int, float]) -> Path:
     """Keep a unit's part; the folder of the fit."""
-    part = complete.unit_part(job, own, state, link_of(job))
+    part = complete.unit_part(job, own, state, job.digest)
     rounds = [losses[round] for round in sorted(losses)]
     losses_kept = {"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), state.proprietary_loss)}
     content = unit_bytes(part, estimated={}, losses=losses_kept, privacy=None)
@@ -171,7 +165,7 @@ def saved_unit(home: Path, unit: str, fit: str | None = None) -> SavedUnit:
         raise OptionError(f"unit {unit!r}: there is no finished fit {chosen!r:.80}; there are {', '.join(known)}")
     folder = home / FOLDER / chosen
     job, part = _job(folder, chosen), load_unit(folder / UNIT_FILE)
-    if part.link != link_of(job) or part.unit.name != unit:
+    if part.link != job.digest or part.unit.name != unit:
         raise StorageError(f"unit {unit!r}: {folder} holds a part of another job or unit; run the job again")
     try:
         read = json.loads((folder / LOG_FILE).read_text("utf-8"))

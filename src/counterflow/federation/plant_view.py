@@ -24,7 +24,7 @@ class PlantView(UnitView):
 
     def __init__(self, saved: SavedUnit, box: QuestionBox, own: Callable[[], UnitData], patience: float = 60.0) -> None:
         self._saved, self._own = saved, own
-        server = RemoteServer(saved.job, box, saved.rows, saved.part.unit.states, saved.latest, patience)
+        server = RemoteServer(saved.job, box, saved.rows, saved.part.unit, saved.latest, patience)
         super().__init__(saved.part, server, dt=saved.job.dt)
         self.unit, self.method, self.provenance = saved.part.unit.name, saved.job.method, provenance_of(saved.job)
 

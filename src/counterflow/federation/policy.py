@@ -50,11 +50,11 @@ ALL = "*"
 # what a unit sends and what a server sends, by method
 _METHODS = {name: {method, FROM_LOGS.get(name, method)} for name, method in FEDERATED.items()}
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Terms", "Change", "Ask"})}
+    {QUESTIONS: frozenset({"Terms", "Openings", "Change", "Ask"})}
     | {name: frozenset().union(*(method.sends for method in both)) for name, both in _METHODS.items()}
 )
 SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Answer", "Refused", "Terms"})}
+    {QUESTIONS: frozenset({"Answer", "Refused", "Terms", "Openings"})}
     | {name: frozenset().union(*(method.hears for method in both)) for name, both in _METHODS.items()}
 )
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")

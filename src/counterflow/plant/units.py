@@ -269,6 +269,6 @@ def unknown_name(kind: str, name: object, known: Sequence[str]) -> UnknownNameEr
     if close:
         hint = f"did you mean {' or '.join(repr(candidate) for candidate in close)}?"
     else:
-        shown = ", ".join(repr(candidate) for candidate in known[:20])
+        shown = ", ".join(repr(candidate) for candidate in known[:20]) or "none that can be asked about here"
         hint = f"known: {shown}{', ...' if len(known) > 20 else ''}."
     return UnknownNameError(f"no {kind} is called {name!r}: {hint}")

@@ -33,6 +33,7 @@ Logs without models, one round::
 Questions, from a unit about its own outputs::
 
     unit -> server    Terms             who may ask about my inputs                 (between machines, when they change)
+    unit -> server    Openings          whose inputs may I ask about?               (between machines; said back)
     unit -> server    Change            what another unit would do (any number of them)
     unit -> server    Ask               what do I want to know of it
     server -> unit    Answer            my own states' part of the answer, never anybody's measurements
@@ -41,9 +42,10 @@ Questions, from a unit about its own outputs::
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -54,12 +56,13 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, from_text
 from counterflow.errors import ProtocolError
 from counterflow.printable import NOTE, checked
-from counterflow.records import hints
+from counterflow.records import hints, strict_json
 
 NAME_LIMIT = 100
 NOTE_LIMIT = NOTE  # characters of a refusal
 CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
 TERMS_LIMIT = 30_000
+OPENINGS_LIMIT = 600_000
 NO_LIMIT = 1e300
 _KIND = re.compile(r"[a-z]{1,40}")
 REFUSALS = (
@@ -387,7 +390,8 @@ class Change(Message):
     """Unit to server: suppose that ``cause``'s inputs were changed from step or row ``first`` on.
 
     ``values`` (n, U_cause), one row a step, in engineering units: added to its inputs, or, if ``absolute``, in their
-    place; ``channels`` names the columns meant, as "0,2" (all if empty).
+    place; ``channels`` names the columns meant, as "0,2" (all if empty). ``inputs``: names of the columns as JSON, from
+    whoever knows some of the inputs only; empty: they are all of them, in order.
 
     An effect over n steps comes with n + 1 rows: the last is for inputs that act on the row they stand in. The question
     "restoration" is about the inputs that its changes name, whatever their values.
@@ -398,7 +402,8 @@ class Change(Message):
     first: int
     channels: str
     values: FloatArray = field(metadata=MATRIX)
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000})
+    inputs: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000, "inputs": 100_000})
 
     def check(self) -> None:
         if not self.cause or self.values.shape[0] < 1:
@@ -407,6 +412,23 @@ class Change(Message):
         good = all(part.isascii() and part.isdigit() and int(part) < self.values.shape[1] for part in parts[:10_000])
         if not good or len(parts) > self.values.shape[1]:
             raise ProtocolError(f"{self.label}: 'channels' must list columns of the values, got {self.channels[:80]!r}")
+        names = self.input_names
+        if names is not None and (len(names) != self.values.shape[1] or len(set(names)) < len(names)):
+            raise ProtocolError(f"{self.label}: 'inputs' must name each column of the values once")
+
+    def naming(self, names: Sequence[str]) -> Change:
+        """The same with the names of its columns."""
+        return replace(self, inputs=json.dumps(list(names), ensure_ascii=False))
+
+    @property
+    def input_names(self) -> tuple[str, ...] | None:
+        """Names of the columns; None: they are all inputs of the unit, in order."""
+        if not self.inputs:
+            return None
+        found = _json(self.inputs, f"{self.label}: 'inputs'")
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise ProtocolError(f"{self.label}: 'inputs' must be a list of names")
+        return tuple(found)
 
     @property
     def columns(self) -> list[int]:
@@ -490,8 +512,34 @@ class Terms(Message):
             raise ProtocolError(f"{self.label}: 'text' is empty")
 
 
+@dataclass(frozen=True)
+class Openings(Message):
+    """Unit to server: which inputs of others may I ask about? The server says it back with the answer in ``text``.
+
+    It is a JSON object with a list of channels for every other unit; a unit that is closed to the asker has none.
+    """
+
+    text: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": OPENINGS_LIMIT})
+
+    @property
+    def channels(self) -> dict[str, list[object]]:
+        """The answer, in plain types that nobody has checked."""
+        found = _json(self.text, f"{self.label}: 'text'")
+        if not isinstance(found, dict) or not all(isinstance(given, list) for given in found.values()):
+            raise ProtocolError(f"{self.label}: 'text' must be {{unit: its channels}}")
+        return found
+
+
+def _json(text: str, what: str) -> object:
+    try:
+        return strict_json(text)
+    except ValueError:
+        raise ProtocolError(f"{what} is not JSON") from None
+
+
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
-KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms)}
+KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings)}

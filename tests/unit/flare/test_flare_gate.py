@@ -92,7 +92,7 @@ def test_without_a_guard_nothing_leaves() -> None:
 
 
 def test_the_gate_takes_our_two_applications_and_no_other(tmp_path: Path) -> None:
-    made = jobs.write(tmp_path, "fit-1", '{"id": "fit-1"}', ("boiler",))
+    made = jobs.write(tmp_path, "fit-1", '{"id": "fit-1"}', {"boiler": '{"id": "fit-1"}'})
     check = gate.JobGate()
     assert check.validate(str(made / "plant")) == ("", {})
     assert check.validate(str(made / "coordinator")) == ("", {})
