@@ -507,13 +507,13 @@ def _foreign(made: Loopback, name: str, target: str = "boiler", custom: bool = F
     """A job that is not ours: with code of its own, or with a class of FLARE's."""
     job = made.job(name)
     folder = jobs.write(made.root / "foreign", name, job.to_text(), job.part_texts((target,)))
-    config = folder / "plant" / "config" / jobs.PLANT_FILE
+    config = folder / "plant-1" / "config" / jobs.PLANT_FILE
     content: dict[str, Any] = json.loads(config.read_text())
     path = "foreign.Foreign" if custom else "nvflare.app_common.np.np_trainer.NPTrainer"
     content["executors"][0]["executor"] = {"path": path, "args": {}}
     config.write_text(json.dumps(content))
     if custom:
-        code = folder / "plant" / "custom" / "foreign.py"
+        code = folder / "plant-1" / "custom" / "foreign.py"
         code.parent.mkdir()
         mark = str(made.root / "mark")
         code.write_text(

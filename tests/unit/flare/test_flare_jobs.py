@@ -71,9 +71,9 @@ def test_a_job_names_two_classes_and_carries_no_code(tmp_path: Path) -> None:
     assert set(files) == {
         "meta.json",
         f"coordinator/config/{jobs.COORDINATOR_FILE}",
-        f"plant/config/{jobs.PLANT_FILE}",
+        *(f"plant-{k}/config/{jobs.PLANT_FILE}" for k in (1, 2)),
     }
-    assert jobs.read_plant(files[f"plant/config/{jobs.PLANT_FILE}"]) == JOB
+    assert jobs.read_plant(files[f"plant-1/config/{jobs.PLANT_FILE}"]) == JOB
     assert jobs.read_coordinator(files[f"coordinator/config/{jobs.COORDINATOR_FILE}"]) == JOB
     meta = json.loads(files["meta.json"])
     assert meta["mandatory_clients"] == ["boiler", "turbine"]
@@ -103,7 +103,7 @@ def _changed(content: Any) -> list[Any]:
 def test_a_configuration_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
     made = jobs.write(tmp_path, "fit-1", JOB, {"boiler": JOB})
     for name, read in (
-        (f"plant/config/{jobs.PLANT_FILE}", jobs.read_plant),
+        (f"plant-1/config/{jobs.PLANT_FILE}", jobs.read_plant),
         (f"coordinator/config/{jobs.COORDINATOR_FILE}", jobs.read_coordinator),
     ):
         variants = _changed(json.loads((made / name).read_text()))
