@@ -53,7 +53,7 @@ def checked(
     if not found and composed and not unicodedata.is_normalized("NFC", value):
         found = "has letters and accents apart: write it in Unicode's form NFC"
     if found:
-        raise error(f"{what} {found}; it begins {ascii(value[:40])}")
+        raise error(f"{what} {found}; it begins {value[:40]!a}")
     return value
 
 

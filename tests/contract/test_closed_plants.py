@@ -69,7 +69,9 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     boiler = Change("turbine", "boiler", False, 0, "", np.ones((6, 2)))
     asked: list[list[Message]] = [[Openings("turbine")]]
     asked += [[flow, Ask("turbine", kind, 0, 5)] for kind in ("effect", "paths", "restoration", "forecast")]
-    asked += [[replace(flow, first=300, absolute=True, values=np.ones((5, 1))), Ask("turbine", "counterfactual", 300, 5)]]
+    asked += [
+        [replace(flow, first=300, absolute=True, values=np.ones((5, 1))), Ask("turbine", "counterfactual", 300, 5)]
+    ]
     asked += [[Ask("turbine", "attribution", 300, 5)], [Ask("turbine", "forecast", 0, 5)]]
     for named in (boiler, boiler.naming(["a", "b"]), replace(boiler, values=np.ones((6, 5)))):
         asked.append([named, Ask("turbine", "effect", 0, 5)])

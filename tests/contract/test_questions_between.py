@@ -191,7 +191,7 @@ def test_hostile_questions_are_refused_one_by_one(asking: Asking) -> None:
         "no question": ([change], "one Ask at its end"),
         "no such unit": ([replace(_pump(), cause="x"), effect], "no unit 'x'"),
         "inputs without names": ([replace(_pump(), inputs=""), effect], "names its inputs"),
-            "an input that is not there": ([_pump().naming(["u1", "u7"]), effect], "has no input 'u7'"),
+        "an input that is not there": ([_pump().naming(["u1", "u7"]), effect], "has no input 'u7'"),
         "too far": ([change, Ask("turbine", "effect", 0, 100_001)], "at most"),
         "rows that are not there": ([Ask("turbine", "attribution", 500, 5000)], "recorded"),
         "far too large": ([replace(_pump(), values=np.full((3, 2), 1e308)), effect], "too large"),

@@ -46,7 +46,10 @@ GOOD = ("°C", "µS/cm", "m³/h", "Ω", "温度", "давление", "ºC", "½
 def test_what_does_not_print_is_refused_wherever_it_arrives(text: str) -> None:
     job = Job("fit-1", "sufficient", {"boiler": [Channel("fuel", "kg/s")], "turbine": []}).to_json()
     unit = {"name": "boiler", "inputs": [{"name": "fuel", "unit": text, "limits": None}]}
-    record = {**describe(Provenance("1", 0, "d", "sufficient", "fit-1", "2026-01-01T00:00:00+00:00"))[0], "version": text}
+    record = {
+        **describe(Provenance("1", 0, "d", "sufficient", "fit-1", "2026-01-01T00:00:00+00:00"))[0],
+        "version": text,
+    }
     arrivals = (
         (ModelError, lambda: Channel("fuel", text)),
         (ModelError, lambda: Channel(text)),

@@ -196,8 +196,8 @@ def compose(
         base,
         title="What would the turbine do if the boiler were run differently?",
         lead=(
-            f"A simulated plant of three units, {steps} minutes. Each unit kept its measurements; a server learned how "
-            "they act on each other from low-dimensional messages. Because the plant is simulated, the true answer "
+            f"A simulated plant of three units, {steps} minutes. Each unit kept its raw measurements; a server learned "
+            "how they act on each other from compressed ones. Because the plant is simulated, the true answer "
             "is known and stands beside every estimate."
         ),
         trainings=tuple(trainings),

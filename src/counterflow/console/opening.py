@@ -187,7 +187,13 @@ def _federated(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats,
+        view.unit,
+        view.server,
+        view.parts,
+        view.plant,
+        view.method,
+        view.measurements,
+        caveats=view.part.caveats,
         provenance=view.provenance,
     )
 

@@ -1,7 +1,7 @@
 """Points of view: what a unit sees of a fit, and what the server sees, as trust is split.
 
 A unit sees its own measurements and asks about the inputs of others; the server sees states, couplings and training,
-and nobody's measurements. Every seat asks through the library's questions; nothing is computed here.
+and nobody's raw measurements. Every seat asks through the library's questions; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.reply import Responder
 
 SERVER = "server"
-NO_MEASUREMENTS = "the server sees states and nobody's measurements: take a unit's seat"
+NO_MEASUREMENTS = "the server sees compressed measurements and states, and nobody's output channels: take a unit's seat"
 _BASELINES = 16  # forecasts that are kept
 
 

@@ -542,4 +542,7 @@ KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
-KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings)}
+KINDS |= {
+    kind.__name__: kind
+    for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings)
+}

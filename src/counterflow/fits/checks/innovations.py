@@ -232,7 +232,8 @@ def drift_checks(material: Material) -> list[Check]:
         factor = max(found.ratio, 1 / found.ratio) if found.ratio > 0 else 1.0
         if math.isfinite(factor) and math.log(factor) > DEVIATIONS * found.ratio_error:
             size = _graded(factor, SPREAD, LARGE_SPREAD)
-        said, others_told = [], ()
+        said: list[str] = []
+        others_told: tuple[str, ...] = ()
         if couplings != "pass":
             who = "itself" if worst_unit == m else material.names[worst_unit]
             others_told = (material.names[worst_unit],)
