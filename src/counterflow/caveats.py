@@ -26,8 +26,8 @@ class Caveat:
     Parameters
     ----------
     code : words in small letters joined by dashes, such as "not-converged"; the same cause has the same code.
-    scope : the unit that it tells of, or several as ``scope_of`` joins them; "": the whole fit. Whoever may know nothing
-        of one of them is not told it.
+    scope : the unit that it tells of, or several as ``scope_of`` joins them; "": the whole fit. Whoever may not know of
+        one of them is not told it.
     text : one sentence or two, with what to do.
 
     Examples
