@@ -189,6 +189,9 @@ class TestTogether:
                 np.testing.assert_allclose(getattr(found, field), getattr(wanted, field), rtol=EXACT, atol=EXACT)
         _the_console_at_a_plant_asks_through_it(boiler, alone)
         turbine.effect("boiler", "turbine", change)
+        with pytest.raises(cf.UnknownNameError, match="no input 'u2' that can be asked about here"):
+            turbine.effect("boiler", "turbine", {"u2": 1.0})
+        vars(turbine.server)["_others"] = {"boiler": running.recording["boiler"].unit.public}  # as if it knew
         with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
             turbine.effect("boiler", "turbine", {"u2": 1.0})
         with Audit(running.server.home / FILE) as audit:
@@ -198,7 +201,7 @@ class TestTogether:
         assert [record["event"] for record in asked if record["event"] in ("asked", "answered")] == [
             "asked",
             "answered",
-        ] * 2
+        ] * 3, "the first: whom may I ask about?"
         _nobody_but_the_server_gives_a_plant_tasks(running, run)
         _nobody_without_its_key_speaks_to_a_plants_own_processes(running)
         assert running.operator is not None
