@@ -160,8 +160,8 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
     try:
         answer(chosen, view, given | own, None)
     except UnknownNameError as error:
-        closed = f"Inputs that their owners have not opened to {plant.unit!r} ([ask] in their policies) are not known here"
-        raise UnknownNameError(f"{error} {closed}.") from None
+        closed = f"Inputs that their owners have not opened to {plant.unit!r} ([ask] in their policies) are not known"
+        raise UnknownNameError(f"{error} {closed} here.") from None
 
 
 federation_ask = _made(
