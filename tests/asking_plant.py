@@ -68,13 +68,14 @@ class Asking:
 
     def plant(self) -> PlantQuestions:
         def renewed() -> Guard:
-            return Guard(self.standing, Description.of(self.asker), Policy.read(self.policy_file), self.audits[1])
+            return Guard(own, Description.of(self.asker), Policy.read(self.policy_file), self.audits[1])
 
-        return PlantQuestions(self.box, self.standing, renewed, self.policy_file)
+        own = self.standing.part_for(self.unit)
+        return PlantQuestions(self.box, own, renewed, self.policy_file)
 
     def remote(self, patience: float = 20.0) -> RemoteServer:
         saved = saved_unit(self.home / self.unit, self.unit)
-        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit.states, saved.latest, patience)
+        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit, saved.latest, patience)
 
     @contextmanager
     def running(self) -> Iterator[RemoteServer]:
@@ -110,7 +111,7 @@ def fitted(home: Path, job: Job, models: Any, data: cf.Recording = RECORDING) ->
         found = federation.run()
         save_server(home, found.result)
         session = federation.plant("turbine")
-        save_unit(home / "turbine", job, units["turbine"], session.state, session.losses)
+        save_unit(home / "turbine", job.part_for("turbine"), units["turbine"], session.state, session.losses)
     return Asking(home, job, units["turbine"])
 
 

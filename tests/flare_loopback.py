@@ -137,7 +137,9 @@ class Loopback:
 
     def submit(self, job: Job, deadline: int = 60) -> str:
         assert self.operator is not None
-        return self.operator.submit(jobs.write(self.root / "jobs", job.id, job.to_text(), job.units, deadline))
+        return self.operator.submit(
+            jobs.write(self.root / "jobs", job.id, job.to_text(), job.part_texts(job.units), deadline)
+        )
 
     def run(self, job: Job, patience: float = 60) -> CoordinatorSession:
         """Submit and wait until the coordinator says that it is over; its session, closed."""

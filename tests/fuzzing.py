@@ -122,8 +122,8 @@ def targets(stack: ExitStack) -> dict[str, Case]:
     stack.enter_context(mock.patch("os.fsync", return_value=None))
     audit = stack.enter_context(Audit(folder / FILE))
     guards = [messages.guard(audit, Job(f"fuzz-{m}", m, messages.INPUTS)) for m in ("sufficient", "penalty")]
-    made = jobs.write(folder, "fit-1", messages.PRIVATE.to_text(), ("boiler", "turbine"))
-    plant = (made / "plant" / "config" / jobs.PLANT_FILE).read_text()
+    made = jobs.write(folder, "fit-1", messages.PRIVATE.to_text(), messages.PRIVATE.part_texts(("boiler", "turbine")))
+    plant = (made / "plant-1" / "config" / jobs.PLANT_FILE).read_text()
     coordinator = (made / "coordinator" / "config" / jobs.COORDINATOR_FILE).read_text()
     text = messages.PRIVATE.to_text()
 

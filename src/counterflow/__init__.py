@@ -1,6 +1,6 @@
 """Counterflow: what would my output do if that other unit were run differently?
 
-Each unit keeps its measurements and its model and exchanges only low-dimensional states and inputs; a server learns
+Each unit keeps its raw measurements and its model and sends compressed measurements, states and inputs; a server learns
 the couplings between units; units and server answer counterfactual questions.
 
 Everything that users need is here; heavy imports happen when a name is first used.

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from counterflow.errors import ProtocolError
+from counterflow.printable import checked, shown
 
 EVERYBODY = ""
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_LONGEST_CODE, _LONGEST_SCOPE, _LONGEST_TEXT = 60, 100, 4000
+_LONGEST_CODE, _LONGEST_SCOPE, _LONGEST_TEXT = 60, 10_000, 4000
 MOST = 200  # caveats of one answer
 
 
@@ -25,7 +26,8 @@ class Caveat:
     Parameters
     ----------
     code : words in small letters joined by dashes, such as "not-converged"; the same cause has the same code.
-    scope : the unit that it is about; "": the whole fit.
+    scope : the unit that it tells of, or several as ``scope_of`` joins them; "": the whole fit. Whoever may not know of
+        one of them is not told it.
     text : one sentence or two, with what to do.
 
     Examples
@@ -42,11 +44,15 @@ class Caveat:
     def __post_init__(self) -> None:
         if not isinstance(self.code, str) or len(self.code) > _LONGEST_CODE or not _CODE.fullmatch(self.code):
             raise ProtocolError(f"caveat: code {self.code!r:.80} must be words in small letters joined by dashes")
-        if not isinstance(self.scope, str) or len(self.scope) > _LONGEST_SCOPE:
-            raise ProtocolError(f"caveat {self.code!r}: scope {self.scope!r:.80} must be a unit's name or ''")
         if not isinstance(self.text, str) or not self.text:
             raise ProtocolError(f"caveat {self.code!r}: text is missing")
-        object.__setattr__(self, "text", " ".join(self.text.split("\n"))[:_LONGEST_TEXT])
+        checked(self.scope, f"caveat {self.code!r}: scope", _LONGEST_SCOPE, composed=False)
+        object.__setattr__(self, "text", shown(" ".join(self.text.split("\n")), _LONGEST_TEXT))
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that it tells of; none: the whole fit."""
+        return units_of(self.scope)
 
     def __str__(self) -> str:
         return self.text
@@ -60,7 +66,22 @@ class Caveat:
         """From plain types that nobody has checked."""
         if not isinstance(found, dict) or set(found) != {"code", "scope", "text"}:
             raise ProtocolError(f"a caveat has code, scope and text, got {found!r:.80}")
-        return cls(found["code"], found["scope"], found["text"])
+        text = checked(found["text"], "the text of a caveat", _LONGEST_TEXT, composed=False)
+        return cls(found["code"], found["scope"], text)
+
+
+def scope_of(units: Iterable[str]) -> str:
+    """Several units as a scope, each once: their names hold no slash.
+
+    >>> scope_of(["boiler", "turbine", "boiler"]), units_of("boiler/turbine"), units_of("")
+    ('boiler/turbine', ('boiler', 'turbine'), ())
+    """
+    return "/".join(dict.fromkeys(units))
+
+
+def units_of(scope: str) -> tuple[str, ...]:
+    """The units of a scope; none: the whole fit."""
+    return tuple(scope.split("/")) if scope else ()
 
 
 def distinct(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:

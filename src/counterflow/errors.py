@@ -8,13 +8,15 @@ escapes from the library is a defect.
 class CounterflowError(Exception):
     """Base of every error that Counterflow raises on purpose.
 
-    ``code`` says what is wrong to a program: that of the class, or a narrower one where somebody acts on it.
+    ``code`` says what is wrong to a program: that of the class, or a narrower one where somebody acts on it. ``scope``:
+    the units that its text tells of, as in a caveat; "" if it tells of none but the one that has asked.
     """
 
     code = "error"
 
-    def __init__(self, *args: object, code: str | None = None) -> None:
+    def __init__(self, *args: object, code: str | None = None, scope: str = "") -> None:
         super().__init__(*args)
+        self.scope = scope
         if code is not None:
             self.code = code
 

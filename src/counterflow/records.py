@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.errors import CounterflowError, StorageError
+from counterflow.printable import checked
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 DEEPEST = 40  # objects in objects
 MOST = 1_000_000  # entries of one tree
+LONGEST = 10_000  # characters of one text
 DTYPES = MappingProxyType({"f": "<f8", "i": "<i8", "b": "|b1"})  # by numpy's letter for the kind of number
 _SAME, _KIND, _CONTENT = "=", "is", "of"  # no names of fields: a reference, and a dataclass that the hint does not name
 _PLAIN, _TURNED = "array", "transposed"  # the order in memory is kept: sums depend on it in their last digit
@@ -282,6 +284,8 @@ class _Reader:
         holder, inner = get_origin(arm) or arm, get_args(arm)
         if holder is np.ndarray:
             return self._array(arm, given, path, declared)
+        if holder is str:
+            return checked(given, path, LONGEST, StorageError, composed=False)
         if holder is float:
             return self._float(given, path, bool(declared.get("missing")))
         if isinstance(holder, type) and issubclass(holder, Enum):
@@ -293,6 +297,8 @@ class _Reader:
         if holder in (Mapping, MappingProxyType, dict):
             if any("/" in key or (inner[0] is int and str(_whole(key)) != key) for key in given):
                 _blame(path, f"has keys that are not {inner[0].__name__}")
+            for key in given:
+                checked(key, f"{path}: a key", LONGEST, StorageError, composed=False)
             read = {
                 _whole(key) if inner[0] is int else key: self.read(inner[1], entry, _where(path, key), depth + 1)
                 for key, entry in given.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 
 def decimals(mean: float, half_width: float | None = None) -> int:
@@ -85,6 +86,15 @@ def clock(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.4g} {unit}"
     return f"{seconds:.4g} s"
+
+
+def moment(iso: str) -> str:
+    """A time in ISO 8601 with its zone, to the minute.
+
+    >>> moment("2026-03-01T10:30:00+01:00")
+    '2026-03-01 09:30 UTC'
+    """
+    return f"{datetime.fromisoformat(iso).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ import pytest
 from asking_plant import OPEN, PLANT, RECORDING, TURBINE, UNITS, Asking, fitted, job_of, same
 
 import counterflow as cf
-from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError
+from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError, UnknownNameError
 from counterflow.federation.job import Job
-from counterflow.federation.parts import link_of, saved_server, saved_unit
+from counterflow.federation.parts import saved_server, saved_unit
 from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.store import MemoryStore
@@ -31,6 +31,11 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Asking:
 @pytest.fixture(scope="module")
 def alone() -> cf.Fit:
     return cf.fit(RECORDING, PLANT.locals())
+
+
+def _pump() -> Change:
+    """What the turbine asks about the pump's inputs."""
+    return Change("turbine", "pump", False, 0, "", np.ones((3, 2))).naming(["u1", "u2"])
 
 
 def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, alone: cf.Fit) -> None:
@@ -65,7 +70,7 @@ def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, al
         told = UnitView(part, server).effect("boiler", "turbine", change).caveats
     assert set(told) <= set(alone.caveats)
     events = [record["event"] for record in asking.audits[1].records()]
-    assert events.count("asked") == events.count("answered") == 8
+    assert events.count("asked") == events.count("answered") == 9, "one of them: whom may I ask about?"
     assert asking.empty(), "the box is left empty"
 
 
@@ -106,13 +111,17 @@ def test_what_a_policy_forbids_is_refused_written_down_and_allowed_when_it_chang
     try:
         with asking.running() as server:
             UnitView(part, server).effect("boiler", "turbine", {"u2": 1.0})
-            with pytest.raises(PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u1'"):
+            with pytest.raises(UnknownNameError, match="'u1' that can be asked about here; there are u2"):
                 UnitView(part, server).effect("boiler", "turbine", {"u1": 1.0})
+            stale = replace(server)  # it was told before that it may
+            vars(stale)["_others"] = {name: saved_server(asking.home, "fit-1")[1].unit(name) for name in UNITS}
+            with pytest.raises(PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u1'"):
+                UnitView(part, stale).effect("boiler", "turbine", {"u1": 1.0})
             shares = UnitView(part, server, TURBINE.y).attribute()
             assert set(shares.shares) == {"turbine", "pump", "initial state", "rest"}
             assert "closed-units" in [caveat.code for caveat in shares.caveats]
             with pytest.raises(PrivacyError, match="'u1'"):
-                UnitView(part, server).restore("turbine", {"y1": 0.1}, {"boiler": ["u1"]})
+                UnitView(part, stale).restore("turbine", {"y1": 0.1}, {"boiler": ["u1"]})
             UnitView(part, server).restore("turbine", {"y1": 0.1}, {"boiler": ["u2"]})
             refused = [record for record in asking.audits[0].records() if record["event"] == "refused"]
             assert [record["kind"] for record in refused] == ["effect", "restoration"]
@@ -137,7 +146,7 @@ def test_the_coordinator_keeps_what_plants_have_said_and_takes_it_from_themselve
     closed = Terms("pump", '{"unit": "pump", "ask": {}, "answers": true}')
     assert service.receive("pump", [(1, encode(closed))]) == [(1, encode(closed))]
     again = asking.service()  # as after a restart
-    change = Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
+    change = _pump()
     question = [(7, encode(change)), (7, encode(Ask("turbine", "effect", 0, 2)))]
     ((number, data),) = again.receive("turbine", question)
     assert number == 7
@@ -155,7 +164,7 @@ def test_the_coordinator_keeps_what_plants_have_said_and_takes_it_from_themselve
 def test_a_question_waits_for_a_plant_that_starts_late(asking: Asking) -> None:
     """It has never said who may ask about it; after the grace nobody may."""
     (asking.home / "terms" / "pump.json").unlink()
-    server, change = saved_server(asking.home, "fit-1")[1], Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
+    server, change = saved_server(asking.home, "fit-1")[1], _pump()
     question = [(1, encode(change)), (1, encode(Ask("turbine", "effect", 0, 2)))]
     late = QuestionService(asking.home, asking.standing, server, None, grace=30.0)
     with ThreadPoolExecutor(1) as pool:
@@ -174,19 +183,20 @@ def test_a_question_waits_for_a_plant_that_starts_late(asking: Asking) -> None:
 def test_hostile_questions_are_refused_one_by_one(asking: Asking) -> None:
     asking.say("turbine", "")
     service = asking.service()
-    effect, change = Ask("turbine", "effect", 0, 2), Change("turbine", "pump", False, 0, "", np.ones((3, 2)))
+    effect, change = Ask("turbine", "effect", 0, 2), _pump()
     cases = {
         "no such question": ([change, Ask("turbine", "everything", 0, 2)], "there is no question 'everything'"),
-        "another's name": ([Change("boiler", "pump", False, 0, "", np.ones((3, 2))), effect], "speaks as"),
+        "another's name": ([replace(_pump(), unit="boiler"), effect], "speaks as"),
         "two questions in one": ([change, effect, effect], "one Ask at its end"),
         "no question": ([change], "one Ask at its end"),
-        "no such unit": ([Change("turbine", "x", False, 0, "", np.ones((3, 2))), effect], "has 0 inputs"),
-        "other columns": ([Change("turbine", "pump", False, 0, "", np.ones((3, 1))), effect], "has 2 inputs"),
+        "no such unit": ([replace(_pump(), cause="x"), effect], "no unit 'x'"),
+        "inputs without names": ([replace(_pump(), inputs=""), effect], "names its inputs"),
+        "an input that is not there": ([_pump().naming(["u1", "u7"]), effect], "has no input 'u7'"),
         "too far": ([change, Ask("turbine", "effect", 0, 100_001)], "at most"),
         "rows that are not there": ([Ask("turbine", "attribution", 500, 5000)], "recorded"),
-        "far too large": ([Change("turbine", "pump", False, 0, "", np.full((3, 2), 1e308)), effect], "too large"),
+        "far too large": ([replace(_pump(), values=np.full((3, 2), 1e308)), effect], "too large"),
         "replacing from now on": (
-            [Change("turbine", "pump", True, 0, "", np.ones((3, 2))), effect],
+            [replace(_pump(), absolute=True), effect],
             "give what is added",
         ),
     }
@@ -210,9 +220,11 @@ def test_a_coordinator_that_says_anything_else_is_not_believed(asking: Asking) -
         encode(Ask("turbine", "effect", 0, 1)),
         b"nonsense",
     ):
-        plant = asking.plant()
+        plant, remote = asking.plant(), asking.remote()
+        with asking.running() as known:
+            vars(remote)["_others"] = known._others  # it has been told before whom it may ask about
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(UnitView(part, asking.remote()).effect, "boiler", "turbine", {"u1": 1.0})
+            asked = pool.submit(UnitView(part, remote).effect, "boiler", "turbine", {"u1": 1.0})
             sent = plant.exchange([], 0.0)
             while not any(isinstance(decode(data), Ask) for _, data in sent):
                 sent = plant.exchange([], 5.0)
@@ -232,7 +244,7 @@ def test_nobody_there_is_said_and_nothing_is_left_behind(asking: Asking) -> None
 def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> None:
     """Asked, and the process or the reply gone before the answer: it is asked again. A late answer is dropped."""
     service = asking.service()
-    name = asking.box.put([encode(Ask("turbine", "forecast", 0, 2))], link_of(asking.standing))
+    name = asking.box.put([encode(Ask("turbine", "forecast", 0, 2))], asking.standing.digest)
     first = asking.plant()
     first.exchange([], 0.0)  # the terms, and the question
     second = asking.plant()
@@ -254,16 +266,15 @@ def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -
     part = saved_unit(asking.home / "turbine", "turbine").part
     other = Job("fit-2", "sufficient", asking.job.inputs, options={"tol": 1e-5})
     renamed = Job("fit-1", "sufficient", asking.job.inputs, created="2001-01-01T00:00:00+00:00")
-    states = part.unit.states
     with asking.running():
         for job in (other, renamed):
-            asked = replace(part, link=None)
+            asked, own = replace(part, link=None), part.unit
             with pytest.raises(cf.OptionError, match=r"about job 'fit-1' now, not about 'fit-"):
-                UnitView(asked, RemoteServer(job, asking.box, 601, states, False, 20.0)).effect(
+                UnitView(asked, RemoteServer(job, asking.box, 601, own, False, 20.0)).effect(
                     "boiler", "turbine", {"u1": 1.0}
                 )
             with pytest.raises(StorageError, match="no answer"):
-                UnitView(asked, RemoteServer(job, asking.box, 601, states, True, 0.5)).effect(
+                UnitView(asked, RemoteServer(job, asking.box, 601, own, True, 0.5)).effect(
                     "boiler", "turbine", {"u1": 1.0}
                 )
 

@@ -444,7 +444,7 @@ def test_the_server_sees_states_and_says_what_it_cannot_answer(desk: Desk) -> No
         tab = page.locator(f"#tab-{kind}")
         assert tab.get_attribute("aria-disabled") == "true"
         tab.click(force=True)  # playwright would wait for it to become enabled
-        assert "nobody's measurements: take a unit's seat" in page.inner_text("#refused")
+        assert "nobody's output channels: take a unit's seat" in page.inner_text("#refused")
     page.click("#tab-influence")
     desk.until(page.locator("#graph-large .edge").count, "the graph")
     desk.until(page.locator("#checks li").count, "the checks")

@@ -189,6 +189,9 @@ class TestTogether:
                 np.testing.assert_allclose(getattr(found, field), getattr(wanted, field), rtol=EXACT, atol=EXACT)
         _the_console_at_a_plant_asks_through_it(boiler, alone)
         turbine.effect("boiler", "turbine", change)
+        with pytest.raises(cf.UnknownNameError, match="no input 'u2' that can be asked about here"):
+            turbine.effect("boiler", "turbine", {"u2": 1.0})
+        vars(turbine.server)["_others"] = {"boiler": running.recording["boiler"].unit.public}  # as if it knew
         with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
             turbine.effect("boiler", "turbine", {"u2": 1.0})
         with Audit(running.server.home / FILE) as audit:
@@ -198,7 +201,7 @@ class TestTogether:
         assert [record["event"] for record in asked if record["event"] in ("asked", "answered")] == [
             "asked",
             "answered",
-        ] * 2
+        ] * 3, "the first: whom may I ask about?"
         _nobody_but_the_server_gives_a_plant_tasks(running, run)
         _nobody_without_its_key_speaks_to_a_plants_own_processes(running)
         assert running.operator is not None
@@ -399,7 +402,7 @@ class TestIntruders:
         """What the boiler answered to each forgery: its return code and how many messages came with it."""
         assert lying.operator is not None
         job = lying.job("fit-forged", "penalty", solver="gradient", rounds=3)
-        folder = jobs.write(lying.root / "forged", job.id, job.to_text(), UNITS, 30)
+        folder = jobs.write(lying.root / "forged", job.id, job.to_text(), job.part_texts(UNITS), 30)
         config = folder / "coordinator" / "config" / jobs.COORDINATOR_FILE
         config.write_text(config.read_text().replace(kit.CONTROLLER, "liar.Forger"))
         state = lying.ended(job, lying.operator.submit(folder))
@@ -508,14 +511,14 @@ def test_certificates_are_made_for_whom_they_are_meant(made: Loopback, tmp_path:
 def _foreign(made: Loopback, name: str, target: str = "boiler", custom: bool = False, scope: str = "") -> Path:
     """A job that is not ours: with code of its own, or with a class of FLARE's."""
     job = made.job(name)
-    folder = jobs.write(made.root / "foreign", name, job.to_text(), (target,))
-    config = folder / "plant" / "config" / jobs.PLANT_FILE
+    folder = jobs.write(made.root / "foreign", name, job.to_text(), job.part_texts((target,)))
+    config = folder / "plant-1" / "config" / jobs.PLANT_FILE
     content: dict[str, Any] = json.loads(config.read_text())
     path = "foreign.Foreign" if custom else "nvflare.app_common.np.np_trainer.NPTrainer"
     content["executors"][0]["executor"] = {"path": path, "args": {}}
     config.write_text(json.dumps(content))
     if custom:
-        code = folder / "plant" / "custom" / "foreign.py"
+        code = folder / "plant-1" / "custom" / "foreign.py"
         code.parent.mkdir()
         mark = str(made.root / "mark")
         code.write_text(

@@ -16,6 +16,7 @@ from counterflow.cli.output import Format
 from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
 from counterflow.fits.fit import load
+from counterflow.methods.outcome import Provenance
 from counterflow.questions.question import envelope
 
 _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}
@@ -49,7 +50,9 @@ def check(
     told = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
     if plot is not None:
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
-    output.conclude(answer_format, out, force, told, lambda: _show(found, sentence, plot), found.to_frame)
+    output.conclude(
+        answer_format, out, force, told, lambda: _show(found, sentence, plot, fit.provenance), found.to_frame
+    )
     if found.verdict == "fail":
         raise typer.Exit(output.CHECK_FAILED)
 
@@ -69,7 +72,7 @@ def _count(checks: tuple[Check, ...]) -> str:
     return f"{len(checks)} {'check' if len(checks) == 1 else 'checks'}"
 
 
-def _show(found: Checks, sentence: str, drawn: Path | None) -> None:
+def _show(found: Checks, sentence: str, drawn: Path | None, fit: Provenance) -> None:
     output.show_text(sentence, style=_STYLES[found.verdict])
     rows = []
     for each in found:
@@ -84,5 +87,6 @@ def _show(found: Checks, sentence: str, drawn: Path | None) -> None:
         output.show_text(f"  {each.finding[:1].upper()}{each.finding[1:]}.")
         if each.remedy:
             output.show_text(f"  Remedy: {each.remedy}.")
+    output.show_source(fit)
     if drawn is not None:
         output.show_lines("", f"written: {drawn}")

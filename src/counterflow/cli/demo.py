@@ -196,8 +196,8 @@ def compose(
         base,
         title="What would the turbine do if the boiler were run differently?",
         lead=(
-            f"A simulated plant of three units, {steps} minutes. Each unit kept its measurements; a server learned how "
-            "they act on each other from low-dimensional messages. Because the plant is simulated, the true answer "
+            f"A simulated plant of three units, {steps} minutes. Each unit kept its raw measurements; a server learned "
+            "how they act on each other from compressed ones. Because the plant is simulated, the true answer "
             "is known and stands beside every estimate."
         ),
         trainings=tuple(trainings),
@@ -286,7 +286,7 @@ def _content(
 
 
 def _show(out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float) -> None:
-    output.show_text(fit.summary())
+    output.show_lines(*fit.summary().split("\n"))
     for whatif in content.whatifs:
         at = whatif.headline_index
         row, rows = whatif.peak_row(at), []

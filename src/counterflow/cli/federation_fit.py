@@ -23,6 +23,7 @@ from counterflow.federation.parts import saved_server
 from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.fits.storage import load_record
+from counterflow.printable import shown
 from counterflow.privacy import Privacy
 
 _Tell = Callable[[dict[str, Any]], None]
@@ -142,7 +143,9 @@ def _progress(coordinator: CoordinatorFolder, job: Job, answer_format: Format) -
         yield lambda state: None
         return
     began = time.monotonic()
-    with output.terminal().status(f"{job.id}: submitting") as line:
+    from rich.text import Text
+
+    with output.terminal().status(Text(f"{job.id}: submitting")) as line:
 
         def tell(state: dict[str, Any]) -> None:
             there = members.presence(coordinator.folder / members.PRESENCE).get("plants", [])
@@ -152,8 +155,8 @@ def _progress(coordinator: CoordinatorFolder, job: Job, answer_format: Format) -
                 moved = float(state.get("bytes_up", 0)) + float(state.get("bytes_down", 0))
                 words += [f"{state['exchanges']} exchanges", f"{moved / 1000:,.0f} kB"]
             if state.get("reason"):
-                words.append(str(state["reason"])[:200])
-            line.update(", ".join([*words, f"{time.monotonic() - began:.0f} s"]))
+                words.append(shown(state["reason"], 200))
+            line.update(Text(", ".join([*words, f"{time.monotonic() - began:.0f} s"])))
 
         yield tell
 

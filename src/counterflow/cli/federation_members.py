@@ -307,11 +307,13 @@ def policy_line(policy: Policy) -> str:
 
 
 def _show_request(asks: JoinRequest) -> None:
+    """What the letter says comes first, and quoted; our own lines, of which the key is the last, below it."""
     card = asks.card
-    output.show_text(f"Unit {card.unit} of {card.organisation} asks to join {card.federation}.", style="bold")
-    output.show_text(f"key: {asks.key}")
-    rows = [[each.name, each.unit, "{:g} to {:g}".format(*each.limits) if each.limits else ""] for each in card.inputs]
-    output.show_table(f"inputs, every {card.dt:g} s", ["input", "unit", "limits"], rows, left=3)
+    limits = ["{:g} to {:g}".format(*each.limits) if each.limits else "" for each in card.inputs]
+    rows = [[repr(each.name), repr(each.unit), bounds] for each, bounds in zip(card.inputs, limits, strict=True)]
+    output.show_table(f"inputs, every {card.dt:g} s, as the letter says", ["input", "unit", "limits"], rows, left=3)
+    output.show_lines("", f"Unit {card.unit!r} of {card.organisation!r} asks to join {card.federation!r}.")
+    output.show_text(f"key: {asks.key}", style="bold")
 
 
 def _tell(answer_format: Format, command: str, content: dict[str, Any], first: str, *lines: str) -> None:

@@ -21,6 +21,7 @@ from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import WRITABLE, Folder, Supervisor, opened, reachable
 from counterflow.federation.sites.tidying import Rule
 from counterflow.files import appending, blaming
+from counterflow.printable import shown
 
 STOPPING = 30.0  # seconds for a supervisor to end its site
 
@@ -133,7 +134,7 @@ def _why(site: Folder) -> str:
 
 def _say(site: Folder, line: str) -> None:
     when = datetime.now().astimezone().isoformat(timespec="seconds")
-    print(f"{when} {site.label}: {line}", flush=True)
+    print(shown(f"{when} {site.label}: {line}"), flush=True)
 
 
 def _last(log: Path, began: int) -> str:

@@ -110,7 +110,7 @@ def doubts(found: Fit) -> list[dict[str, Any]]:
 
 def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     return {
-        "fit": out, "method": found.method, "seed": found.provenance.seed,
+        "fit": out, **found.provenance.to_json(), "method": found.method, "seed": found.provenance.seed,
         **output.picked(federation.recording, "rows dt"), "digest": found.provenance.data_digest,
         **output.fit_json(found.status, found.traffic),
         "log_likelihood": found.log_likelihood,
@@ -125,7 +125,7 @@ def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
 def _show(found: Fit, federation: Federation, out: Path) -> None:
     if federation.preparation is not None:
         output.show_notes(federation.preparation.doubts)
-    output.show_text(found.summary())
+    output.show_lines(*found.summary().split("\n"))
     rows = [[unit.name, str(unit.states), str(unit.n_inputs), str(unit.n_outputs)] for unit in found.plant.units]
     output.show_table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)
     output.show_lines("", f"saved fit: {out}")

@@ -50,6 +50,7 @@ def graph(
             rows.append([f"{edge.cause} -> {edge.effect}", kind_of(edge), *numbers])
         columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
         output.show_table("who acts on whom", columns, rows, left=2)
+        output.show_source(fit.provenance)
         output.show_notes(fit.caveats)
 
     output.conclude(answer_format, out, force, told, show, lambda: polars.DataFrame(told["edges"], _FIELDS.split()))

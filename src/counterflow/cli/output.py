@@ -17,6 +17,7 @@ from counterflow._version import __version__
 from counterflow.caveats import Caveat
 from counterflow.errors import CounterflowError, OptionError, StorageError, UnidentifiedError
 from counterflow.files import blaming, draft_of, make_folder, write_whole
+from counterflow.printable import shown
 
 if TYPE_CHECKING:
     import polars
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from counterflow.fits.engine import Traffic
-    from counterflow.methods.outcome import Status
+    from counterflow.methods.outcome import Provenance, Status
     from counterflow.plant import Unit
 
 # exit codes; 1 is a defect of ours
 OK, USAGE, NOT_CONVERGED, UNIDENTIFIED, INFEASIBLE, CHECK_FAILED, INTERRUPTED = 0, 2, 3, 4, 5, 6, 130
+LONGEST = 20_000  # characters of a line
 _FORMAT = "counterflow.format"  # where a command's context keeps its --format
 
 Content = bytes | Callable[[Path], None]  # what to write, or a function that writes it to a path
@@ -49,7 +51,7 @@ def note_format(ctx: typer.Context, value: Format) -> Format:
 
 def tell_error(ctx: typer.Context, error: CounterflowError) -> int:
     """An error in one line on stderr, with its code if JSON is wanted; returns the exit code."""
-    text = " ".join(str(error).split())
+    text = shown(" ".join(str(error).split()), LONGEST)
     if ctx.meta.get(_FORMAT) is Format.json:
         typer.echo(as_json({"error": {"code": error.code, "message": text}}), err=True)
     else:
@@ -91,27 +93,33 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    table = Table(title=Text(shown(title, LONGEST)), title_justify="left", title_style="bold")
     for k, column in enumerate(columns):
-        table.add_column(Text(column), justify="left" if k < left else "right", overflow="fold")
+        table.add_column(Text(shown(column, LONGEST)), justify="left" if k < left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(shown(cell, LONGEST)) for cell in row))
     console = terminal()
     console.print()
     console.print(table)
 
 
 def show_text(text: str, style: str | None = None) -> None:
-    """Text on the terminal, as it is."""
+    """One line of text on the terminal: no markup, nothing that a terminal obeys."""
     from rich.text import Text
 
-    terminal().print(Text(text, style=style or ""), soft_wrap=True)
+    terminal().print(Text(shown(text, LONGEST), style=style or ""), soft_wrap=True)
 
 
 def show_lines(*lines: str) -> None:
     """Lines of text on the terminal; an empty one is a blank line."""
     for line in lines:
         show_text(line)
+
+
+def show_source(source: Provenance | None) -> None:
+    """The fit that an answer comes from."""
+    if source is not None:
+        show_lines("", f"from {source}")
 
 
 def show_notes(notes: Sequence[str | Caveat]) -> None:
@@ -232,7 +240,9 @@ def conclude(
         if kind == ".json":
             content = (as_json(told) + "\n").encode()
         elif kind == ".csv":
-            content = frame().fill_nan(None).write_csv().encode()
+            from counterflow.questions.reply import as_csv
+
+            content = as_csv(frame())
         else:
             assert figure is not None
             content = png(figure(), dpi=150)

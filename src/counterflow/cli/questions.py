@@ -18,7 +18,7 @@ from counterflow import wording
 from counterflow.cli import inputs, output
 from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder, Force, Out
 from counterflow.cli.output import Format
-from counterflow.errors import DataError, OptionError, StorageError
+from counterflow.errors import DataError, OptionError, StorageError, UnknownNameError
 from counterflow.fits.fit import load
 from counterflow.plant.units import unknown_name
 from counterflow.questions import COMMANDS
@@ -157,7 +157,11 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
         raise StorageError(f"{plant.label} is not running, so it can ask nobody: counterflow federation start {folder}")
     own = {entry.option or entry.name: [plant.unit] for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)}
     Reader.check(chosen, given | own)
-    answer(chosen, view, given | own, None)
+    try:
+        answer(chosen, view, given | own, None)
+    except UnknownNameError as error:
+        closed = f"Inputs that their owners have not opened to {plant.unit!r} ([ask] in their policies) are not known"
+        raise UnknownNameError(f"{error} {closed} here.") from None
 
 
 federation_ask = _made(
@@ -320,6 +324,7 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
             output.show_table(table.title, table.columns, table.rows, table.left)
             if table.more:
                 output.show_text(table.more)
+        output.show_source(view.provenance)
         output.show_notes(reply.caveats)
 
     output.conclude(given["answer_format"], given["out"], given["force"], told, show, reply.to_frame, reply.plot)

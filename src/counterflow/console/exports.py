@@ -11,6 +11,7 @@ from counterflow.console.answers import Answered, answer
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError
 from counterflow.questions.registry import QUESTIONS
+from counterflow.questions.reply import as_csv
 from counterflow.report import Clock, Report, render
 from counterflow.report.content import section
 
@@ -42,8 +43,7 @@ def _csv(answered: Answered) -> bytes:
         frame = frame.drop("factual")
     if getattr(reply, "level", None) is not None:
         frame = frame.with_columns(level=pl.lit(reply.level))
-    text = pl.selectors.string()
-    return bytes(frame.with_columns(text.str.replace(r"^([=+\-@\t\r])", "'${1}")).write_csv().encode())
+    return as_csv(frame)
 
 
 def _html(seat: Seat, answered: Answered) -> str:
@@ -55,10 +55,10 @@ def _html(seat: Seat, answered: Answered) -> str:
         except CounterflowError:
             graph = None
     seen = "the server" if seat.unit is None else seat.unit
-    record = seat.record
-    provenance = {} if record is None else {
-        "Counterflow": record.provenance.version, "method": record.provenance.method,
-        "data": f"SHA-256 {record.provenance.data_digest}",
+    source = seat.provenance
+    provenance = {} if source is None else {
+        "fit": str(source), "Counterflow": source.version, "method": source.method,
+        "data": f"SHA-256 {source.data_digest}",
     }  # fmt: skip
     report = Report(
         f"A question asked at {seen}",

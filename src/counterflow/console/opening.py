@@ -107,13 +107,14 @@ def _unit_seat(
 ) -> Seat:  # fmt: skip
     name = part.unit.name
     units = tuple(part.unit if other == name else server.unit(other) for other in record.order)
+    told = server.caveats if gate is None else gate.told(name, server.caveats)
     losses = {}
     if fit is not None:
         losses = {key: {name: getattr(fit.history, key)[name]} for key in ("client_loss", "proprietary_loss")}
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        distinct((*server.caveats, *part.caveats)), checked,
+        distinct((*told, *part.caveats)), checked, record.provenance,
     )  # fmt: skip
 
 
@@ -186,7 +187,14 @@ def _federated(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats
+        view.unit,
+        view.server,
+        view.parts,
+        view.plant,
+        view.method,
+        view.measurements,
+        caveats=view.part.caveats,
+        provenance=view.provenance,
     )
 
 

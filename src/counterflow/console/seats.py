@@ -1,7 +1,7 @@
 """Points of view: what a unit sees of a fit, and what the server sees, as trust is split.
 
 A unit sees its own measurements and asks about the inputs of others; the server sees states, couplings and training,
-and nobody's measurements. Every seat asks through the library's questions; nothing is computed here.
+and nobody's raw measurements. Every seat asks through the library's questions; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
 from counterflow.fits.storage import Record
 from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.outcome import Status
+from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
@@ -38,7 +38,7 @@ from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.reply import Responder
 
 SERVER = "server"
-NO_MEASUREMENTS = "the server sees states and nobody's measurements: take a unit's seat"
+NO_MEASUREMENTS = "the server sees compressed measurements and states, and nobody's output channels: take a unit's seat"
 _BASELINES = 16  # forecasts that are kept
 
 
@@ -62,7 +62,8 @@ class Gated:
         return self.server.unit(name)
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
-        return self.gate.answer(self.server, self.asker, changes, ask)
+        named = [change.naming(self.unit(change.cause).input_names) for change in changes]
+        return self.gate.answer(self.server, self.asker, named, ask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,7 @@ class Seat(Questions):
     privacy: PrivacyReport | None = None
     caveats: tuple[Caveat, ...] = ()
     checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
+    provenance: Provenance | None = None
     _kept: OrderedDict[tuple[str, int], FloatArray | None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -183,16 +185,15 @@ class Seat(Questions):
         found = self.checked()
         if self.unit is None:
             return found
-        others = [unit.name for unit in self.plant.units if unit.name != self.unit]
-        mine = [c for c in found.checks if not any(c.about == n or c.about.startswith(f"{n} ") for n in others)]
-        return Checks(tuple(mine), found.rows, found.fitted)
+        mine = tuple(check for check in found.checks if set(check.units) <= {self.unit})
+        return Checks(mine, found.rows, found.fitted)
 
     def refusal_of_input(self, unit: str, column: int) -> str:
         """Why an input may not be asked about; "" if it may."""
         if isinstance(self.asked, Gated):
             mark = np.eye(self.asked.unit(unit).n_inputs)[[column]]
             asker = self.asked.asker
-            change = Change(asker, unit, False, 0, str(column), mark)
+            change = Change(asker, unit, False, 0, str(column), mark).naming(self.asked.unit(unit).input_names)
             return self.asked.gate.refusal(asker, [change], Ask(asker, AskEffect.kind, 0, 1)) or ""
         return ""
 
@@ -253,4 +254,5 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method, NO_MEASUREMENTS, server, record,
         privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
+        provenance=record.provenance,
     )  # fmt: skip

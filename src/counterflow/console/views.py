@@ -120,7 +120,8 @@ def training(seat: Seat) -> View:
             for name, unit, group, values in drawn if len(values)
         ],
         "provenance": {
-            "Counterflow": told.version, "method": told.method, "seed": str(told.seed), "data": told.data_digest
+            "fit": str(told), "Counterflow": told.version, "method": told.method, "seed": str(told.seed),
+            "data": told.data_digest,
         },
     }  # fmt: skip
 

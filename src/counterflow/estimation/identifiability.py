@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, scope_of
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.parameters import Estimate
 
@@ -30,11 +30,17 @@ class Doubt:
     channels: tuple[int, ...]
     reason: str
     remedy: str
+    others: tuple[str, ...] = ()  # further units that the reason tells of
+
+    @property
+    def scope(self) -> str:
+        """All units that it tells of."""
+        return scope_of((self.cause, self.effect, *self.others))
 
     @property
     def caveat(self) -> Caveat:
         """What answers through this coupling carry along."""
-        return Caveat("undetermined", self.cause, str(self))
+        return Caveat("undetermined", self.scope, str(self))
 
     def __str__(self) -> str:
         return f"{self.cause} -> {self.effect} ({self.letter}): {self.reason}; {self.remedy}"
@@ -127,11 +133,11 @@ def _inputs(record: SharedRecord, m: int, moved: Excitation, estimate: Estimate,
         place = column - record.input_slices[int(owner[column])].start
         return f"{unit} {labels[unit][place]}" if unit in labels else f"{unit} input {place + 1}"
 
-    def doubt(column: int, reason: str, remedy: str) -> None:
+    def doubt(column: int, reason: str, remedy: str, others: tuple[str, ...] = ()) -> None:
         cause = int(owner[column])
         if cause != m:
             channel = column - record.input_slices[cause].start
-            out.append(Doubt(record.names[m], record.names[cause], "B", (channel,), reason, remedy))
+            out.append(Doubt(record.names[m], record.names[cause], "B", (channel,), reason, remedy, others))
 
     for column in candidates[still]:
         doubt(int(column), f"{name(int(column))} never varies in these data", "move it, by itself, while recording")
@@ -142,7 +148,8 @@ def _inputs(record: SharedRecord, m: int, moved: Excitation, estimate: Estimate,
         together = np.abs(null).max(axis=0, initial=0.0) > 1e-3
         involved = moving[together]
         names = ", ".join(name(int(c)) for c in involved)
+        owners = tuple(dict.fromkeys(record.names[int(owner[c])] for c in involved))
         for column in involved:
             reason = f"these inputs always move together: {names}; only their joint effect shows"
-            doubt(int(column), reason, "move each of them by itself while recording")
+            doubt(int(column), reason, "move each of them by itself while recording", owners)
     return out

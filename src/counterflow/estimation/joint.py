@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, slices
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.free import (
     FLAT,
@@ -378,12 +378,11 @@ def _notes(
     if ahead:
         acting = f"inputs of {', '.join(ahead)} act on their own row, others on the next"
     chosen = states.format(held_out if options.order is None else "as given")
-    notes = (Caveat("states-chosen", "", chosen), Caveat("input-alignment", "", f"{acting} ({how})"))
-    if not unsure:
-        return notes
+    everybody = scope_of(names)
+    notes = (Caveat("states-chosen", everybody, chosen), Caveat("input-alignment", everybody, f"{acting} ({how})"))
     text = (
-        f"inputs of {', '.join(unsure)} are taken to act on their own row, but earlier measurements foretell them: if "
-        "a controller sets them from their own row's measurements, effects of them are wrong, even in sign, and their "
-        "intervals do not say so; then fit with same_row=False for these units"
+        "inputs of {} are taken to act on their own row, but earlier measurements foretell them: if a controller sets "
+        "them from their own row's measurements, effects of them are wrong, even in sign, and their intervals do not "
+        "say so; then fit with same_row=False for this unit"
     )
-    return (*notes, Caveat("alignment-unsure", "", text))
+    return (*notes, *(Caveat("alignment-unsure", name, text.format(name)) for name in unsure))

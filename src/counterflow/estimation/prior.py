@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, scope_of
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, Quadratic
@@ -60,7 +60,7 @@ class Faint:
             f"{self.cause} -> {self.effect}: noise drowns this coupling; what is said of it is mostly that it is not "
             f"many times as strong as the unit's own inputs. About {about:,} rows with the same noise would settle it"
         )
-        return Caveat(DROWNED_CODE, self.cause, text)
+        return Caveat(DROWNED_CODE, scope_of((self.cause, self.effect)), text)
 
 
 def faint_couplings(record: SharedRecord, found: Estimated) -> tuple[Faint, ...]:

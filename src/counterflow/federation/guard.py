@@ -65,7 +65,7 @@ class Guard:
         if policy.kinds is not None:
             self._sent &= policy.kinds
         if not policy.answers:
-            self._sent -= {"Change", "Ask"}
+            self._sent -= {"Openings", "Change", "Ask"}
 
     @property
     def unit(self) -> str:

@@ -1,12 +1,17 @@
-"""What is to be done: one job of a federation, the same text at the coordinator and at every plant."""
+"""What is to be done: one job of a federation.
+
+The coordinator has the whole of it. A plant gets its own part (``Job.part_for``): of other units it is told the names,
+and nothing of their inputs, limits or options. What all parties have alike is one digest (``Job.digest``).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +20,7 @@ from counterflow.errors import CounterflowError, ModelError, OptionError
 from counterflow.methods.registry import FEDERATED, method_of
 from counterflow.methods.task import Task
 from counterflow.plant import Channel, PublicUnit
+from counterflow.printable import checked
 from counterflow.privacy import Privacy
 
 FORMAT = 1
@@ -43,7 +49,8 @@ class Job(Task):
     privacy : what is asked of every unit; where a unit keeps its ledger is its own affair.
     from_logs : units have no models, the server identifies the system ("sufficient" only).
     dt : seconds between rows.
-    created : UTC, ISO 8601. Nothing depends on it: clocks may differ.
+    created : UTC, ISO 8601, by the coordinator's clock alone. Of two jobs the later one is the one with the later time:
+        ``CoordinatorFolder.new_job`` sees to it, whatever the clock does.
     begins : time of row 0 of every unit's log, as the logs say it; a unit whose log begins at another time takes no
         part. "": rows are taken to be of the same moments.
 
@@ -86,26 +93,29 @@ class Job(Task):
         if not isinstance(self.from_logs, bool):
             raise OptionError(f"{self.label}: from_logs must be true or false, got {self.from_logs!r:.80}")
         if not self.created:
-            object.__setattr__(self, "created", datetime.now(UTC).isoformat(timespec="seconds"))
+            object.__setattr__(self, "created", datetime.now(UTC).isoformat(timespec="microseconds"))
         if not _is_time(self.created):
             raise OptionError(
                 f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r:.80}"
             )
-        if not isinstance(self.begins, str) or len(self.begins) > 60 or not (self.begins or "x").isprintable():
-            raise OptionError(
-                f"{self.label}: begins must be the time of the first row as text, got {self.begins!r:.80}"
-            )
+        checked(self.begins, f"{self.label}: begins, the time of the first row,", 60, OptionError)
         self._check_options()
 
     @property
     def label(self) -> str:
         return f"job {self.id!r}"
 
+    @property
+    def order(self) -> tuple[datetime, str]:
+        """By which the later one of two jobs is told."""
+        return datetime.fromisoformat(self.created), self.id
+
     def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):
             raise OptionError(f"{self.label}: options must be a table, got {type(self.options).__name__}")
         for name, value in self.options.items():
-            _plain(f"{self.label}: option {name!r:.80}", value)
+            checked(name, f"{self.label}: the name of an option", error=OptionError)
+            _plain(f"{self.label}: option {name!r}", value)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         if self.method == QUESTIONS:
             of = self.options.get("of")
@@ -124,6 +134,33 @@ class Job(Task):
             method_of(self).check(self)
         except ModelError as error:
             raise OptionError(str(error)) from error
+
+    def part_for(self, unit: str) -> Job:
+        """What one plant needs of it, and no more: of other units the names; of options by unit, its own.
+
+        Examples
+        --------
+        >>> job = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": ["valve"]})
+        >>> part = job.part_for("turbine")
+        >>> dict(part.inputs)["boiler"], part.input_names("turbine"), part.digest == job.digest
+        ((), ('valve',), True)
+        """
+        inputs = {name: channels if name == unit else () for name, channels in self.inputs.items()}
+        options = {
+            name: value.get(unit) if isinstance(value, Mapping) else value for name, value in self.options.items()
+        }
+        return replace(self, inputs=inputs, options=options)
+
+    def part_texts(self, units: Iterable[str]) -> dict[str, str]:
+        """The parts of these plants, each as text."""
+        return {unit: self.part_for(unit).to_text() for unit in units}
+
+    @property
+    def digest(self) -> str:
+        """Of what all parties have alike: by it they know that they speak of one job."""
+        alike = {name: value for name, value in self.to_json().items() if name not in ("units", "options")}
+        text = json.dumps([alike, list(self.units)], sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     # ---- as text
 
@@ -181,7 +218,10 @@ class Job(Task):
 
 def _unit(label: str, name: object, channels: object) -> PublicUnit:
     try:
-        return PublicUnit(name, channels, 1)  # type: ignore[arg-type]
+        made = PublicUnit(name, channels, 1)  # type: ignore[arg-type]
+        for text in (made.name, *made.input_names):
+            checked(text, f"{label}: a name", error=OptionError)
+        return made
     except CounterflowError as error:
         raise OptionError(f"{label}: {error}") from error
     except TypeError:
@@ -203,11 +243,13 @@ def _plain(label: str, value: object) -> None:
         if not all(isinstance(name, str) and not isinstance(one, Mapping) for name, one in value.items()):
             raise OptionError(f"{label} must be {{unit: number}}, got {value!r:.80}")
         for name, one in value.items():
-            _plain(f"{label}, {name!r:.80}", one)
+            _plain(f"{label}, {checked(name, label, error=OptionError)!r}", one)
         return
     good = value is None or type(value) in (bool, int, float, str)
     if not good or (isinstance(value, float) and not math.isfinite(value)):
         raise OptionError(f"{label} must be a number, text, true or false, got {value!r:.80}")
+    if isinstance(value, str):
+        checked(value, label, error=OptionError)
 
 
 def _channel(found: object) -> Channel:
@@ -219,6 +261,7 @@ def _channel(found: object) -> Channel:
 
 def _is_time(value: object) -> bool:
     try:
-        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
-    except ValueError:
+        text = checked(value, "a time", 60, OptionError)
+        return text.isascii() and datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:  # OptionError is one
         return False

@@ -18,7 +18,7 @@ from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.parts import CoordinatorResult, link_of
+from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
 from counterflow.fits import complete
@@ -62,12 +62,11 @@ class Federation:
         """A plant's session, opened if it is not."""
         if unit not in self._plants:
             own, home = self.units[unit], self.folder / unit
+            job = Job.from_text(self.job.part_for(unit).to_text())
             audit = Audit(home / audits.FILE)
             try:
-                guard = Guard(self.job, Description.of(own), self.policies[unit], audit)
-                session = PlantSession.open(
-                    home / self.job.id, unit, self.job, lambda: method_of(self.job).unit(self.job, own), guard
-                )
+                guard = Guard(job, Description.of(own), self.policies[unit], audit)
+                session = PlantSession.open(home / job.id, unit, job, lambda: method_of(job).unit(job, own), guard)
             except BaseException:
                 audit.close()
                 raise
@@ -105,7 +104,7 @@ class Federation:
         if not self.coordinator.finished:
             raise ProtocolError(f"{self.job.label} has stopped; it waits for {', '.join(self.coordinator.waiting())}")
         result = self.coordinator.result()
-        link = link_of(self.job)
+        link = self.job.digest
         states = {unit: self.plant(unit).state for unit in self.units}
         parts = {unit: complete.unit_part(self.job, self.units[unit], state, link) for unit, state in states.items()}
         return SessionsFit(result.server, parts, result)

@@ -13,7 +13,6 @@ that no unit reads another fit's states as its own.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +53,7 @@ class CoordinatorResult:
     @cached_property
     def completed(self) -> tuple[Server, Status]:
         """The server's part of the fit, and how it ended."""
-        return complete.server_part(self.job, self.state, link_of(self.job))
+        return complete.server_part(self.job, self.state, self.job.digest)
 
     @property
     def server(self) -> Server:
@@ -63,11 +62,6 @@ class CoordinatorResult:
     @property
     def status(self) -> Status:
         return self.completed[1]
-
-
-def link_of(job: Job) -> str:
-    """What the parts of one job refer to."""
-    return hashlib.sha256(job.to_text().encode()).hexdigest()
 
 
 def questions_about(job: Job) -> Job:
@@ -96,7 +90,7 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
     content = server_bytes(
         server, order=job.units, dt=job.dt, history=recorder.history(dict.fromkeys(job.units, 0.0)),
         traffic=result.traffic, status=status, apart=job.privacy is not None,
-        provenance=Provenance(__version__, job.seed, link_of(job), job.method),
+        provenance=provenance_of(job),
     )  # fmt: skip
     return _kept(home, job, SERVER_FILE, content)
 
@@ -105,15 +99,24 @@ def saved_server(home: Path, fit: str) -> tuple[Job, Server]:
     """The server's part of a finished job, and the job."""
     folder = home / FOLDER / fit
     job, server = _job(folder, fit), load_server(folder)
-    if server.link != link_of(job):
+    if server.link != job.digest:
         raise StorageError(f"federation: {folder} holds a part of another job than {fit!r}; run the job again")
     return job, server
 
 
 def finished_fits(home: Path, file: str = SERVER_FILE) -> list[str]:
-    """Jobs whose part is kept here, the oldest first."""
-    found = [place for place in (home / FOLDER).glob(f"*/{file}") if (place.parent / JOB_FILE).is_file()]
-    return [place.parent.name for place in sorted(found, key=lambda place: (place.stat().st_mtime_ns, place))]
+    """Jobs whose part is kept here, the oldest first: by when they were started, which stands in each job's text.
+
+    All parties read the same text, whatever has since happened to their files' times.
+    """
+    places = [place.parent for place in (home / FOLDER).glob(f"*/{file}") if (place.parent / JOB_FILE).is_file()]
+    found = [_job(place, place.name) for place in places]
+    return [job.id for job in sorted(found, key=lambda job: job.order)]
+
+
+def provenance_of(job: Job) -> Provenance:
+    """Where what a job has found comes from."""
+    return Provenance(__version__, job.seed, job.digest, job.method, job.id, job.created)
 
 
 # ---- at a plant
@@ -121,7 +124,7 @@ def finished_fits(home: Path, file: str = SERVER_FILE) -> list[str]:
 
 def save_unit(home: Path, job: Job, own: UnitData, state: UnitState, losses: dict[int, float]) -> Path:
     """Keep a unit's part; the folder of the fit."""
-    part = complete.unit_part(job, own, state, link_of(job))
+    part = complete.unit_part(job, own, state, job.digest)
     rounds = [losses[round] for round in sorted(losses)]
     losses_kept = {"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), state.proprietary_loss)}
     content = unit_bytes(part, estimated={}, losses=losses_kept, privacy=None)
@@ -159,7 +162,7 @@ def saved_unit(home: Path, unit: str, fit: str | None = None) -> SavedUnit:
         raise OptionError(f"unit {unit!r}: there is no finished fit {chosen!r:.80}; there are {', '.join(known)}")
     folder = home / FOLDER / chosen
     job, part = _job(folder, chosen), load_unit(folder / UNIT_FILE)
-    if part.link != link_of(job) or part.unit.name != unit:
+    if part.link != job.digest or part.unit.name != unit:
         raise StorageError(f"unit {unit!r}: {folder} holds a part of another job or unit; run the job again")
     read = sealed_file.read_json(folder / LOG_FILE, _LOG)
     return SavedUnit(job, part, read["rows"], read["digest"], chosen == known[-1])

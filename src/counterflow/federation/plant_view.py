@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from counterflow.arrays import FloatArray
-from counterflow.federation.parts import SavedUnit
+from counterflow.federation.parts import SavedUnit, provenance_of
 from counterflow.federation.question_box import QuestionBox, RemoteServer
 from counterflow.methods.task import UnitData
 from counterflow.questions.asking import UnitView
@@ -24,9 +24,9 @@ class PlantView(UnitView):
 
     def __init__(self, saved: SavedUnit, box: QuestionBox, own: Callable[[], UnitData], patience: float = 60.0) -> None:
         self._saved, self._own = saved, own
-        server = RemoteServer(saved.job, box, saved.rows, saved.part.unit.states, saved.latest, patience)
+        server = RemoteServer(saved.job, box, saved.rows, saved.part.unit, saved.latest, patience)
         super().__init__(saved.part, server, dt=saved.job.dt)
-        self.unit, self.method = saved.part.unit.name, saved.job.method
+        self.unit, self.method, self.provenance = saved.part.unit.name, saved.job.method, provenance_of(saved.job)
 
     @property
     def job_id(self) -> str:

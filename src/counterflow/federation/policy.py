@@ -44,6 +44,7 @@ from typing import Any, NoReturn
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.job import FITS, QUESTIONS
 from counterflow.methods.registry import FEDERATED, FROM_LOGS
+from counterflow.printable import flaw
 from counterflow.protocol.codec import SIZE_LIMIT
 
 LARGEST_FILE = 1 << 20
@@ -52,11 +53,11 @@ APPROVALS = ("none", "each")
 # what a unit sends and what a server sends, by method
 _METHODS = {name: {method, FROM_LOGS.get(name, method)} for name, method in FEDERATED.items()}
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Terms", "Change", "Ask"})}
+    {QUESTIONS: frozenset({"Terms", "Openings", "Change", "Ask"})}
     | {name: frozenset().union(*(method.sends for method in both)) for name, both in _METHODS.items()}
 )
 SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Answer", "Refused", "Terms"})}
+    {QUESTIONS: frozenset({"Answer", "Refused", "Terms", "Openings"})}
     | {name: frozenset().union(*(method.hears for method in both)) for name, both in _METHODS.items()}
 )
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
@@ -234,7 +235,7 @@ class _Reader:
         return found
 
     def _text(self, at: tuple[str, ...], value: object) -> str:
-        if not isinstance(value, str) or not value or not value.isprintable():
+        if not isinstance(value, str) or not value or flaw(value, 4096):
             self._refuse(at, f"must be text, got {value!r:.40}")
         return value
 
@@ -265,7 +266,7 @@ class _Reader:
 
 
 def _is_names(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 100
+    return isinstance(value, str) and bool(value) and not flaw(value, 100)
 
 
 def _is_list(value: object) -> bool:

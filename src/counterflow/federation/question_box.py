@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from counterflow.errors import CounterflowError, OptionError, ProtocolError, Sto
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.parts import link_of, questions_about
+from counterflow.federation.parts import questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.store import Entry, Row, Store
-from counterflow.plant import PublicUnit
-from counterflow.protocol import Answer, Ask, Change, Message, Refused, Terms, decode, encode
+from counterflow.plant import Channel, PublicUnit, Unit
+from counterflow.printable import shown
+from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, Terms, decode, encode
 from counterflow.questions.knowledge import Watch
 
 LOG = "questions"
@@ -145,12 +147,14 @@ def _check_size(messages: Sequence[bytes], where: str) -> None:
 class RemoteServer:
     """The coordinator, as a plant's questions see it: what it is told of the job, and a box.
 
+    Of other units it knows the inputs that are open to this plant; it asks for them when they are first needed.
+
     Parameters
     ----------
-    job : whose fit is asked about.
+    job : whose fit is asked about; this plant's part of it.
     box : of this plant.
     recorded : rows of this plant's log at the fit.
-    states : of this plant.
+    own : this plant's unit.
     latest : whether no later fit is finished here; the coordinator answers about the latest only.
     patience : seconds to wait for an answer.
     """
@@ -158,14 +162,14 @@ class RemoteServer:
     job: Job
     box: QuestionBox
     recorded: int
-    states: int
+    own: Unit
     latest: bool = True
     patience: float = 60.0
 
     @property
     def link(self) -> str:
         """What the unit's part must refer to."""
-        return link_of(self.job)
+        return self.job.digest
 
     @property
     def rows(self) -> int:
@@ -176,37 +180,49 @@ class RemoteServer:
 
     @property
     def units(self) -> tuple[PublicUnit, ...]:
-        """All units, as the job describes them."""
+        """All units, as far as they are open to this plant."""
         return tuple(map(self.unit, self.job.units))
 
     def unit(self, name: str) -> PublicUnit:
-        """A unit as the job describes it."""
+        """A unit, as far as it is open to this plant."""
         if name not in self.job.inputs:
             raise UnknownNameError(f"no unit {name!r:.80}; the units are {', '.join(self.job.units)}")
-        return PublicUnit(name, self.job.inputs[name], 1)
+        return self.own.public if name == self.own.name else self._others[name]
+
+    @cached_property
+    def _others(self) -> dict[str, PublicUnit]:
+        (answer,) = self._exchanged([Openings(self.own.name)], None)
+        if not isinstance(answer, Openings) or set(answer.channels) != set(self.job.units) - {self.own.name}:
+            raise ProtocolError(f"unit {self.own.name!r}: {type(answer).__name__} does not say whom it may ask about")
+        told = {name: list(map(Channel.from_json, given)) for name, given in answer.channels.items()}
+        return {name: PublicUnit(name, tuple(channels), 1) for name, channels in told.items()}
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """Put the question into the box and wait for its answer."""
-        asked: list[Message] = [*changes, ask]
-        if watch is not None:
-            for message in asked:
-                watch(message, True)
-        about = link_of(questions_about(self.job))
-        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest)
+        named = [change.naming(self.unit(change.cause).input_names) for change in changes]
         parts: list[Answer] = []
-        for data in self.box.answer(name, self.patience):
-            message = decode(data)
-            if watch is not None:
-                watch(message, False)
+        for message in self._exchanged([*named, ask], watch):
+            if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != self.own.states:
+                raise ProtocolError(f"unit {ask.unit!r}: {type(message).__name__} is no answer to {ask.kind!r}")
+            parts.append(message)
+        return tuple(parts)
+
+    def _exchanged(self, asked: Sequence[Message], watch: Watch | None) -> list[Message]:
+        """What comes back; a refusal is raised."""
+        seen = watch or (lambda message, up: None)
+        for message in asked:
+            seen(message, True)
+        about = questions_about(self.job).digest
+        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest)
+        found = list(map(decode, self.box.answer(name, self.patience)))
+        for message in found:
+            seen(message, False)
             if isinstance(message, Refused):
                 kind: type[CounterflowError] = getattr(errors, message.error)
                 raise kind(message.reason, code=message.code)
-            if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != self.states:
-                raise ProtocolError(f"unit {ask.unit!r}: {type(message).__name__} is no answer to {ask.kind!r}")
-            parts.append(message)
-        if not parts:
-            raise ProtocolError(f"unit {ask.unit!r}: the answer to {ask.kind!r} is empty")
-        return tuple(parts)
+        if not found:
+            raise ProtocolError(f"unit {self.own.name!r}: the answer to {type(asked[-1]).__name__} is empty")
+        return found
 
 
 class PlantQuestions:
@@ -285,7 +301,7 @@ class PlantQuestions:
                 table, messages = self._box.read(name)
                 if not messages:
                     continue
-                if table.get("about") != link_of(self._job):
+                if table.get("about") != self._job.digest:
                     if table.get("latest") is True:
                         continue  # the coordinator will come to it
                     raise OptionError(
@@ -320,4 +336,4 @@ def refusal_of(unit: str, error: CounterflowError) -> Refused:
 
     name = type(error).__name__
     kind = name if name in REFUSALS else "CounterflowError"
-    return Refused(unit, kind, error.code, (str(error) or name)[:NOTE_LIMIT])
+    return Refused(unit, kind, error.code, shown(str(error) or name, NOTE_LIMIT))

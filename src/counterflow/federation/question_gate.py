@@ -6,10 +6,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
-from counterflow.caveats import Caveat
-from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
+import numpy as np
+
+from counterflow import wording
+from counterflow.caveats import Caveat, to_text, units_of
+from counterflow.errors import CounterflowError, PrivacyError, ProtocolError, UnidentifiedError, UnknownNameError
 from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
@@ -17,6 +21,7 @@ from counterflow.questions.answering import Server
 from counterflow.questions.knowledge import with_caveats
 from counterflow.questions.registry import question
 
+CLOSED = "closed-units"
 MOST_CHANGES = 1000
 MOST_STEPS = 100_000  # of one question: an asker must not keep the server from the others
 MOST_REFUSALS = 1000  # that are written down for one asker
@@ -70,11 +75,10 @@ class QuestionGate:
     >>> boiler = Policy.from_text('unit = "boiler"\\n[ask]\\nturbine = ["valve"]\\n')
     >>> inputs = {"boiler": ["fuel", "valve"], "turbine": []}
     >>> gate = QuestionGate({"boiler": boiler, "turbine": Policy("turbine")}, inputs)
-    >>> valve = Change("turbine", "boiler", False, 0, "", np.array([[0.0, 1.0]]))
-    >>> gate.refusal("turbine", [valve], Ask("turbine", "effect", 0, 1)) is None
+    >>> change = Change("turbine", "boiler", False, 0, "", np.array([[1.0]]))
+    >>> gate.refusal("turbine", [change.naming(["valve"])], Ask("turbine", "effect", 0, 1)) is None
     True
-    >>> fuel = Change("turbine", "boiler", False, 0, "", np.array([[1.0, 0.0]]))
-    >>> print(gate.refusal("turbine", [fuel], Ask("turbine", "effect", 0, 1)))
+    >>> print(gate.refusal("turbine", [change.naming(["fuel"])], Ask("turbine", "effect", 0, 1)))
     unit 'boiler' does not let 'turbine' ask about its input 'fuel': by its policy, 'turbine' may ask about 'valve'...
     """
 
@@ -97,7 +101,14 @@ class QuestionGate:
             It is refused; the refusal is audited.
         """
         self.check(asker, changes, ask)
-        parts = self._open_shares(asker, ask, server.answer(changes, ask))
+        try:
+            parts = server.answer([self._whole(change, ask) for change in changes], ask)
+        except UnidentifiedError as error:
+            if self._is_open(asker, units_of(error.scope)):
+                raise
+            text = f"not to be told from these data; the reason is about units that are closed to {asker!r}"
+            raise UnidentifiedError(text) from None
+        parts = self._open_notes(asker, self._open_shares(asker, ask, parts))
         if self._audit is not None:
             causes = sorted({change.cause for change in changes})
             self._audit.write("answered", unit=asker, kind=ask.kind, causes=causes, steps=ask.steps)
@@ -119,14 +130,39 @@ class QuestionGate:
         if own is None or not own.answers:
             return f"unit {asker!r} may put no questions by its own policy (answers.allowed)"
         for change in changes:
-            names = self._inputs.get(change.cause, ())
-            if len(names) != change.values.shape[1]:
-                return f"unit {change.cause!r} has {len(names)} inputs, the change has {change.values.shape[1]}"
-            asked = question(ask.kind).columns(change)
-            refused = self._refused_channels(asker, change.cause, [names[column] for column in asked])
+            refused = self._refused_channels(asker, change.cause, self._asked(change, ask))
             if refused is not None:
                 return refused
         return None
+
+    def openings(self, asker: str) -> dict[str, list[str]]:
+        """Names of the inputs of every other unit that ``asker`` may ask about."""
+        own = self._policies.get(asker)
+        if own is None or not own.answers:
+            raise PrivacyError(f"unit {asker!r} may put no questions by its own policy (answers.allowed)")
+        return {
+            unit: [name for name in names if self._refused_channels(asker, unit, [name]) is None]
+            for unit, names in self._inputs.items() if unit != asker
+        }  # fmt: skip
+
+    @staticmethod
+    def _asked(change: Change, ask: Ask) -> list[str]:
+        """Names of the inputs that a change is about."""
+        names = change.input_names
+        if names is None:
+            raise ProtocolError(f"server: unit {change.unit!r}: a change from another machine names its inputs")
+        return [names[column] for column in question(ask.kind).columns(change)]
+
+    def _whole(self, change: Change, ask: Ask) -> Change:
+        """A change that was allowed, with a column for every input of its unit."""
+        names, asked = self._inputs[change.cause], self._asked(change, ask)
+        missing = [name for name in asked if name not in names]
+        if missing or (change.absolute and not asked):
+            text = f"has no input {missing[0]!r:.100}" if missing else "is asked about without naming an input"
+            raise UnknownNameError(f"unit {change.cause!r} {text}: there are {', '.join(names)}")
+        values, places = np.zeros((len(change.values), len(names))), [names.index(name) for name in asked]
+        values[:, places] = change.values[:, question(ask.kind).columns(change)]
+        return replace(change, values=values, channels=",".join(map(str, places)), inputs="")
 
     def _open_shares(self, asker: str, ask: Ask, parts: tuple[Answer, ...]) -> tuple[Answer, ...]:
         """An attribution without what the inputs of units that are closed to the asker have done.
@@ -135,16 +171,39 @@ class QuestionGate:
         """
         shares = [part.share for part in parts] if question(ask.kind).of_shares else []
         units = [share for share in shares if share in self._inputs]
-        closed = [unit for unit in units if self._refused_channels(asker, unit, list(self._inputs[unit])) is not None]
+        closed = [unit for unit in units if self._inputs[unit] and not self._is_open(asker, (unit,))]
         if not closed:
             return parts
         text = (
             f"what the inputs of {', '.join(closed)} have done is in the rest: their policies do not let {asker!r} ask"
         )
-        return with_caveats([part for part in parts if part.share not in closed], [Caveat("closed-units", asker, text)])
+        return with_caveats([part for part in parts if part.share not in closed], [Caveat(CLOSED, asker, text)])
+
+    def told(self, asker: str, caveats: Sequence[Caveat]) -> list[Caveat]:
+        """Those of the caveats that ``asker`` may know: none that tells of a unit that is closed to it."""
+        kept = [caveat for caveat in caveats if self._is_open(asker, caveat.units)]
+        closed = [unit for unit in self._inputs if not self._is_open(asker, (unit,))]
+        if closed:  # by the policies alone, whether there was anything to tell or not
+            text = f"what speaks against answers at {wording.listed(closed)} is not told: their policies do not let "
+            kept.append(Caveat(CLOSED, asker, f"{text}{asker!r} ask about all their inputs"))
+        return kept
+
+    def _open_notes(self, asker: str, parts: tuple[Answer, ...]) -> tuple[Answer, ...]:
+        first, *others = parts
+        return with_caveats([replace(first, caveats=to_text(())), *others], self.told(asker, first.noted))
+
+    def _is_open(self, asker: str, units: Sequence[str]) -> bool:
+        """Whether ``asker`` may ask about every input of these units, and so may know what is said of them."""
+        for unit in units:
+            policy = self._policies.get(unit)
+            if unit != asker and (policy is None or policy.may_ask(asker, unit, self._inputs.get(unit, ()))):
+                return False
+        return True
 
     def _refused_channels(self, asker: str, cause: str, channels: list[str]) -> str | None:
-        if asker == cause or (not channels and cause in self._inputs):
+        if cause not in self._inputs:
+            return f"no unit {cause!r:.100} takes part"
+        if asker == cause or not channels:
             return None
         policy = self._policies.get(cause)
         if policy is None:

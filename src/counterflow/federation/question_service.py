@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from itertools import groupby
@@ -17,12 +18,14 @@ from counterflow.federation.policy import SENT_BY_UNITS, Policy
 from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
 from counterflow.files import make_folder
-from counterflow.protocol import Ask, Change, Message, Terms, decode, encode
+from counterflow.protocol import Ask, Change, Message, Openings, Terms, decode, encode
+from counterflow.protocol.messages import OPENINGS_LIMIT
 from counterflow.questions.answering import Server
 from counterflow.questions.registry import question
 from counterflow.sealed_file import read_json, write_json
 from counterflow.threads import one_blas_thread
 
+_log = logging.getLogger(__name__)
 FOLDER = "terms"
 _TERMS = "terms of a plant"
 GRACE = 20.0  # seconds that a plant may take to start
@@ -74,24 +77,42 @@ class QuestionService:
             if isinstance(read[0], Terms) and len(read) == 1:
                 self._agree(unit, read[0])
                 return [read[0]]  # said back: now the plant knows that it was heard
+            if isinstance(read[0], Openings) and len(read) == 1:
+                self._wait_for(set(self._job.units))
+                return [self._openings(unit)]
             *changes, ask = read
             if not isinstance(ask, Ask) or not all(isinstance(change, Change) for change in changes):
                 raise ProtocolError(
                     f"server: unit {unit!r}: a question is any number of Change, and one Ask at its end"
                 )
-            self._wait_for_terms(changes, ask)
+            causes = {change.cause for change in changes if isinstance(change, Change)}
+            everybody = set(self._job.units)
+            self._wait_for(everybody if question(ask.kind).of_shares else causes & everybody)
             with one_blas_thread(), np.errstate(all="ignore"):
                 return list(self._gate.answer(self._server, unit, [c for c in changes if isinstance(c, Change)], ask))
+        except StorageError:  # its text names files of this machine; it stands in the process log
+            _log.exception("a question of unit %r was not answered", unit)
+            return [refusal_of(unit, CounterflowError("the coordinator cannot answer now: its owner's logs say why"))]
         except CounterflowError as error:
             return [refusal_of(unit, error)]
         except (np.linalg.LinAlgError, MemoryError) as error:
             text = f"the numbers of this question are beyond the server ({type(error).__name__}): ask for less"
             return [refusal_of(unit, DataError(text))]
 
-    def _wait_for_terms(self, changes: list[Message], ask: Ask) -> None:
-        """While this waits, others are heard."""
-        asked = {change.cause for change in changes if isinstance(change, Change)} & set(self._job.units)
-        needed = set(self._job.units) if question(ask.kind).of_shares else asked
+    def _openings(self, unit: str) -> Openings:
+        """What the unit may ask about: of every other unit, the channels that its policy opens to it."""
+        inputs, found = self._job.inputs, self._gate.openings(unit)
+        told = {
+            name: [channel.to_json() for channel in inputs[name] if channel.name in names]
+            for name, names in found.items()
+        }
+        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        if len(text) > OPENINGS_LIMIT:
+            raise DataError(f"more inputs are open to unit {unit!r} than a message holds: ask for fewer")
+        return Openings(unit, text)
+
+    def _wait_for(self, needed: set[str]) -> None:
+        """For who may ask about these units. While this waits, others are heard."""
         left = self._patient_until - time.monotonic()
         if left > 0:
             self._told.wait_for(lambda: needed <= set(self._policies), left)

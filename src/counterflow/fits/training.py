@@ -89,7 +89,7 @@ def fit(
         recording.dt,
     )  # fmt: skip
     digest = recording.digest if privacy is None else recording.public_digest
-    provenance = Provenance(__version__, task.seed, digest, method)
+    provenance = Provenance.of(__version__, task.seed, digest, method, options)
     if method in POOLED:
         if privacy is not None:
             raise OptionError(f"fit: method {method!r} pools raw data; privacy goes with 'sufficient', the default")

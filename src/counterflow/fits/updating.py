@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from counterflow._version import __version__
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.online import Memory, remember, update
 from counterflow.estimation.prior import DROWNED_CODE
 from counterflow.fits.engine import Traffic
-from counterflow.methods.outcome import Status
+from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import sufficient_messages
 from counterflow.methods.privacy import PrivacyReport, Spending
 from counterflow.methods.sufficient.method import sufficient_report
@@ -49,9 +50,10 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     joined = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
     caveats = tuple(c for c in fit.server_caveats if c.code != DROWNED_CODE)  # they were of the rows before
     couplings = replace(fit.couplings, found=found, spread=spread, memory=later)
+    made = Provenance.of(__version__, fit.provenance.seed, joined, fit.method, {"after": fit.provenance.id})
     return replace(
         fit, server_caveats=caveats, plant=fit.plant.replace(A=found.A, B=found.B), traffic=traffic, status=status,
-        couplings=couplings, provenance=replace(fit.provenance, data_digest=joined), privacy=report,
+        couplings=couplings, provenance=made, privacy=report,
     )  # fmt: skip
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.estimation.identifiability import Doubt
@@ -17,12 +20,40 @@ from counterflow.plant.operating_point import OperatingPoint
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a result comes from."""
+    """Where a result comes from.
+
+    ``id`` names the fit: between machines its job does; otherwise it is a digest of data, method, seed and options.
+    ``fitted``: when that was, or when its job was started; UTC, ISO 8601.
+
+    Examples
+    --------
+    >>> print(Provenance("1.0", 0, "", "sufficient", "fit-1", "2026-03-01T09:30:00+00:00"))
+    fit fit-1 of 2026-03-01 09:30 UTC
+    """
 
     version: str
     seed: int
     data_digest: str
     method: str
+    id: str
+    fitted: str = field(compare=False)
+
+    def __post_init__(self) -> None:
+        wording.moment(self.fitted)  # raises ValueError if it is no time
+
+    @classmethod
+    def of(cls, version: str, seed: int, data_digest: str, method: str, options: Mapping[str, object]) -> Provenance:
+        """Of a fit that is made here and now."""
+        told = repr((data_digest, method, seed, sorted((name, str(value)) for name, value in options.items())))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(version, seed, data_digest, method, hashlib.sha256(told.encode()).hexdigest()[:12], now)
+
+    def __str__(self) -> str:
+        return f"fit {self.id} of {wording.moment(self.fitted)}"
+
+    def to_json(self) -> dict[str, str]:
+        """What an answer names its fit by."""
+        return {"id": self.id, "fitted": self.fitted}
 
 
 @dataclass(frozen=True)

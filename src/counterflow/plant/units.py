@@ -12,6 +12,7 @@ import numpy as np
 
 from counterflow.arrays import whole_number
 from counterflow.errors import ModelError, UnknownNameError
+from counterflow.printable import checked, flaw
 
 _INFINITIES = (float("-inf"), float("inf"))
 _LONGEST_NAME = 100  # characters
@@ -43,8 +44,8 @@ class Channel:
 
     def __post_init__(self) -> None:
         check_name(self.name, "channel")
-        if not isinstance(self.unit, str):
-            raise ModelError(f"channel {self.name!r}: unit is {self.unit!r}: pass text such as 'bar', or ''.")
+        unit = checked(self.unit, f"channel {self.name!r}: unit of measure", _LONGEST_NAME, ModelError, composed=False)
+        object.__setattr__(self, "unit", unicodedata.normalize("NFC", unit))
         if self.limits is not None:
             object.__setattr__(self, "limits", self._checked_limits(self.limits))
 
@@ -210,11 +211,9 @@ def check_name(name: object, what: str) -> None:
     if not isinstance(name, str):
         raise ModelError(f"{what}: name is {name!r}: pass text.")
     size = len(name.encode(errors="surrogatepass"))
-    control = any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in name)
     for wrong, problem in (
         (not name, "is empty: give it a name"),
-        (len(name) > _LONGEST_NAME, f"has {len(name)} characters: shorten it to {_LONGEST_NAME}"),
-        (control, "holds a control character: remove it"),
+        (found := flaw(name, _LONGEST_NAME), found),
         ("/" in name or "\\" in name, "holds a slash: use another sign such as '-'"),
         (name.startswith("."), "starts with a dot: let it start with a letter"),
         (name != name.strip(), "starts or ends with a space: remove it"),
@@ -270,6 +269,6 @@ def unknown_name(kind: str, name: object, known: Sequence[str]) -> UnknownNameEr
     if close:
         hint = f"did you mean {' or '.join(repr(candidate) for candidate in close)}?"
     else:
-        shown = ", ".join(repr(candidate) for candidate in known[:20])
+        shown = ", ".join(repr(candidate) for candidate in known[:20]) or "none that can be asked about here"
         hint = f"known: {shown}{', ...' if len(known) > 20 else ''}."
     return UnknownNameError(f"no {kind} is called {name!r}: {hint}")

@@ -10,6 +10,7 @@ from counterflow.protocol.messages import (
     Identified,
     Introduction,
     Message,
+    Openings,
     PerturbedStates,
     Plan,
     Reduced,
@@ -23,6 +24,6 @@ from counterflow.protocol.messages import (
 
 __all__ = [
     "Answer", "Ask", "AugmentedStates", "Change", "Finished", "Identified", "Introduction", "Message",
-    "PerturbedStates", "Plan", "Reduced", "Refused", "Request", "Settled", "StateGradients", "Sufficient", "Terms",
-    "decode", "encode", "encoded_size",
+    "Openings", "PerturbedStates", "Plan", "Reduced", "Refused", "Request", "Settled", "StateGradients", "Sufficient",
+    "Terms", "decode", "encode", "encoded_size",
 ]  # fmt: skip

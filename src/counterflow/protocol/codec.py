@@ -22,7 +22,7 @@ from counterflow.records import strict_json, take_arrays
 
 MAGIC = b"CFLW"
 VERSION = 1
-HEADER_LIMIT = 1 << 18  # notes and terms are text, and JSON writes some letters with six
+HEADER_LIMIT = 1 << 22  # notes and terms are text, and JSON writes some letters with six
 SIZE_LIMIT = 1 << 30
 _PREFIX = struct.Struct("<4sHI")
 

@@ -33,6 +33,7 @@ Logs without models, one round::
 Questions, from a unit about its own outputs::
 
     unit -> server    Terms             who may ask about my inputs                 (between machines, when they change)
+    unit -> server    Openings          whose inputs may I ask about?               (between machines; said back)
     unit -> server    Change            what another unit would do (any number of them)
     unit -> server    Ask               what do I want to know of it
     server -> unit    Answer            my own states' part of the answer, never anybody's measurements
@@ -41,8 +42,10 @@ Questions, from a unit about its own outputs::
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -52,12 +55,14 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, from_text
 from counterflow.errors import ProtocolError
-from counterflow.records import hints
+from counterflow.printable import NOTE, checked
+from counterflow.records import hints, strict_json
 
 NAME_LIMIT = 100
-NOTE_LIMIT = 10_000  # characters of a refusal
+NOTE_LIMIT = NOTE  # characters of a refusal
 CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
 TERMS_LIMIT = 30_000
+OPENINGS_LIMIT = 600_000
 NO_LIMIT = 1e300
 _KIND = re.compile(r"[a-z]{1,40}")
 _CODE = re.compile(r"[a-z][a-z._-]{0,39}")
@@ -88,6 +93,7 @@ class Message:
 
     unit: str
     rows_fields: ClassVar[tuple[str, ...]] = ()
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({})  # longest text of fields that are no names
 
     def __post_init__(self) -> None:
         for name, (kind, rank) in schema(type(self)).items():
@@ -96,8 +102,8 @@ class Message:
                 self._check_scalar(name, value, kind)
             else:
                 object.__setattr__(self, name, self._checked_array(name, value, rank))
-        if not self.unit or len(self.unit) > NAME_LIMIT:
-            raise ProtocolError(f"{self.label}: a unit's name has 1 to {NAME_LIMIT} characters, got {len(self.unit)}")
+        if not self.unit:
+            raise ProtocolError(f"{self.label}: a unit's name has at least one character")
         self.check()
 
     @property
@@ -113,6 +119,10 @@ class Message:
             good = bool(np.isfinite(value))
         if good and isinstance(value, int) and not isinstance(value, bool):
             good = 0 <= value < 2**53
+        if good and isinstance(value, str):
+            longest = self.texts.get(name, NAME_LIMIT)
+            whose = f"message {type(self).__name__}" if name == "unit" else self.label
+            checked(value, f"{whose}: field {name!r}", longest, composed=False)
         if not good:
             raise ProtocolError(
                 f"message {type(self).__name__}: field {name!r} must be a finite {kind.__name__}, got {value!r:.80}"
@@ -381,7 +391,8 @@ class Change(Message):
     """Unit to server: suppose that ``cause``'s inputs were changed from step or row ``first`` on.
 
     ``values`` (n, U_cause), one row a step, in engineering units: added to its inputs, or, if ``absolute``, in their
-    place; ``channels`` names the columns meant, as "0,2" (all if empty).
+    place; ``channels`` names the columns meant, as "0,2" (all if empty). ``inputs``: names of the columns as JSON, from
+    whoever knows some of the inputs only; empty: they are all of them, in order.
 
     An effect over n steps comes with n + 1 rows: the last is for inputs that act on the row they stand in. The question
     "restoration" is about the inputs that its changes name, whatever their values.
@@ -392,14 +403,33 @@ class Change(Message):
     first: int
     channels: str
     values: FloatArray = field(metadata=MATRIX)
+    inputs: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000, "inputs": 100_000})
 
     def check(self) -> None:
-        if not self.cause or len(self.cause) > NAME_LIMIT or self.values.shape[0] < 1:
+        if not self.cause or self.values.shape[0] < 1:
             raise ProtocolError(f"{self.label}: needs the name of a unit and at least one row of values")
         parts = self.channels.split(",") if self.channels else []
         good = all(part.isascii() and part.isdigit() and int(part) < self.values.shape[1] for part in parts[:10_000])
         if not good or len(parts) > self.values.shape[1]:
             raise ProtocolError(f"{self.label}: 'channels' must list columns of the values, got {self.channels[:80]!r}")
+        names = self.input_names
+        if names is not None and (len(names) != self.values.shape[1] or len(set(names)) < len(names)):
+            raise ProtocolError(f"{self.label}: 'inputs' must name each column of the values once")
+
+    def naming(self, names: Sequence[str]) -> Change:
+        """The same with the names of its columns."""
+        return replace(self, inputs=json.dumps(list(names), ensure_ascii=False))
+
+    @property
+    def input_names(self) -> tuple[str, ...] | None:
+        """Names of the columns; None: they are all inputs of the unit, in order."""
+        if not self.inputs:
+            return None
+        found = _json(self.inputs, f"{self.label}: 'inputs'")
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise ProtocolError(f"{self.label}: 'inputs' must be a list of names")
+        return tuple(found)
 
     @property
     def columns(self) -> list[int]:
@@ -444,10 +474,9 @@ class Answer(Message):
     mean: FloatArray = field(metadata=MATRIX)
     covariance: FloatArray = field(metadata=MATRIX)
     headroom: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=MATRIX)
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"caveats": CAVEATS_LIMIT})
 
     def check(self) -> None:
-        if len(self.share) > NAME_LIMIT or len(self.caveats) > CAVEATS_LIMIT:
-            raise ProtocolError(f"{self.label}: 'share' or 'caveats' is too long")
         from_text(self.caveats)
         rows, states = self.mean.shape
         self._expect(covariance=(rows * states if self.covariance.shape[0] else 0, states))
@@ -466,9 +495,10 @@ class Refused(Message):
     error: str
     code: str
     reason: str
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"reason": NOTE_LIMIT})
 
     def check(self) -> None:
-        if self.error not in REFUSALS or not self.reason or len(self.reason) > NOTE_LIMIT:
+        if self.error not in REFUSALS or not self.reason:
             raise ProtocolError(f"{self.label}: {self.error[:40]!r} is no reason to refuse, or there is no reason")
         if not _CODE.fullmatch(self.code):
             raise ProtocolError(f"{self.label}: {self.code[:40]!r} is no code of an error")
@@ -479,14 +509,44 @@ class Terms(Message):
     """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``."""
 
     text: str
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
 
     def check(self) -> None:
-        if not self.text or len(self.text) > TERMS_LIMIT:
-            raise ProtocolError(f"{self.label}: 'text' has {len(self.text)} characters, 1 to {TERMS_LIMIT} are allowed")
+        if not self.text:
+            raise ProtocolError(f"{self.label}: 'text' is empty")
+
+
+@dataclass(frozen=True)
+class Openings(Message):
+    """Unit to server: which inputs of others may I ask about? The server says it back with the answer in ``text``.
+
+    It is a JSON object with a list of channels for every other unit; a unit that is closed to the asker has none.
+    """
+
+    text: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": OPENINGS_LIMIT})
+
+    @property
+    def channels(self) -> dict[str, list[object]]:
+        """The answer, in plain types that nobody has checked."""
+        found = _json(self.text, f"{self.label}: 'text'")
+        if not isinstance(found, dict) or not all(isinstance(given, list) for given in found.values()):
+            raise ProtocolError(f"{self.label}: 'text' must be {{unit: its channels}}")
+        return found
+
+
+def _json(text: str, what: str) -> object:
+    try:
+        return strict_json(text)
+    except ValueError:
+        raise ProtocolError(f"{what} is not JSON") from None
 
 
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (Plan, Introduction, AugmentedStates, StateGradients, Settled, Finished, Request, Sufficient)
 }
-KINDS |= {kind.__name__: kind for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms)}
+KINDS |= {
+    kind.__name__: kind
+    for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings)
+}

@@ -43,7 +43,8 @@ def unit_names(question: str, field: str, given: object) -> list[str]:
 
 def channel_index(unit: Unit | PublicUnit, name: str, names: tuple[str, ...], kind: str) -> int:
     if name not in names:
-        raise UnknownNameError(f"unit {unit.name!r} has no {kind} {name!r}; its {kind}s are {', '.join(names)}")
+        there = f"there are {', '.join(names)}" if names else "there is none"
+        raise UnknownNameError(f"unit {unit.name!r} has no {kind} {name!r:.100} that can be asked about here; {there}")
     return names.index(name)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from counterflow.arrays import FloatArray
@@ -26,6 +27,7 @@ from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
 
 if TYPE_CHECKING:
+    from counterflow.methods.outcome import Provenance
     from counterflow.methods.part import UnitPart
     from counterflow.plant import Recording
 
@@ -58,6 +60,7 @@ class Questions(ABC):
 
     plant: Described  # the units, as far as they are known here
     parts: Mapping[str, UnitPart]  # of the units whose outputs are seen here
+    provenance: Provenance | None  # of the fit that answers come from, where that is known
 
     @abstractmethod
     def source(self, question: type[Request], recording: Recording | None) -> Source:
@@ -239,11 +242,17 @@ class UnitView(Questions):
     (3, 8)
     """
 
+    provenance: Provenance | None = None
+
     def __init__(self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0) -> None:
-        self.part, self.server, self._y = part, server, y
-        own = part.unit
-        self.plant: KnownUnits = KnownUnits(tuple(own if unit.name == own.name else unit for unit in server.units), dt)
-        self.parts = {own.name: part}
+        self.part, self.server, self._y, self._dt = part, server, y, dt
+        self.parts = {part.unit.name: part}
+
+    @cached_property
+    def plant(self) -> KnownUnits:  # type: ignore[override]
+        """The units as far as this one knows them; a server on another machine is asked when they are first needed."""
+        own = self.part.unit
+        return KnownUnits(tuple(own if unit.name == own.name else unit for unit in self.server.units), self._dt)
 
     def measurements(self) -> FloatArray | None:
         """The unit's own log (rows, D_m)."""

@@ -275,7 +275,7 @@ class Knowledge:
         for doubt in self.couplings.doubts if self.couplings is not None else ():
             own_input = doubt.letter == "B" and doubt.cause == change.cause
             if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
-                raise UnidentifiedError(f"not to be told from these data. {doubt}")
+                raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
 
     def refuse_runaway(self, steps: int) -> None:
         if self.radius > 1 and self.radius**steps > OVERFLOWING:

@@ -144,6 +144,7 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
         "command": command,
         "method": fit.method,
         "dt": fit.plant.dt,
+        "fit": None if fit.provenance is None else fit.provenance.to_json(),
         "sentence": sentence,
         "caveats": [caveat.to_json() for caveat in caveats],
     }

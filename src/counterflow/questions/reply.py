@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,6 +102,21 @@ class Table:
     rows: Sequence[Sequence[str]]
     left: int = 1
     more: str = ""
+
+
+def as_csv(frame: polars.DataFrame) -> bytes:
+    """A table as CSV: what is not a number is empty, and no spreadsheet takes a name for a formula.
+
+    >>> import polars
+    >>> as_csv(polars.DataFrame({"=a": ["@sum(1)", "-x"], "b": [-1.0, float("nan")]}))
+    b"'=a,b\\n'@sum(1),-1.0\\n'-x,\\n"
+    """
+    import polars.selectors
+
+    formula = r"^([=+\-@\t\r])"
+    names = {name: f"'{name}" for name in frame.columns if re.match(formula, name)}
+    safe = frame.fill_nan(None).with_columns(polars.selectors.string().str.replace(formula, "'${1}")).rename(names)
+    return safe.write_csv().encode()
 
 
 class Reply(ABC):

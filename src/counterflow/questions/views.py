@@ -25,6 +25,14 @@ class CaveatView:
 
 
 @dataclass(frozen=True)
+class FitView:
+    """The fit that an answer comes from."""
+
+    id: str
+    fitted: str
+
+
+@dataclass(frozen=True)
 class View:
     """What every answer begins with. Numbers that are not known are null."""
 
@@ -32,6 +40,7 @@ class View:
     command: str
     method: str
     dt: float
+    fit: FitView | None
     sentence: str
     caveats: list[CaveatView]
     kind: str

@@ -87,8 +87,8 @@ def compose(
         title=title or f"How {_units(fit.names)} act on each other",
         lead=lead
         or (
-            f"{len(units)} units, {recording.rows} rows. Each unit kept its measurements; a server learned how they "
-            "act on each other from low-dimensional messages."
+            f"{len(units)} units, {recording.rows} rows. Each unit kept its raw measurements; a server learned how "
+            "they act on each other from compressed ones."
         ),
         whatifs=(),
         units=units,
@@ -120,6 +120,7 @@ def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
     own = recording.digest if fit.privacy is None else recording.public_digest
     same = fit.provenance.data_digest == own
     out = {
+        "fit": str(fit.provenance),
         "Counterflow": fit.provenance.version,
         "method": fit.provenance.method,
         "seed": str(fit.provenance.seed),

@@ -65,9 +65,10 @@ def test_the_same_in_every_form() -> None:
     for each in found.of("fail"):
         assert each.title in text
         assert each.remedy in text
-    (sentence,) = [c.text for c in found.caveats() if c.code == "check-whiteness-fail"]
-    assert sentence.startswith("check 'whiteness' fails for boiler and turbine: the model misses dynamics")
-    assert "estimate=" in sentence
+    told = [c for c in found.caveats() if c.code == "check-whiteness-fail"]
+    assert [c.scope for c in told] == ["boiler", "turbine"], "each says whom it is about"
+    assert told[0].text.startswith("check 'whiteness' fails for boiler: the model misses dynamics")
+    assert "estimate=" in told[0].text
 
 
 def test_verdicts_are_ordered_and_kinds_are_known() -> None:

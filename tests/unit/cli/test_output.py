@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -141,3 +142,11 @@ def test_errors_in_json_carry_codes(tmp_path: Path) -> None:
 def test_caveats_in_json_carry_codes() -> None:
     text = output.as_json({"caveats": (Caveat("not-converged", "", "give more rounds"),)})
     assert json.loads(text) == {"caveats": [{"code": "not-converged", "scope": "", "text": "give more rounds"}]}
+
+
+def test_a_spreadsheet_takes_no_name_for_a_formula(tmp_path: Path) -> None:
+    frame = polars.DataFrame({"channel": ["=HYPERLINK(1)", "+x", "-x", "@x", "plain"], "=unit": [-1.0] * 5})
+    out = tmp_path / "answer.csv"
+    output.conclude(output.Format.json, out, False, {}, lambda: None, lambda: frame)
+    lines = out.read_text().splitlines()
+    assert lines == ["channel,'=unit", "'=HYPERLINK(1),-1.0", "'+x,-1.0", "'-x,-1.0", "'@x,-1.0", "plain,-1.0"]

@@ -237,7 +237,7 @@ def test_the_server_answers_about_states(page: TestClient) -> None:
         "restore": {"unit": "turbine", "target": {"state 1": 1.0}, "using": [{"unit": "boiler", "inputs": ["valve"]}]},
         "forecast": {"unit": "turbine"},
     }.items():
-        assert "nobody's measurements" in _refusal(page, f"server/{kind}", body, 400)
+        assert "nobody's output channels" in _refusal(page, f"server/{kind}", body, 400)
         assert not page.get("/api/seats/server/plant").json()["questions"][kind]["allowed"]
     assert page.get("/api/seats/server/log", params={"channel": "t0"}).status_code == 400
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,8 @@ def gate(audit: Audit | None = None, **texts: str) -> QuestionGate:
 
 
 def change(cause: str, *values: float, unit: str = "turbine", absolute: bool = False, channels: str = "") -> Change:
-    return Change(unit, cause, absolute, 0, channels, np.array([values], np.float64))
+    made = Change(unit, cause, absolute, 0, channels, np.array([values], np.float64))
+    return made.naming(INPUTS.get(cause, ("x",))[: len(values)])
 
 
 EFFECT = Ask("turbine", "effect", 0, 1)
@@ -196,10 +198,23 @@ def test_a_unit_may_forbid_its_own_questions() -> None:
     assert "no policy" in (without.refusal("turbine", [change("boiler", 1, 0)], EFFECT) or "")
 
 
-def test_a_change_of_another_size_is_refused() -> None:
+def test_a_change_is_about_inputs_by_their_names() -> None:
+    """An asker that knows some of a unit's inputs only cannot say which columns they are."""
     opened = gate(boiler='[ask]\nturbine = ["*"]')
-    assert "has 2 inputs" in (opened.refusal("turbine", [change("boiler", 1)], EFFECT) or "")
-    assert "has 0 inputs" in (opened.refusal("turbine", [change("pump", 1)], EFFECT) or "")
+    assert opened.refusal("turbine", [change("boiler", 1).naming(["valve"])], EFFECT) is None
+    assert "no unit 'pump'" in (opened.refusal("turbine", [change("pump", 1)], EFFECT) or "")
+    with pytest.raises(ProtocolError, match="names its inputs"):
+        opened.refusal("turbine", [replace(change("boiler", 1), inputs="")], EFFECT)
+    for names in (["fuel"], ["fuel", "fuel"], ["fuel", "valve", "speed"]):
+        with pytest.raises(ProtocolError, match="each column of the values once"):
+            change("boiler", 1, 1).naming(names)
+    for text in ("[", "{}", "[1, 2]", "3"):
+        with pytest.raises(ProtocolError, match="'inputs'"):
+            replace(change("boiler", 1, 1), inputs=text)
+    assert opened.openings("turbine") == {"boiler": ["fuel", "valve"], "condenser": []}
+    assert gate(boiler='[ask]\nturbine = ["valve"]').openings("turbine")["boiler"] == ["valve"]
+    with pytest.raises(PrivacyError, match=r"answers\.allowed"):
+        gate(turbine="[answers]\nallowed = false").openings("turbine")
 
 
 def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:

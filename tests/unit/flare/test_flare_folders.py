@@ -10,6 +10,7 @@ import stat
 import subprocess
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import counterflow as cf
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
+from counterflow.cli.federation_members import _show_request
 from counterflow.federation.sites import certificates, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import Card
@@ -256,6 +258,38 @@ def test_hostile_requests(world: World, tmp_path: Path) -> None:
         letters.read_join(tmp_path / "nothing.join")
 
 
+def _signed(world: World, unit: str, **changes: Any) -> bytes:
+    """A request whose card says something else, signed with the plant's own key: a member who lies."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
+    good = _entries(_join(world, unit).read_bytes())
+    card = json.dumps({**json.loads(good["card.json"]), **changes}).encode()
+    key = letters.load_key(world.root / unit / "request" / f"{unit}.key")
+    return _zipped({**good, "card.json": card, "card.sig": key.sign(card, padding.PKCS1v15(), hashes.SHA256())})
+
+
+def test_a_request_cannot_repaint_the_key_that_is_compared(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Up three lines, wipe, write another key: such a letter is refused, and would be harmless if it were not."""
+    forged = "bar\x1b[3A\x1b[2K\rkey: SHA256:" + ":".join(["AA"] * 32) + "\x1b[3B"
+    path = tmp_path / "boiler.join"
+    for unit in (forged, "bar\u202e", "bar\x00", "b" * 700_000):
+        path.write_bytes(_signed(world, "boiler", inputs=[{"name": "fuel", "unit": unit, "limits": None}]))
+        with pytest.raises(cf.StorageError, match=r"card\.json is not in order"):
+            letters.read_join(path)
+    path.write_bytes(_signed(world, "boiler", inputs=[{"name": "Ventil [bold]", "unit": "m³/h", "limits": None}]))
+    asks = letters.read_join(path)
+    object.__setattr__(asks.card.inputs[0], "unit", forged)  # as if nobody had looked
+    _show_request(asks)
+    told = capsys.readouterr().out
+    assert "\x1b" not in told
+    assert "\r" not in told
+    assert told.rstrip().split("\n")[-1] == f"key: {asks.key}", "our own line is the last"
+    assert "'Ventil [bold]'" in told
+
+
 def test_flipped_bytes_never_crash_the_reader(world: World, tmp_path: Path) -> None:
     import numpy as np
 
@@ -337,6 +371,16 @@ def test_other_data_for_a_plant(world: World, boiler: PlantFolder) -> None:
     assert not boiler.policy.demanded
     with party.supervising(boiler.folder), pytest.raises(cf.StorageError, match="runs: stop it first"):
         boiler.bind(longer, None)
+
+
+def test_a_later_job_is_later_though_the_clock_was_set_back(world: World, coordinator: CoordinatorFolder) -> None:
+    coordinator.approve(letters.read_join(_join(world)))
+    ahead = replace(coordinator.new_job(), created="2999-01-01T00:00:00+00:00")
+    coordinator.keep(ahead)
+    later = coordinator.new_job()
+    coordinator.keep(later)
+    assert [job.id for job in coordinator.jobs()] == [ahead.id, later.id]
+    assert later.order > ahead.order
 
 
 def test_logs_that_begin_at_different_times_are_not_joined_row_by_row(coordinator: CoordinatorFolder) -> None:

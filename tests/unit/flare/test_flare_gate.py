@@ -97,15 +97,15 @@ def test_without_a_guard_nothing_leaves() -> None:
 
 
 def test_the_gate_takes_our_two_applications_and_no_other(tmp_path: Path) -> None:
-    made = jobs.write(tmp_path, "fit-1", '{"id": "fit-1"}', ("boiler",))
+    made = jobs.write(tmp_path, "fit-1", '{"id": "fit-1"}', {"boiler": '{"id": "fit-1"}'})
     check = gate.JobGate()
-    assert check.validate(str(made / "plant")) == ("", {})
+    assert check.validate(str(made / "plant-1")) == ("", {})
     assert check.validate(str(made / "coordinator")) == ("", {})
-    (made / "plant" / ".__nvfl_sig.json").write_text("{}")
-    assert check.validate(str(made / "plant")) == ("", {})
-    (made / "plant" / "custom").mkdir()
-    (made / "plant" / "custom" / "code.py").write_text("")
-    assert "refuses" in check.validate(str(made / "plant"))[0]
+    (made / "plant-1" / ".__nvfl_sig.json").write_text("{}")
+    assert check.validate(str(made / "plant-1")) == ("", {})
+    (made / "plant-1" / "custom").mkdir()
+    (made / "plant-1" / "custom" / "code.py").write_text("")
+    assert "refuses" in check.validate(str(made / "plant-1"))[0]
     config = made / "coordinator" / "config" / jobs.COORDINATOR_FILE
     kept = config.read_text()
     config.write_text(kept.replace('"components": []', '"components": [{"id": "x", "path": "os.system"}]'))

@@ -66,14 +66,14 @@ def test_no_envelope_raises_anything_else(content: dict[str, Any]) -> None:
 
 
 def test_a_job_names_two_classes_and_carries_no_code(tmp_path: Path) -> None:
-    made = jobs.write(tmp_path, "fit-1", JOB, ("boiler", "turbine"), deadline=30)
+    made = jobs.write(tmp_path, "fit-1", JOB, dict.fromkeys(("boiler", "turbine"), JOB), deadline=30)
     files = {path.relative_to(made).as_posix(): path.read_text() for path in made.rglob("*") if path.is_file()}
     assert set(files) == {
         "meta.json",
         f"coordinator/config/{jobs.COORDINATOR_FILE}",
-        f"plant/config/{jobs.PLANT_FILE}",
+        *(f"plant-{k}/config/{jobs.PLANT_FILE}" for k in (1, 2)),
     }
-    assert jobs.read_plant(files[f"plant/config/{jobs.PLANT_FILE}"]) == JOB
+    assert jobs.read_plant(files[f"plant-1/config/{jobs.PLANT_FILE}"]) == JOB
     assert jobs.read_coordinator(files[f"coordinator/config/{jobs.COORDINATOR_FILE}"]) == JOB
     meta = json.loads(files["meta.json"])
     assert meta["mandatory_clients"] == ["boiler", "turbine"]
@@ -101,9 +101,9 @@ def _changed(content: Any) -> list[Any]:
 
 
 def test_a_configuration_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
-    made = jobs.write(tmp_path, "fit-1", JOB, ("boiler",))
+    made = jobs.write(tmp_path, "fit-1", JOB, {"boiler": JOB})
     for name, read in (
-        (f"plant/config/{jobs.PLANT_FILE}", jobs.read_plant),
+        (f"plant-1/config/{jobs.PLANT_FILE}", jobs.read_plant),
         (f"coordinator/config/{jobs.COORDINATOR_FILE}", jobs.read_coordinator),
     ):
         variants = _changed(json.loads((made / name).read_text()))

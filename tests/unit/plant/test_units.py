@@ -109,5 +109,5 @@ def test_bad_limits(limits):
 
 
 def test_unit_of_measure_is_text():
-    with pytest.raises(ModelError, match="unit is 3"):
+    with pytest.raises(ModelError, match="unit of measure must be text, got 3"):
         Channel("valve", unit=3)

@@ -20,6 +20,7 @@ from counterflow.protocol import (
     Finished,
     Identified,
     Introduction,
+    Openings,
     PerturbedStates,
     Plan,
     Reduced,
@@ -55,10 +56,13 @@ def examples():
         Reduced("boiler", np.ones((3, 2)), np.array([[0.0, 2.0], [4.0, 5.0]]), np.ones((6, 1))),
         Identified("boiler", True, np.eye(2), np.ones((2, 1)), np.eye(2), np.ones((1, 2)), np.eye(1), np.ones(1)),
         Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))),
+        Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))).naming(["fuel", "größe µ"]),
+        Openings("turbine"),
+        Openings("turbine", "\N{GREEK SMALL LETTER MU}" * 600_000),
         Ask("turbine", "effect", 0, 10),
         Answer("turbine", "effect", "", to_text([Caveat("far", "", "far")]), np.ones((3, 2)), np.ones((6, 2))),
         Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 3))),
-        Refused("turbine", "UnidentifiedError", "unidentified", "größe µ " * 1000),
+        Refused("turbine", "UnidentifiedError", "unidentified", "größe µ " * 250),
         Terms("turbine", "\N{GREEK SMALL LETTER MU}" * 30_000),
     ]
 

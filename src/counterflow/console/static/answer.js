@@ -47,12 +47,15 @@ export function fresh(answer, assumptions = []) {
   const place = byId("sentence");
   const sentence = prose(answer.sentence);
   if (place.textContent !== sentence) place.textContent = sentence;
+  const fit = answer.fit;
+  byId("answer-source").textContent = fit ? `from fit ${fit.id} of ${fit.fitted.slice(0, 16).replace("T", " ")} UTC` : "";
   caveats(answer.caveats ?? [], assumptions);
 }
 
 /** Nothing of another question stays. */
 export function empty() {
   byId("sentence").textContent = "";
+  byId("answer-source").textContent = "";
   byId("answer-error").hidden = true;
   byId("answer-hint").hidden = true;
   for (const id of ["plot-tools", "key", "ranked-place", "extra"]) put(byId(id));

@@ -29,7 +29,7 @@ class FlareJobs:
     def submit(self, job: Job, units: Sequence[str]) -> str:
         """See ``Jobs``."""
         with tempfile.TemporaryDirectory() as place, Operator(self.operator_kit) as operator:
-            return operator.submit(jobs.write(Path(place), job.id, job.to_text(), tuple(units)))
+            return operator.submit(jobs.write(Path(place), job.id, job.to_text(), job.part_texts(units)))
 
     def alive(self, run: str) -> bool:
         """See ``Jobs``."""

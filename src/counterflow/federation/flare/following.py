@@ -60,7 +60,7 @@ def follow(
     """
     stdout = sys.stdout
     with tempfile.TemporaryDirectory(prefix="counterflow-") as folder:
-        written = jobs.write(Path(folder), job.id, job.to_text(), job.units, deadline)
+        written = jobs.write(Path(folder), job.id, job.to_text(), job.part_texts(job.units), deadline)
         following = _Following(kit, site, job, written, patience, progress or (lambda state: None))
         try:
             return following.to_the_end()

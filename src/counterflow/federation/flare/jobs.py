@@ -1,4 +1,4 @@
-"""A fit as a FLARE job: three JSON files that name two installed classes, and carry no code.
+"""A fit as a FLARE job: JSON files that name two installed classes, and carry no code; each plant gets its own.
 
 ``read_plant`` and ``read_coordinator`` are what a site checks an arriving job with (``gate.JobGate``): the file must be
 exactly what ``write`` would have written for the job that it holds. So nothing of FLARE's own language for
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +30,36 @@ _COMMON = {
 }
 
 
-def write(folder: Path, job_id: str, job: str, units: tuple[str, ...], deadline: int = DEADLINE) -> Path:
+def write(folder: Path, job_id: str, job: str, parts: Mapping[str, str], deadline: int = DEADLINE) -> Path:
     """Write a job for ``Operator.submit``; returns its folder.
 
     Parameters
     ----------
     folder : where; the job's folder is made in it.
     job_id : names the job; the same job submitted again goes on where it stopped.
-    job : the job as JSON text, opaque here.
-    units : all of them take part, or the job does not start.
+    job : the job as JSON text, opaque here; the coordinator's.
+    parts : {unit: its own part of the job}; all of them take part, or the job does not start.
     deadline : seconds that a plant may take for one answer.
 
     Examples
     --------
     >>> import pathlib, tempfile
     >>> from counterflow.federation.flare import jobs
-    >>> made = jobs.write(pathlib.Path(tempfile.mkdtemp()), "fit-1", '{"id": "fit-1"}', ("boiler", "turbine"))
+    >>> made = jobs.write(pathlib.Path(tempfile.mkdtemp()), "fit-1", '{"id": "fit-1"}', {"boiler": '{"part": 1}'})
     >>> sorted(p.relative_to(made).as_posix() for p in made.rglob("*.json"))  # doctest: +NORMALIZE_WHITESPACE
-    ['coordinator/config/config_fed_server.json', 'meta.json', 'plant/config/config_fed_client.json']
-    >>> jobs.read_plant((made / "plant/config/config_fed_client.json").read_text())
-    '{"id": "fit-1"}'
+    ['coordinator/config/config_fed_server.json', 'meta.json', 'plant-1/config/config_fed_client.json']
+    >>> jobs.read_plant((made / "plant-1/config/config_fed_client.json").read_text())
+    '{"part": 1}'
     """
     made = folder / job_id
-    deployed = {"coordinator": ["server"], "plant": list(units)}
-    meta = {"name": job_id, "resource_spec": {}, "deploy_map": deployed, "min_clients": len(units)}
-    meta["mandatory_clients"] = list(units)
+    plants = {f"plant-{number}": unit for number, unit in enumerate(parts, 1)}
+    deployed = {"coordinator": ["server"], **{place: [unit] for place, unit in plants.items()}}
+    meta = {"name": job_id, "resource_spec": {}, "deploy_map": deployed, "min_clients": len(parts)}
+    meta["mandatory_clients"] = list(parts)
     for place, content in (
         (made / "meta.json", meta),
         (made / "coordinator" / "config" / COORDINATOR_FILE, _coordinator(job, deadline)),
-        (made / "plant" / "config" / PLANT_FILE, _plant(job)),
+        *((made / place / "config" / PLANT_FILE, _plant(parts[unit])) for place, unit in plants.items()),
     ):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Any
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.flare import require_flare
 from counterflow.federation.flare.kit import read_json
+from counterflow.printable import shown
 
 CONNECT = 20.0  # seconds to reach the server
 DETAIL = 2.0  # seconds for which FLARE may have said that a run failed, and not yet why
@@ -126,7 +127,7 @@ class Operator:
 
 def _refusals(said: Sequence[object]) -> tuple[str, ...]:
     """Lines of FLARE's own text on a deployment, "site: what it says", that are refusals; it gives no code."""
-    sites = [str(line) for line in said if ": " in str(line)]
+    sites = [shown(line) for line in said if ": " in str(line)]
     return tuple(line for line in sites if not line.endswith(": OK") and "no reply" not in line)
 
 
@@ -139,4 +140,4 @@ def _blaming(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         kind = ProtocolError if type(error).__name__ in _ANSWERS else Unreachable
-        raise kind(f"federation: {what}: {type(error).__name__}: {error}") from error
+        raise kind(f"federation: {what}: {type(error).__name__}: {shown(error)}") from error

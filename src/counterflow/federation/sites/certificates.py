@@ -161,7 +161,7 @@ def assemble(folder: Path, signed_zip: Path, expected_fingerprint: str, into: st
 
 def check_federation(name: str) -> None:
     """Refuse a name of a federation that could not stand in a certificate."""
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(
             f"federation: its name must be letters, digits, dots, dashes and underscores, got {name!r:.120}"
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +322,7 @@ class CoordinatorFolder:
     def jobs(self) -> list[Job]:
         """All jobs that were started here, the oldest first."""
         found = [self.job(path.stem) for path in (self.folder / "jobs").glob("*.json")]
-        return sorted((job for job in found if job is not None), key=lambda job: (job.created, job.id))
+        return sorted((job for job in found if job is not None), key=lambda job: job.order)
 
     def keep(self, job: Job) -> None:
         """Remember a job before it is submitted: to go on, it must be the same to the letter."""
@@ -354,7 +354,11 @@ class CoordinatorFolder:
         inputs = {unit: known[unit].card.inputs for unit in chosen}
         if begins is None:
             begins = self._common_beginning({unit: known[unit].card.begins for unit in chosen})
-        return Job(job_id or self._free_id(), method, inputs, dt=steps.pop(), begins=begins, **settings)
+        job = Job(job_id or self._free_id(), method, inputs, dt=steps.pop(), begins=begins, **settings)
+        last = max((known.order for known in self.jobs()), default=job.order)
+        if job.order <= last:  # a clock that was set back
+            job = replace(job, created=(last[0] + timedelta(microseconds=1)).isoformat(timespec="microseconds"))
+        return job
 
     def _common_beginning(self, told: Mapping[str, str]) -> str:
         """When the plants' logs begin, as they said when they joined; "" if one of them does not know."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.job import Job
-from counterflow.federation.sites import keys, succession
+from counterflow.federation.sites import certificates, keys, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.files import blaming, write_whole
 from counterflow.plant import Channel
@@ -60,6 +60,12 @@ class Card:
     dt: float
     begins: str = ""  # time of the log's first row
 
+    def __post_init__(self) -> None:
+        Participant(self.unit, "plant", self.organisation)
+        certificates.check_federation(self.federation)
+        job = Job("card", "sufficient", {self.unit: self.inputs}, dt=self.dt, begins=self.begins)  # checks the rest
+        object.__setattr__(self, "dt", job.dt)
+
     def to_json(self) -> dict[str, Any]:
         """In plain types."""
         plain = {name: getattr(self, name) for name in _KEYS if name != "format"}
@@ -72,14 +78,10 @@ class Card:
             raise OptionError(f"a card holds {', '.join(_KEYS)}, and nothing else")
         if found["format"] != FORMAT:
             raise OptionError(f"a card of format {found['format']!r:.20}, here it is {FORMAT}: upgrade the older side")
-        for key in ("unit", "organisation", "federation"):
-            if not isinstance(found[key], str):
-                raise OptionError(f"{key!r} of a card must be text, got {found[key]!r:.80}")
-        told = Job("card", "sufficient", {"unit": ()}).to_json()  # a job knows how to check channels
-        unit = {"name": found["unit"], "inputs": found["inputs"]}
-        job = Job.from_json(told | {"units": [unit], "dt": found["dt"], "begins": found["begins"]})
-        who = Participant(found["unit"], "plant", found["organisation"])
-        return cls(who.name, who.organisation, found["federation"], job.inputs[who.name], job.dt, job.begins)
+        if not isinstance(found["inputs"], list):
+            raise OptionError(f"'inputs' of a card must be a list, got {found['inputs']!r:.80}")
+        inputs = tuple(map(Channel.from_json, found["inputs"]))
+        return cls(inputs=inputs, **{name: found[name] for name in _KEYS if name not in ("format", "inputs")})
 
 
 @dataclass(frozen=True)

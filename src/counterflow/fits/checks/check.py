@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,7 +95,16 @@ def server_checks(
     for checks in (feedback_checks, white_checks, size_checks, drift_checks):
         found += checks(material)
     found += free_run_checks(material, horizon, run or run_of_messages)
-    return Checks(_sorted(found), material.rows, fitted)
+    return Checks(_sorted(_with_units(server, found)), material.rows, fitted)
+
+
+def _with_units(server: Server, found: list[Check]) -> list[Check]:
+    """The checks with all units that they tell of."""
+    owners: dict[str, tuple[str, ...]] = {}
+    for unit in server.units:
+        for about in (unit.name, *(f"{unit.name} {name}" for name in unit.input_names)):
+            owners[about] = (*owners.get(about, ()), unit.name)
+    return [replace(check, units=tuple(dict.fromkeys((*owners.get(check.about, ()), *check.units)))) for check in found]
 
 
 def _sorted(found: list[Check]) -> tuple[Check, ...]:

@@ -232,9 +232,11 @@ def drift_checks(material: Material) -> list[Check]:
         factor = max(found.ratio, 1 / found.ratio) if found.ratio > 0 else 1.0
         if math.isfinite(factor) and math.log(factor) > DEVIATIONS * found.ratio_error:
             size = _graded(factor, SPREAD, LARGE_SPREAD)
-        said = []
+        said: list[str] = []
+        others_told: tuple[str, ...] = ()
         if couplings != "pass":
             who = "itself" if worst_unit == m else material.names[worst_unit]
+            others_told = (material.names[worst_unit],)
             said.append(f"what {who} does to {name} changes by about {_percent(change)} from one half to the other")
         if level != "pass":
             said.append(f"the mean innovation of {name} moves by {found.level:.2g} standard deviations")
@@ -249,7 +251,8 @@ def drift_checks(material: Material) -> list[Check]:
             "changed (a load, a season, wear) as an input"
         )  # fmt: skip
         data, short = {"changes": found.changes, "sure": sure.astype(np.float64)}, said[0] if said else ""
-        out.append(Check("drift", name, verdict, number, "relative change", finding, remedy, short, data))
+        counted = "relative change"
+        out.append(Check("drift", name, verdict, number, counted, finding, remedy, short, data, others_told))
     return out
 
 

@@ -93,7 +93,8 @@ def _doubted(material: Material, doubts: tuple[Doubt, ...]) -> list[Check]:
     for pair, doubt in pairs.items():
         places = [material.names.index(name) for name in (doubt.cause, doubt.effect)]
         rows = float(material.measured[:, places].sum(axis=0).min())
-        out.append(Check("excitation", pair, "fail", rows, "rows measured", doubt.reason, doubt.remedy, doubt.reason))
+        told = (doubt.reason, doubt.remedy, doubt.reason)
+        out.append(Check("excitation", pair, "fail", rows, "rows measured", *told, units=(doubt.cause, doubt.effect)))
     return out
 
 
@@ -361,7 +362,7 @@ def _feedback(material: Material, name: str, found: Feedback, counted: str) -> C
         f"its moves follow measurements of {unit}, and such feedback makes answers unsafe for what the running plant "
         "will do; effects hold with that input held or overridden"
     )
-    return Check("feedback", name, verdict, number, counted, finding, remedy, short, data)
+    return Check("feedback", name, verdict, number, counted, finding, remedy, short, data, (unit,))
 
 
 def _strongest(p_values: FloatArray, shares: FloatArray, tests: int) -> tuple[int, float]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import OptionError
 from counterflow.fits.checks.kinds import KINDS, ORDER, Verdict
 
@@ -35,6 +35,7 @@ class Check:
     finding, remedy : sentences without their full stop; no remedy is needed where all is well.
     short : the finding in one clause, for answers to carry.
     data : arrays that the picture is drawn from.
+    units : that it tells of besides that of ``about``; after ``server_checks``, all of them.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Check:
     remedy: str = ""
     short: str = ""
     data: Mapping[str, FloatArray] = field(default_factory=dict, repr=False, compare=False)
+    units: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool | None:
@@ -108,7 +110,7 @@ class Checks:
         return tuple(check for check in self.checks if check.verdict in verdicts)
 
     def caveats(self, *verdicts: Verdict) -> tuple[Caveat, ...]:
-        """What an answer should carry, one caveat for each kind of check and verdict (default: "fail").
+        """What an answer should carry, one caveat for each kind of check, verdict (default: "fail") and unit.
 
         Examples
         --------
@@ -119,15 +121,19 @@ class Checks:
         >>> for caveat in check(cf.fit(plant.simulate(1000, rng=2), wrong)).caveats():
         ...     print(caveat.code, "|", str(caveat)[:29])
         check-whiteness-fail | check 'whiteness' fails for b
+        check-whiteness-fail | check 'whiteness' fails for t
+        check-innovation-size-fail | check 'innovation size' fails
         check-innovation-size-fail | check 'innovation size' fails
         """
         out = []
         for verdict in verdicts or ("fail",):
             for name in KINDS:
-                found = [check for check in self.checks if check.name == name and check.verdict == verdict]
-                if found:
-                    code = f"check-{name.replace(' ', '-')}-{verdict}"
-                    out.append(Caveat(code, "", _sentence(name, verdict, found)))
+                found: dict[str, list[Check]] = {}
+                for check in self.checks:
+                    if check.name == name and check.verdict == verdict:
+                        found.setdefault(scope_of(check.units), []).append(check)
+                code = f"check-{name.replace(' ', '-')}-{verdict}"
+                out += [Caveat(code, scope, _sentence(name, verdict, each)) for scope, each in found.items()]
         return tuple(out)
 
     def __str__(self) -> str:
