@@ -62,11 +62,11 @@ def create(
     """The application for a saved fit or a folder of a federation; see ``opening.open_model``."""
     opened = open_model(Path(model), data=data, seats=seats, policies=policies)
     threading.Thread(target=opened.warm, daemon=True).start()
-    return application(opened, Path(model))
+    return application(opened)
 
 
-def application(opened: Opened, model: Path) -> FastAPI:
-    """The application for seats that are open, of a model's folder."""
+def application(opened: Opened) -> FastAPI:
+    """The application for seats that are open."""
 
     async def note_seat(request: Request) -> None:
         """For the access log, which must not hold what a visitor makes up."""
@@ -131,7 +131,7 @@ def application(opened: Opened, model: Path) -> FastAPI:
     @_apart
     def metrics(request: Request) -> Response:
         counted = request.scope.get("state", {}).get("metrics", list)()
-        return Response("".join(family.text() for family in [*counted, *facts(model, opened)]), media_type=TEXT)
+        return Response("".join(family.text() for family in [*counted, *facts(opened)]), media_type=TEXT)
 
     _serve_page(app)
     return app

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 from collections import Counter
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,6 +22,7 @@ from counterflow.console.admission import address_of, problem
 GUESTS = 1024  # connections; a browser opens about six
 STRANGERS = 1024
 STRANGERS_OF_ADDRESS = 512  # also of a proxy, behind which many come at once
+LOOKED_AT = 32  # of the oldest, for one that can go
 HEAD_SECONDS = 5.0  # for a request's first line and headers
 STRANGERS_IDLE_SECONDS = 5  # between two requests; a guest has more
 STALLED_SECONDS = 10.0  # in which whoever is sent something takes 100 kB of it
@@ -56,7 +59,8 @@ class Room:
             if self.strangers <= self._strangers_at_most:
                 return True
             crowd = max(self._strangers, key=lambda address: len(self._strangers[address]))
-        silent = next((each for each in self._strangers[crowd] if each.silent and each is not new), None)
+        oldest = islice(self._strangers[crowd], LOOKED_AT)
+        silent = next((each for each in oldest if each.silent and each is not new and not each.unread), None)
         if silent is None:
             self.closed["no room"] += 1
             return False
@@ -111,6 +115,15 @@ class Connection(H11Protocol):
         """Whether no request is being answered."""
         cycle: Any = self.cycle
         return cycle is None or cycle.response_complete
+
+    @property
+    def unread(self) -> bool:
+        """Whether something has come that was not read yet, as when many connect and ask at once."""
+        if not hasattr(select, "poll"):  # Windows
+            return False
+        waiting = select.poll()
+        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
 
     def abort(self) -> None:
         self._room.leave(self)

@@ -12,31 +12,37 @@ from counterflow._version import __version__
 from counterflow.console.metrics import Family, Sample
 from counterflow.console.opening import Opened
 from counterflow.errors import CounterflowError
-from counterflow.fits.storage import SERVER_FILE
 from counterflow.privacy import Ledger, ledger_path
 
 
-def facts(model: Path, opened: Opened) -> Iterator[Family]:
+def facts(opened: Opened) -> Iterator[Family]:
     """Gauges of a model; what cannot be read is left out."""
     seat = next(iter(opened.seats.values()))
     told = {"model": opened.title, "link": seat.asked.link or "", "method": seat.method, "version": __version__}
     yield Family("model_info", "gauge", "Which model is asked.", [Sample(1, told)])
+    if opened.file is None:
+        return
     with suppress(OSError):
         age = [Sample(time.time() - opened.file.stat().st_mtime)]
         yield Family("model_age_seconds", "gauge", "Since the model was written.", age)
-    if (model / SERVER_FILE).is_file():
-        return
+    with suppress(CounterflowError):
+        yield from _party(opened.file.absolute().parent.parent.parent)
+
+
+def _party(folder: Path) -> Iterator[Family]:
+    """Of a plant or a coordinator, whose fits are two folders deep."""
     from counterflow.federation.sites import party
     from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
     from counterflow.federation.sites.plant_folder import PlantFolder
 
-    with suppress(CounterflowError):
-        if party.role(model) == party.PLANT:
-            plant = PlantFolder.open(model)
-            yield from _certificates(plant.kit)
-            yield from _budget(plant.unit, plant.policy.ledger)
-        else:
-            yield from _certificates(CoordinatorFolder.open(model).kit)
+    if not (folder / party.FILE).is_file():
+        return
+    if party.role(folder) == party.PLANT:
+        plant = PlantFolder.open(folder)
+        yield from _certificates(plant.kit)
+        yield from _budget(plant.unit, plant.policy.ledger)
+    else:
+        yield from _certificates(CoordinatorFolder.open(folder).kit)
 
 
 def _budget(unit: str, folder: Path | None) -> Iterator[Family]:

@@ -27,11 +27,11 @@ NO_DATA = "questions about the past need the unit's own measurements: start the 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a console shows: its title, the seats in it, the first one first, and the file that it was read from."""
+    """What a console shows: its title, the seats in it, the first one first, and the file it was read from."""
 
     title: str
     seats: Mapping[str, Seat]
-    file: Path
+    file: Path | None = None
     started: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def warm(self) -> None:

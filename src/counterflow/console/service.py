@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -118,12 +118,14 @@ def serve(
         raise OptionError(f"--hours {hours:g}: give a number of hours above 0 and up to {LONGEST:g}.")
     public = None if behind is None else _public(behind)
     place = listen(host, port)
-    with place.listener, _ending_quietly():
+    with place.listener, _ending_quietly(), ExitStack() as ends:
         secret = _secret(place, token, public)
         origins = [origin("http", name, place.port) for name in place.names]
         good = None if secret is None else Token(secret, time.time() + 3600.0 * hours)
         rules = Rules(origins if public is None else [public, *origins], good, _metrics_token(metrics_token))
         journal, lines = _access_log(log, (secret is not None) if logged is None else logged, obligatory=bool(logged))
+        if journal is not None:
+            ends.callback(journal.close)
         room = Room(_descriptors())
         metrics = Metrics(lambda: _gauges(room, guard, journal))
         guard = Guard(make(), rules, [metrics.note, *([] if journal is None else [journal.note])])
