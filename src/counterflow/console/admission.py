@@ -191,7 +191,7 @@ def admit(rules: Rules, scope: Scope, headers: Headers, own: str, now: float) ->
     --------
     >>> rules = Rules([], Token("secret", ends=60.0))
     >>> link = {"method": "GET", "path": "/", "query_string": b"token=secret"}
-    >>> admit(rules, link, Headers(), "http://localhost:8437", now=0.0).cookie[-58:]
+    >>> admit(rules, link, Headers(), "http://localhost:8437", now=0.0).cookie[-51:]
     '; Max-Age=604860; Path=/; HttpOnly; SameSite=Strict'
     >>> admit(rules, {**link, "query_string": b""}, Headers(), "http://localhost:8437", now=0.0)
     """
