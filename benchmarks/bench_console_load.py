@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -202,6 +203,7 @@ def memory(pid: int) -> str:
 
 
 def main() -> None:
+    before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         plant = cf.random_plant(units=8, states=4, inputs=2, outputs=8, topology="sparse", rng=1)
@@ -250,8 +252,9 @@ def main() -> None:
         "# The console under load and under attack",
         "",
         f"{machine.description('fastapi', 'uvicorn')}. The console (with a token), its visitors and its attackers "
-        "share these cores and one address (127.0.0.1). A plant of eight units with four states each, effects over 60 steps. "
-        f"Under an attack, one visitor with the token asks {ASKED} questions.",
+        "share these cores and one address (127.0.0.1). A plant of eight units with four states each, effects over 60 "
+        f"steps. Under an attack, one visitor with the token asks {ASKED} questions.",
+        f"Load average of the machine before {before:.1f}, after {os.getloadavg()[0]:.1f} (1 minute).",
         "",
         "Busy: a clear 503 or 429 that says when to come back. Unclear: any other refusal. Cut: no answer, or not all "
         "of one. Milliseconds of answers, and of what is told to be busy (p95).",
