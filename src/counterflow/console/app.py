@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
 from importlib.resources import files
 from pathlib import Path
@@ -35,6 +35,7 @@ STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
     (StorageError, 503), (errors.ProtocolError, 503), (CounterflowError, 400),
 )  # fmt: skip
 Responses = dict[int | str, dict[str, Any]]
+Turn = AbstractContextManager[Any]
 _SAID = {
     400: "It cannot be done as asked.",
     401: "No token, a wrong one, or one that has expired.",
@@ -53,6 +54,7 @@ WRONG: Responses = {code: {"model": messages.Failure, "description": said} for c
 FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in exports.KINDS.values()}}}
 DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
 `unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
+AT_WORK = 4  # computations at once: more would only keep one another, and the network, from the interpreter's lock
 STATIC = files("counterflow.console") / "static"
 
 
@@ -80,6 +82,9 @@ def application(opened: Opened) -> FastAPI:
     for family in (CounterflowError, RequestValidationError, HTTPException):
         app.add_exception_handler(family, _refused)
 
+    here = any(seat.server is not None for seat in opened.seats.values())  # or questions wait for another machine
+    turn: Turn = threading.BoundedSemaphore(AT_WORK) if here else nullcontext()
+
     def at(seat: str) -> Seat:
         if seat not in opened.seats:
             raise UnknownNameError(f"no seat {seat!r:.120}; the seats are {', '.join(opened.seats)}")
@@ -87,7 +92,7 @@ def application(opened: Opened) -> FastAPI:
 
     def view(path: str, schema: type[BaseModel], summary: str) -> Callable[[Callable[..., Any]], Any]:
         get = app.get(f"/api/seats{path}", response_model=schema, summary=summary, responses=WRONG)
-        return lambda work: get(_apart(work, schema))
+        return lambda work: get(_apart(work, schema, turn))
 
     @view("", messages.Seats, "Points of view that this console offers")
     def seats() -> Any:
@@ -114,13 +119,13 @@ def application(opened: Opened) -> FastAPI:
         return views.log(at(seat), channel, points)
 
     for question in QUESTIONS.values():
-        _add_question(app, question, at)
+        _add_question(app, question, at, turn)
 
     @app.post(
         "/api/seats/{seat}/export/{kind}", summary="An answer as a file", response_class=Response,
         responses=FILE | WRONG,
     )  # fmt: skip
-    @_apart
+    @partial(_apart, turn=turn)
     def export(seat: str, kind: Literal["json", "csv", "html"], wanted: messages.Export) -> Response:
         content = exports.export(at(seat), wanted.question, kind)
         name = f"counterflow-{wanted.question.kind}.{kind}"
@@ -137,7 +142,7 @@ def application(opened: Opened) -> FastAPI:
     return app
 
 
-def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str], Seat]) -> None:
+def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str], Seat], turn: Turn) -> None:
     def asked(seat: str, question: Any) -> dict[str, Any]:
         return answers.answer(at(seat), kind, question).content
 
@@ -146,11 +151,14 @@ def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str],
     asked.__annotations__ = {"seat": str, "question": messages.FORMS[question.kind]}
     app.post(
         f"/api/seats/{{seat}}/{question.tab}", summary=question.title, response_model=question.schema, responses=WRONG
-    )(_apart(asked, question.schema))
+    )(_apart(asked, question.schema, turn))
 
 
-def _apart(work: Callable[..., Any], schema: Any = None) -> Callable[..., Any]:
-    """``work`` in a thread of its own, which nobody waits for when the console ends; its answer as JSON of a schema."""
+def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = None) -> Callable[..., Any]:
+    """``work`` in a thread of its own, which nobody waits for when the console ends; its answer as JSON of a schema.
+
+    ``turn`` is held meanwhile.
+    """
     as_json: TypeAdapter[Any] | None = None if schema is None else TypeAdapter(schema)
 
     @wraps(work)
@@ -160,10 +168,11 @@ def _apart(work: Callable[..., Any], schema: Any = None) -> Callable[..., Any]:
 
         def run() -> None:
             try:
-                found = work(**given)
-                if as_json is not None:
-                    checked = as_json.validate_python(found, from_attributes=True)
-                    found = Response(as_json.dump_json(checked), media_type="application/json")
+                with turn or nullcontext():
+                    found = work(**given)
+                    if as_json is not None:
+                        checked = as_json.validate_python(found, from_attributes=True)
+                        found = Response(as_json.dump_json(checked), media_type="application/json")
                 settle = partial(done.set_result, found)
             except Exception as error:
                 settle = partial(done.set_exception, error)
