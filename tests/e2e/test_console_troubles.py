@@ -458,6 +458,38 @@ def test_policies_and_a_token_that_is_gone(browser: Browser, tmp_path: Path) -> 
         assert page.inner_text("#connection") == "No token"
 
 
+def test_a_wrong_token_is_told_on_a_page(browser: Browser, model: Path) -> None:
+    with serving(model, "--token") as served, sitting(browser, served.address) as desk:
+        desk.expected = ("401",)
+        answer = desk.page.goto(f"{served.address}?token=wrong")
+        assert answer is not None
+        assert answer.status == 401
+        text = desk.page.inner_text("main")
+        assert "open the address that it printed" in text
+        assert "{" not in text
+        desk.page.goto(served.told)
+        desk.until(lambda: desk.page.locator("#graph .node").count(), "the page, once the token is right")
+
+
+def test_a_busy_console_is_asked_again(browser: Browser, model: Path) -> None:
+    busy = {"error": {"type": "Busy", "code": "busy", "message": "the console is busy", "status": 503}}
+    with serving(model) as served, sitting(browser, served.address) as desk:
+        desk.expected = ("503",)
+        refused = []
+
+        def once(route: Any) -> None:
+            if len(refused) < 2:
+                refused.append(route.request.url)
+                route.fulfill(status=503, headers={"Retry-After": "1"}, json=busy)
+            else:
+                route.continue_()
+
+        desk.page.route("**/api/seats/**", once)
+        desk.open()
+        desk.until(desk.drawn, "an answer, although the console was busy at first")
+        assert len(refused) == 2
+
+
 def test_a_token_that_expires_says_so(browser: Browser, model: Path) -> None:
     with serving(model, "--token", "--hours", "0.003") as served, sitting(browser, served.address) as desk:
         desk.expected = (REFUSED,)

@@ -29,6 +29,13 @@ def console(
     behind: Annotated[
         str | None, Option(metavar="URL", help="Address of a proxy with a certificate: https://NAME.")
     ] = None,
+    metrics_token: Annotated[
+        Path | None, Option(metavar="FILE", help="Holds a token that opens /metrics and nothing else.")
+    ] = None,
+    access_log: Annotated[Path | None, Option(metavar="FILE", help="Where requests are logged (near MODEL).")] = None,
+    no_access_log: Annotated[
+        bool, Option("--no-access-log", help="Log no requests (if no token is asked for).")
+    ] = False,
     browser: Annotated[bool, Option("--browser/--no-browser", help="Open the browser.")] = True,
 ) -> None:
     """Ask in a browser, see the answer. Needs pip install 'counterflow[console]'.
@@ -44,4 +51,9 @@ def console(
         app = import_module("counterflow.console.app")
         return app.create(model, data=data, seats=seat or (), policies=policy or ())
 
-    service.serve(make, host=host, port=port, token=token, hours=hours, behind=behind, browser=browser)
+    log = access_log or import_module("counterflow.console.access_log").usual_place(model)
+    service.serve(
+        make, host=host, port=port, token=token, hours=hours, behind=behind, browser=browser,
+        metrics_token=metrics_token, log=log,
+        logged=False if no_access_log else True if access_log is not None else None,
+    )  # fmt: skip

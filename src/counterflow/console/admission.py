@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import math
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,8 @@ from starlette.types import Scope
 
 KEPT = 7 * 86400  # seconds that a browser keeps a token that has expired
 BEARER = {"www-authenticate": 'Bearer realm="counterflow console"'}
-MOST_TOKENS = 3  # that one request may try: an old cookie, a header, the address
+MOST_TOKENS = 3  # that one request may try
+METRICS = "/metrics"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # methods that change and compute nothing on purpose
 
 
@@ -60,6 +62,34 @@ class Token:
         """In a time that does not depend on what was given."""
         return hmac.compare_digest(given, self.value.encode())
 
+    def cookie(self, visitor: str) -> str:
+        """What a browser shows instead of the token: each visitor's own."""
+        return f"{visitor}.{hmac.digest(self.value.encode(), visitor.encode(), 'sha256').hex()}"
+
+    def visitor(self, cookie: bytes) -> str | None:
+        """Whose cookie it is; None if it was not made with this token."""
+        name = cookie.partition(b".")[0].decode("latin-1")
+        return name if is_visitor(name) and hmac.compare_digest(cookie, self.cookie(name).encode()) else None
+
+
+def is_visitor(name: str) -> bool:
+    """Whether it is the name of a browser: eight hexadecimal digits."""
+    return re.fullmatch("[0-9a-f]{8}", name) is not None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Somebody who was let in.
+
+    Parameters
+    ----------
+    who : for the access log: a visitor's name, which says nothing about the token, or how it came.
+    cookie : for whoever came with the token in the address.
+    """
+
+    who: str
+    cookie: str | None = None
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -71,6 +101,8 @@ class Rules:
         Addresses of this console without a path, as a browser would write them.
     token : Token, optional
         Without one, whoever reaches the console may ask.
+    metrics : Token, optional
+        Opens /metrics and nothing else.
 
     Examples
     --------
@@ -80,6 +112,7 @@ class Rules:
 
     origins: Sequence[str]
     token: Token | None = None
+    metrics: Token | None = None
 
     @property
     def hosts(self) -> dict[str, str]:
@@ -148,37 +181,48 @@ def check_content_type(scope: Scope, headers: Headers) -> None:
     raise Refused(415, "not-json", f"Content-Type {told}: send JSON, with 'Content-Type: application/json'.")
 
 
-def admit(token: Token, scope: Scope, headers: Headers, own: str, now: float) -> str | None:
-    """Refuse whoever does not hold the token; a cookie for whoever comes with the token in the address.
+def admit(rules: Rules, scope: Scope, headers: Headers, own: str, now: float) -> Entry | None:
+    """Refuse whoever does not hold the token; None for a stranger, who may have the page.
 
-    Everyone may have the page, which is the same everywhere; what it shows comes from /api. A strict cookie is not sent
-    when someone follows a link from elsewhere: the page opens all the same, and then sends it.
+    The page is the same everywhere; what it shows comes from /api. A strict cookie is not sent when someone follows a
+    link from elsewhere: the page opens all the same, and then sends it.
 
     Examples
     --------
+    >>> rules = Rules([], Token("secret", ends=60.0))
     >>> link = {"method": "GET", "path": "/", "query_string": b"token=secret"}
-    >>> admit(Token("secret", ends=60.0), link, Headers(), "http://localhost:8437", now=0.0)
-    'counterflow_http_localhost_8437=secret; Max-Age=604860; Path=/; HttpOnly; SameSite=Strict'
+    >>> admit(rules, link, Headers(), "http://localhost:8437", now=0.0).cookie[-51:]
+    '; Max-Age=604860; Path=/; HttpOnly; SameSite=Strict'
+    >>> admit(rules, {**link, "query_string": b""}, Headers(), "http://localhost:8437", now=0.0)
     """
-    name = cookie_name(own)
-    in_address = _token_in_query(scope)
-    if in_address is None and _is_page(scope):
-        return None
-    given = (_credentials(headers, name) + ([in_address] if in_address is not None else []))[:MOST_TOKENS]
-    if not any([token.matches(each) for each in given]):
-        what = "this token is not the console's" if given else "this console asks for a token"
+    token = rules.token
+    if token is None:
+        return Entry("anyone")
+    name, in_address = cookie_name(own), _token_in_query(scope)
+    shown, cookies = _credentials(headers, name)
+    if scope["path"] == METRICS and rules.metrics is not None and any(map(rules.metrics.matches, shown[:MOST_TOKENS])):
+        return Entry("monitoring")
+    given = [*shown, *([] if in_address is None else [in_address])][:MOST_TOKENS]
+    visitors = [each for each in map(token.visitor, cookies[:MOST_TOKENS]) if each is not None]
+    if not visitors and not any([token.matches(each) for each in given]):
+        if in_address is None and is_page(scope):
+            return None
+        what = "this token is not the console's" if given or cookies else "this console asks for a token"
         remedy = "open the address that it printed when it started, which holds the token, or send it as"
-        code = "wrong-token" if given else "no-token"
+        code = "wrong-token" if given or cookies else "no-token"
         raise Refused(401, code, f"{what}: {remedy} 'Authorization: Bearer TOKEN'.", BEARER)
     left = token.ends - now
     if left <= 0:
+        if in_address is None and is_page(scope):
+            return None
         remedy = "start the console again; it prints a new address."
         raise Refused(401, "expired-token", f"this console's token has expired: {remedy}", BEARER)
     if in_address is None:
-        return None
-    secure = "; Secure" if own.startswith("https:") else ""
+        return Entry(visitors[0] if visitors else "script")
+    visitor, secure = visitors[0] if visitors else secrets.token_hex(4), "; Secure" if own.startswith("https:") else ""
     # the browser keeps it longer than it is good, so that who comes too late is told so
-    return f"{name}={token.value}; Max-Age={math.ceil(left) + KEPT}; Path=/; HttpOnly; SameSite=Strict{secure}"
+    kept = f"Max-Age={math.ceil(left) + KEPT}; Path=/; HttpOnly; SameSite=Strict{secure}"
+    return Entry(visitor, f"{name}={token.cookie(visitor)}; {kept}")
 
 
 def address_of(scope: Scope) -> str:
@@ -197,7 +241,8 @@ def _is_number(host: str) -> bool:
     return True
 
 
-def _is_page(scope: Scope) -> bool:
+def is_page(scope: Scope) -> bool:
+    """Whether it is asked for the page or what it is made of, which everyone may have."""
     path = scope["path"]
     return scope["method"] in ("GET", "HEAD") and (path in ("/", "/favicon.ico") or path.startswith("/static/"))
 
@@ -223,9 +268,9 @@ def cookie_name(own: str) -> str:
     return "_".join(["counterflow", *re.findall(r"\w+", own)])
 
 
-def _credentials(headers: Headers, cookie: str) -> list[bytes]:
-    """The tokens that a request holds, in its Authorization header or its cookies."""
+def _credentials(headers: Headers, cookie: str) -> tuple[list[bytes], list[bytes]]:
+    """The tokens in a request's Authorization headers, and this console's cookies."""
     given = [value.strip().partition(" ") for value in headers.getlist("authorization")]
     found = [token.strip() for scheme, _, token in given if scheme.lower() == "bearer"]
-    cookies = [cookie_parser(line) for line in headers.getlist("cookie")]
-    return [token.encode("latin-1") for token in (*found, *(each[cookie] for each in cookies if cookie in each))]
+    cookies = [each[cookie] for each in map(cookie_parser, headers.getlist("cookie")) if cookie in each]
+    return [token.encode("latin-1") for token in found], [value.encode("latin-1") for value in cookies]

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial, wraps
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from starlette.exceptions import HTTPException
 
 from counterflow import errors
 from counterflow._version import __version__
 from counterflow.console import answers, exports, messages, views
-from counterflow.console.admission import problem
+from counterflow.console.admission import METRICS, problem
+from counterflow.console.facts import facts
+from counterflow.console.metrics import TEXT
 from counterflow.console.opening import Opened, open_model
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, StorageError, UnknownNameError
@@ -30,6 +35,7 @@ STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
     (StorageError, 503), (errors.ProtocolError, 503), (CounterflowError, 400),
 )  # fmt: skip
 Responses = dict[int | str, dict[str, Any]]
+Turn = AbstractContextManager[Any]
 _SAID = {
     400: "It cannot be done as asked.",
     401: "No token, a wrong one, or one that has expired.",
@@ -42,12 +48,13 @@ _SAID = {
     421: "The console is asked under another name than its own.",
     422: "Malformed; the message names the field.",
     429: "Too many requests.",
-    503: "The coordinator of the federation does not answer, or the console is being stopped.",
+    503: "The coordinator of the federation does not answer; or the console is busy, or being stopped.",
 }
 WRONG: Responses = {code: {"model": messages.Failure, "description": said} for code, said in _SAID.items()}
 FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in exports.KINDS.values()}}}
 DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
 `unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
+AT_WORK = 4  # computations at once: more would only keep one another, and the network, from the interpreter's lock
 STATIC = files("counterflow.console") / "static"
 
 
@@ -62,20 +69,30 @@ def create(
 
 def application(opened: Opened) -> FastAPI:
     """The application for seats that are open."""
+
+    async def note_seat(request: Request) -> None:
+        """For the access log, which must not hold what a visitor makes up."""
+        if (seat := request.path_params.get("seat")) in opened.seats:
+            request.scope["seat"] = seat
+
     app = FastAPI(
         title="Counterflow console", version=__version__, description=DESCRIPTION, openapi_url="/api/openapi.json",
-        docs_url=None, redoc_url=None,
+        docs_url=None, redoc_url=None, dependencies=[Depends(note_seat)],
     )  # fmt: skip
     for family in (CounterflowError, RequestValidationError, HTTPException):
         app.add_exception_handler(family, _refused)
+
+    here = any(seat.server is not None for seat in opened.seats.values())  # or questions wait for another machine
+    turn: Turn = threading.BoundedSemaphore(AT_WORK) if here else nullcontext()
 
     def at(seat: str) -> Seat:
         if seat not in opened.seats:
             raise UnknownNameError(f"no seat {seat!r:.120}; the seats are {', '.join(opened.seats)}")
         return opened.seats[seat]
 
-    def view(path: str, schema: type[BaseModel], summary: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        return app.get(f"/api/seats{path}", response_model=schema, summary=summary, responses=WRONG)
+    def view(path: str, schema: type[BaseModel], summary: str) -> Callable[[Callable[..., Any]], Any]:
+        get = app.get(f"/api/seats{path}", response_model=schema, summary=summary, responses=WRONG)
+        return lambda work: get(_apart(work, schema, turn))
 
     @view("", messages.Seats, "Points of view that this console offers")
     def seats() -> Any:
@@ -102,23 +119,30 @@ def application(opened: Opened) -> FastAPI:
         return views.log(at(seat), channel, points)
 
     for question in QUESTIONS.values():
-        _add_question(app, question, at)
+        _add_question(app, question, at, turn)
 
     @app.post(
         "/api/seats/{seat}/export/{kind}", summary="An answer as a file", response_class=Response,
         responses=FILE | WRONG,
     )  # fmt: skip
+    @partial(_apart, turn=turn)
     def export(seat: str, kind: Literal["json", "csv", "html"], wanted: messages.Export) -> Response:
         content = exports.export(at(seat), wanted.question, kind)
         name = f"counterflow-{wanted.question.kind}.{kind}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(content, media_type=exports.KINDS[kind], headers=headers)
 
+    @app.get(METRICS, include_in_schema=False)
+    @_apart
+    def metrics(request: Request) -> Response:
+        counted = request.scope.get("state", {}).get("metrics", list)()
+        return Response("".join(family.text() for family in [*counted, *facts(opened)]), media_type=TEXT)
+
     _serve_page(app)
     return app
 
 
-def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str], Seat]) -> None:
+def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str], Seat], turn: Turn) -> None:
     def asked(seat: str, question: Any) -> dict[str, Any]:
         return answers.answer(at(seat), kind, question).content
 
@@ -127,7 +151,38 @@ def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str],
     asked.__annotations__ = {"seat": str, "question": messages.FORMS[question.kind]}
     app.post(
         f"/api/seats/{{seat}}/{question.tab}", summary=question.title, response_model=question.schema, responses=WRONG
-    )(asked)
+    )(_apart(asked, question.schema, turn))
+
+
+def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = None) -> Callable[..., Any]:
+    """``work`` in a thread of its own, which nobody waits for when the console ends; its answer as JSON of a schema.
+
+    ``turn`` is held meanwhile.
+    """
+    as_json: TypeAdapter[Any] | None = None if schema is None else TypeAdapter(schema)
+
+    @wraps(work)
+    async def asked(**given: Any) -> Response:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Response] = loop.create_future()
+
+        def run() -> None:
+            try:
+                with turn or nullcontext():
+                    found = work(**given)
+                    if as_json is not None:
+                        checked = as_json.validate_python(found, from_attributes=True)
+                        found = Response(as_json.dump_json(checked), media_type="application/json")
+                settle = partial(done.set_result, found)
+            except Exception as error:
+                settle = partial(done.set_exception, error)
+            with suppress(RuntimeError):  # the console has ended
+                loop.call_soon_threadsafe(lambda: None if done.done() else settle())
+
+        threading.Thread(target=run, daemon=True).start()
+        return await done
+
+    return asked
 
 
 def _serve_page(app: FastAPI) -> None:

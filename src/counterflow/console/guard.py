@@ -1,7 +1,8 @@
 """What stands between the network and the console: an ASGI middleware that knows nothing of what it guards.
 
 A request must name this console as its host (else another site's name could be pointed at it), must not come from
-another site's page, must be JSON if it carries anything, small, not too frequent, and hold the token if there is one.
+another site's page, must be JSON if it carries anything, small, and hold the token if there is one. Whoever does not
+hold it shares a rate with all others of the address that do not; whoever does waits for a place, for a moment.
 Whatever is answered, refusals and defects included, goes out with the same security headers.
 """
 
@@ -12,15 +13,17 @@ import logging
 import math
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from counterflow.console import admission
-from counterflow.console.admission import Refused, Rules, problem
+from counterflow.console.admission import Entry, Refused, Rules, problem
+from counterflow.console.limits import Buckets, Places
+from counterflow.console.visits import GONE, HEALTH, Visit
 
 # plotly.js would add a style element of its own; the page gives it a sheet to fill instead
 CONTENT_SECURITY_POLICY = (
@@ -40,43 +43,25 @@ BODY = 1_000_000  # bytes of a request
 DRAINED = 4_000_000  # bytes of a refused request that are read and dropped, so that its sender can read the answer
 BODY_SECONDS = 20.0
 DRAIN_SECONDS = 2.0
-RATE, BURST = 60.0, 240.0  # requests a second and at once, of one address: a slider sends one for every frame
+RATE, BURST = 60.0, 240.0  # requests a second and at once, of all strangers of one address
 FAILURE_RATE, FAILURE_BURST = 0.2, 10.0  # wrong tokens
-ADDRESSES = 4096  # whose rates are remembered
-AT_ONCE = 64  # requests that are being answered
+AT_ONCE = 16  # questions that are being answered
+STRANGERS_AT_ONCE = 16  # pages and files that are sent to those who have shown no token
+PATIENCE = 0.3  # seconds that a request waits for its turn
+STUCK = 30.0  # seconds without one finished question after which the console is not well
+PIECE = 65536  # bytes that are handed on at once: whoever reads slowly keeps no more of ours
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Counterflow console</title>
+<link rel="icon" href="/static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/style.css">
+<main><section class="card refused"><h2>Counterflow console</h2><p>{}</p></section></main>
+"""
 
 _log = logging.getLogger("counterflow.console")
-
-
-class Buckets:
-    """How often each address may come: so many at once, then so many a second.
-
-    Examples
-    --------
-    >>> buckets = Buckets(rate=2.0, burst=1.0, clock=lambda: 0.0)
-    >>> buckets.take("10.0.0.1"), buckets.take("10.0.0.1"), buckets.take("10.0.0.2")
-    (0.0, 0.5, 0.0)
-    """
-
-    def __init__(
-        self, rate: float, burst: float, most: int = ADDRESSES, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._rate, self._burst, self._most, self._clock = rate, burst, most, clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address -> (tokens, when)
-
-    def __len__(self) -> int:
-        return len(self._left)
-
-    def take(self, address: str) -> float:
-        """Seconds to wait; 0: come in."""
-        now = self._clock()
-        left, when = self._left.pop(address, (self._burst, now))
-        left = min(self._burst, left + (now - when) * self._rate)
-        allowed = left >= 1.0
-        self._left[address] = (left - 1.0 if allowed else left, now)
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)  # whoever has been away longest: its bucket is the fullest
-        return 0.0 if allowed else (1.0 - left) / self._rate
 
 
 class Guard:
@@ -88,18 +73,21 @@ class Guard:
         What is guarded.
     rules : Rules
         Whom to let in.
+    notes : sequence of callable
+        Are told of every request once it is over.
     ticks, clock : callable, optional
         Seconds that only grow, for rates, and seconds since the epoch, for the token.
     """
 
     def __init__(
-        self, app: ASGIApp, rules: Rules, ticks: Callable[[], float] = time.monotonic,
-        clock: Callable[[], float] = time.time,
+        self, app: ASGIApp, rules: Rules, notes: Sequence[Callable[[Visit], None]] = (),
+        ticks: Callable[[], float] = time.monotonic, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._app, self._rules, self._clock = app, rules, clock
+        self._app, self._rules, self._notes, self._ticks, self._clock = app, rules, notes, ticks, clock
         self._visits = Buckets(RATE, BURST, clock=ticks)
         self._failures = Buckets(FAILURE_RATE, FAILURE_BURST, clock=ticks)
-        self._running = 0
+        self.places = Places(AT_ONCE, PATIENCE, clock=ticks)
+        self._strangers = Places(STRANGERS_AT_ONCE, PATIENCE, clock=ticks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -110,6 +98,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         incoming, reply = _Incoming(receive, Headers(scope=scope)), _Reply(scope, receive, send)
+        came, began = self._clock(), self._ticks()
         try:
             await self._serve(scope, incoming, reply)
         except Refused as refused:
@@ -120,48 +109,78 @@ class Guard:
             _log.exception("the console failed at %s %r", scope["method"], scope["path"])
             await reply.defect()
         except asyncio.CancelledError:  # the console is stopped while this was computed: no reason for a traceback
-            if not reply.begun:
+            if not reply.status:
                 await reply.error(503, "stopping", "the console is being stopped: start it again, then ask again.")
+        finally:
+            visit = Visit.of(scope, came, self._ticks() - began, reply.who, reply.status or GONE, reply.code)
+            for note in self._notes:
+                note(visit)
 
     async def _serve(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
-        # limits by address come first: they need neither a name nor a token
+        if scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD"):  # everyone may know, and nothing else
+            well = not self.places.stuck(STUCK)
+            await reply.answer(PlainTextResponse("ok\n" if well else "not ok\n", 200 if well else 503))
+            return
         headers, address = incoming.headers, admission.address_of(scope)
-        wait = self._visits.take(address)
-        if wait:
-            raise _too_many("too many requests from this address", wait)
-        own = admission.own_origin(scope, headers, self._rules)
-        admission.check_site(scope, headers, own)
-        if self._rules.token is not None:
-            try:
-                cookie = admission.admit(self._rules.token, scope, headers, own, self._clock())
-            except Refused as refused:
-                # whoever has the right token is never kept out by the attempts of others at the same address
-                wait = self._failures.take(address) if refused.code == "wrong-token" else 0.0
-                if wait:
-                    raise _too_many("too many wrong tokens from this address", wait) from None
-                raise
-            if cookie is not None:
-                await reply.answer(RedirectResponse("/", 303, {"set-cookie": cookie}))
+        try:
+            entry = self._admitted(scope, headers)
+        except Refused as refused:
+            self._limit(address, refused.code)
+            raise
+        if entry is None:
+            self._limit(address)
+        else:
+            reply.who = entry.who
+            scope.get("state", {}).get("let_in", _nothing)()
+            if entry.cookie is not None:
+                await reply.answer(RedirectResponse("/", 303, {"set-cookie": entry.cookie}))
                 return
         admission.check_content_type(scope, headers)
         body = await incoming.read()
         if body is None:  # the client has gone
             return
-        if self._running >= AT_ONCE:
-            raise _too_many("the console is busy with other requests", 1.0)
-        self._running += 1
+        if entry is not None and admission.is_page(scope):  # takes no time
+            await self._app(scope, incoming.replayed(body), reply.send)
+            return
+        places, visitor = (self._strangers, address) if entry is None else (self.places, _visitor(scope, entry))
+        if not await places.take(visitor):
+            raise _busy()
         try:
             await self._app(scope, incoming.replayed(body), reply.send)
         finally:
-            self._running -= 1
+            places.give_back(visitor)
+
+    def _admitted(self, scope: Scope, headers: Headers) -> Entry | None:
+        own = admission.own_origin(scope, headers, self._rules)
+        admission.check_site(scope, headers, own)
+        return admission.admit(self._rules, scope, headers, own, self._clock())
+
+    def _limit(self, address: str, code: str = "") -> None:
+        """Whoever holds the right token is never kept out by what others at the same address do."""
+        wait = self._visits.take(address)
+        if wait:
+            raise _too_many("too many requests from this address", wait)
+        wait = self._failures.take(address) if code == "wrong-token" else 0.0
+        if wait:
+            raise _too_many("too many wrong tokens from this address", wait)
+
+
+def _nothing() -> None:
+    """Where connections are not told apart."""
+
+
+def _visitor(scope: Scope, entry: Entry) -> str:
+    """Who shares places: a browser's tabs; of scripts, which share one token, each connection."""
+    return entry.who if admission.is_visitor(entry.who) else str(scope.get("client"))
 
 
 class _Reply:
-    """Sends an answer with the security headers, and knows whether one has begun."""
+    """Sends an answer with the security headers, and knows what it was: status 0 until one has begun."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self.begun = self._replaced = False
+        self._replaced = False
+        self.status, self.code, self.who = 0, "", ""
 
     async def send(self, message: Message) -> None:
         """What the application says; its words about a defect of its own are not passed on."""
@@ -173,22 +192,31 @@ class _Reply:
                 await self.defect()
                 self._replaced = True
                 return
-            self.begun = True
+            self.status = message["status"]
             headers.update(SECURITY_HEADERS)
             # files are asked about anew each time: another version of the console may serve others under their names
             headers["cache-control"] = "no-cache" if self._scope["path"].startswith("/static/") else "no-store"
-        await self._send(message)
+        body = message.get("body", b"")
+        last = max(0, len(body) - 1) // PIECE * PIECE
+        for start in range(0, last, PIECE):
+            await self._send({**message, "body": body[start : start + PIECE], "more_body": True})
+        await self._send({**message, "body": body[last:]} if last else message)
 
     async def defect(self) -> None:
         """Something failed that should not have."""
-        if not self.begun:
+        if not self.status:
             said = "the console failed at this request: a defect of ours; its terminal shows where."
             await self.error(500, "internal-error", said)
 
     async def error(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         """Why a request was not answered; what is left of it is not worth reading."""
-        content = problem(code, message, status)
-        await self.answer(JSONResponse(content, status, {"connection": "close", **(headers or {})}))
+        self.code = code
+        more = {"connection": "close", **(headers or {})}
+        if self._scope["path"] == "/" and "text/html" in Headers(scope=self._scope).get("accept", ""):
+            said = message[:1].upper() + message[1:]
+            await self.answer(HTMLResponse(PAGE.format(escape(said)), status, more))
+        else:
+            await self.answer(JSONResponse(problem(code, message, status), status, more))
 
     async def answer(self, response: ASGIApp) -> None:
         """An answer of the guard's own."""
@@ -198,6 +226,11 @@ class _Reply:
 def _too_many(what: str, wait: float) -> Refused:
     seconds = max(1, math.ceil(wait))
     return Refused(429, "too-many", f"{what}: try again in {seconds} s.", {"retry-after": str(seconds)})
+
+
+def _busy() -> Refused:
+    said = "the console is busy with other requests: try again in 1 s."
+    return Refused(503, "busy", said, {"retry-after": "1", "connection": "keep-alive"})
 
 
 def _too_large() -> Refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -27,10 +27,11 @@ NO_DATA = "questions about the past need the unit's own measurements: start the 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a console shows: its title, and the seats in it, the first one first."""
+    """What a console shows: its title, the seats in it, the first one first, and the file it was read from."""
 
     title: str
     seats: Mapping[str, Seat]
+    file: Path | None = None
     started: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def warm(self) -> None:
@@ -59,7 +60,7 @@ def open_model(
         if data is not None or policies:
             raise OptionError("--data and --policy go with a saved fit: a plant has its own log and policy.")
         found = _federated(model)
-    return Opened(found.title, _chosen(found.seats, seats))
+    return replace(found, seats=_chosen(found.seats, seats))
 
 
 def _chosen(known: Mapping[str, Seat], wanted: Sequence[str]) -> dict[str, Seat]:
@@ -98,7 +99,7 @@ def _saved(model: Path, data: Path | None, policies: Sequence[Path]) -> Opened:
         measured = reason if recording is None else _measured(recording, part, asked)
         seats[f"unit:{name}"] = _unit_seat(part, asked, server, record, measured, whole, gate, checked)
     seats[SERVER] = server_seat(whole, server, record, checked)
-    return Opened("/".join(model.resolve().parts[-2:]).lstrip("/"), seats)
+    return Opened("/".join(model.resolve().parts[-2:]).lstrip("/"), seats, model / SERVER_FILE)
 
 
 def _unit_seat(
@@ -168,6 +169,7 @@ def _gate(policies: Sequence[Path], server: Server) -> QuestionGate | None:
 
 def _federated(folder: Path) -> Opened:
     from counterflow.federation import plant
+    from counterflow.federation.parts import FOLDER, UNIT_FILE
     from counterflow.federation.sites import party
 
     if not (folder / party.FILE).is_file():
@@ -181,7 +183,8 @@ def _federated(folder: Path) -> Opened:
         return _coordinator(folder)
     view = plant(folder)
     seat = plant_seat(view)
-    return Opened(f"{view.unit}, job {view.job_id}", {seat.id: seat})
+    file = folder / FOLDER / view.job_id / UNIT_FILE
+    return Opened(f"{view.unit}, job {view.job_id}", {seat.id: seat}, file)
 
 
 def plant_seat(view: PlantView) -> Seat:
@@ -207,4 +210,4 @@ def _coordinator(folder: Path) -> Opened:
     if not fits:
         raise StorageError(f"the coordinator of {str(folder)!r} has no finished fit: run counterflow federation fit.")
     found = _saved(home / FOLDER / fits[-1], None, ())
-    return Opened(f"job {fits[-1]}", found.seats)
+    return replace(found, title=f"job {fits[-1]}")

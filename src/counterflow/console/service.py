@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import math
 import os
 import secrets
 import signal
@@ -12,24 +13,31 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
+from typing import cast
 from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from counterflow.console import connections
+from counterflow.console.access_log import AccessLog
 from counterflow.console.admission import Rules, Token, origin
-from counterflow.console.connections import Connection
+from counterflow.console.connections import Connection, Room
 from counterflow.console.guard import Guard
-from counterflow.errors import OptionError
+from counterflow.console.metrics import Family, Metrics, Sample
+from counterflow.errors import OptionError, StorageError
 
 PORT = 8437
 HOURS = 12.0
 LONGEST = 8760.0  # hours that a token may be good
-KEEP_ALIVE = 30  # seconds that an idle connection may stay open
+KEEP_ALIVE = 30  # seconds that a visitor's idle connection may stay open
+OTHER_FILES = 192  # that this process may have open besides connections
+SHORTEST = 16  # characters of a token for monitoring
 STOPPING = 3  # seconds for answers that are being computed when the console is stopped
 
 
@@ -74,7 +82,8 @@ class Place:
 
 def serve(
     make: Callable[[], ASGIApp], *, host: str = "127.0.0.1", port: int = PORT, token: bool | None = None,
-    hours: float = HOURS, behind: str | None = None, browser: bool = True, say: Callable[[str], None] | None = None,
+    hours: float = HOURS, behind: str | None = None, browser: bool = True, metrics_token: Path | None = None,
+    log: Path | None = None, logged: bool | None = None, say: Callable[[str], None] | None = None,
 ) -> None:  # fmt: skip
     """Serve an application, guarded, until Ctrl-C or SIGTERM.
 
@@ -95,6 +104,12 @@ def serve(
         then, too, a token is obligatory.
     browser : bool
         Open the browser, where there is one and no token (which other users could read in the list of processes).
+    metrics_token : Path, optional
+        File with a token that opens /metrics and nothing else, and does not expire.
+    log : Path, optional
+        Where the access log is written.
+    logged : bool, optional
+        Whether it is; default: if visitors need a token.
     say : callable, optional
         Takes the lines for the terminal; default: ``print``.
     """
@@ -103,21 +118,26 @@ def serve(
         raise OptionError(f"--hours {hours:g}: give a number of hours above 0 and up to {LONGEST:g}.")
     public = None if behind is None else _public(behind)
     place = listen(host, port)
-    with place.listener, _ending_quietly():
+    with place.listener, _ending_quietly(), ExitStack() as ends:
         secret = _secret(place, token, public)
         origins = [origin("http", name, place.port) for name in place.names]
         good = None if secret is None else Token(secret, time.time() + 3600.0 * hours)
-        rules = Rules(origins if public is None else [public, *origins], good)
-        guard = Guard(make(), rules)
+        rules = Rules(origins if public is None else [public, *origins], good, _metrics_token(metrics_token))
+        journal, lines = _access_log(log, (secret is not None) if logged is None else logged, obligatory=bool(logged))
+        if journal is not None:
+            ends.callback(journal.close)
+        room = Room(_descriptors())
+        metrics = Metrics(lambda: _gauges(room, guard, journal))
+        guard = Guard(make(), rules, [metrics.note, *([] if journal is None else [journal.note])])
         address = f"{rules.origins[0]}/" + ("" if secret is None else f"?token={secret}")
 
         def announce() -> None:
-            for line in told(place, address, None if secret is None else hours, public):
+            for line in [*told(place, address, None if secret is None else hours, public), *lines]:
                 say(line)
             if browser and secret is None and _has_browser():
                 _open(address)
 
-        _server(guard, announce).run(sockets=[place.listener])
+        _server(guard, announce, room, metrics).run(sockets=[place.listener])
 
 
 def listen(host: str, port: int) -> Place:
@@ -189,6 +209,62 @@ def _secret(place: Place, wanted: bool | None, public: str | None) -> str | None
     return secrets.token_urlsafe(32) if wanted or not private else None
 
 
+def _metrics_token(file: Path | None) -> Token | None:
+    if file is None:
+        return None
+    try:
+        value = file.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            f"--metrics-token {str(file)!r} cannot be read ({error}): give a file with a token."
+        ) from None
+    if not SHORTEST <= len(value) <= 200 or not value.isprintable() or " " in value:
+        raise OptionError(
+            f"--metrics-token {str(file)!r}: it must hold {SHORTEST} to 200 characters on one line; make one with "
+            "'openssl rand -hex 32'."
+        )
+    return Token(value, math.inf)
+
+
+def _access_log(place: Path | None, wanted: bool, obligatory: bool) -> tuple[AccessLog | None, list[str]]:
+    """The log, and what the terminal shows of it."""
+    if place is None or not wanted:
+        return None, []
+    try:
+        return AccessLog(place), [f"Requests are logged in {place}."]
+    except StorageError as error:
+        if obligatory:
+            raise
+        return None, [f"Requests are not logged: {error}"]
+
+
+def _descriptors() -> int:
+    """Connections that this process may have; what the system allows by default is raised as far as it lets us."""
+    wanted = connections.GUESTS + connections.STRANGERS + connections.LEAVING + OTHER_FILES
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted - OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < wanted:
+        soft = wanted if hard < 0 else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(OTHER_FILES, (wanted if soft < 0 else soft) - OTHER_FILES)
+
+
+def _gauges(room: Room, guard: Guard, journal: AccessLog | None) -> list[Family]:
+    held = [Sample(len(room.guests), {"of": "visitors"}), Sample(room.strangers, {"of": "strangers"})]
+    closed = [Sample(count, {"why": why}) for why, count in room.closed.items()]
+    turns = [Sample(guard.places.held, {"state": "answered"}), Sample(guard.places.waiting, {"state": "waiting"})]
+    lost = [Sample(0 if journal is None else journal.lost)]
+    return [
+        Family("console_connections", "gauge", "Connections that are open.", held),
+        Family("console_connections_closed_total", "counter", "Connections that were closed by limits.", closed),
+        Family("console_questions", "gauge", "Questions under way.", turns),
+        Family("console_access_log_lost_total", "counter", "Lines of the access log that were not written.", lost),
+    ]
+
+
 def _public(address: str) -> str:
     try:
         parts = urlsplit(address)
@@ -199,19 +275,20 @@ def _public(address: str) -> str:
     raise OptionError(f"--behind {address!r}: give the proxy's address without a path, such as https://NAME.")
 
 
-def _server(app: ASGIApp, announce: Callable[[], None]) -> uvicorn.Server:
+def _server(app: ASGIApp, announce: Callable[[], None], room: Room, metrics: Metrics) -> uvicorn.Server:
     class Server(uvicorn.Server):
         """Tells when it listens."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            self.lifespan.state["metrics"] = metrics.families
             await super().startup(sockets=sockets)
             announce()
 
     # no log: errors go to stderr. No proxy's headers: whoever sends X-Forwarded-For would choose whose rate is counted
     return Server(uvicorn.Config(
-        app, loop="asyncio", http=Connection, ws="none", workers=1, log_config=None, log_level="error",
-        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=STOPPING,
+        app, loop="asyncio", http=cast(type[Connection], partial(Connection, room=room)), ws="none", workers=1,
+        log_config=None, log_level="error", access_log=False, server_header=False, proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=STOPPING,
     ))  # fmt: skip
 
 

@@ -13,7 +13,9 @@ import pytest
 
 from counterflow.console import guard as guarding
 from counterflow.console.admission import Rules, Token, address_of, cookie_name
-from counterflow.console.guard import BODY, Buckets, Guard
+from counterflow.console.guard import BODY, Guard
+from counterflow.console.limits import Buckets, Places
+from counterflow.console.visits import Visit
 
 HOME = "http://127.0.0.1:8437"
 ORIGINS = [HOME, "http://localhost:8437", "http://[::1]:8437"]
@@ -91,11 +93,14 @@ def ask(
         sent.append(message)
 
     asyncio.run(guard(scope, receive, send))
-    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    start, *pieces = sent
+    assert start["type"] == "http.response.start"
+    assert {message["type"] for message in pieces} == {"http.response.body"}
+    assert [message.get("more_body", False) for message in pieces] == [True] * (len(pieces) - 1) + [False]
     names = [bytes(name).decode() for name, _ in sent[0]["headers"]]
     assert len(set(names)) == len(names), "a header is sent twice"
     told = {bytes(name).decode(): bytes(value).decode() for name, value in sent[0]["headers"]}
-    return Answer(sent[0]["status"], told, sent[1]["body"])
+    return Answer(start["status"], told, b"".join(message["body"] for message in pieces))
 
 
 @pytest.fixture
@@ -342,14 +347,23 @@ def test_buckets_forget_whoever_has_been_away_longest() -> None:
     assert buckets.take("b") == 0.0
 
 
-def test_too_many_requests_are_told_when_to_come_back(clock: Clock) -> None:
-    guard = Guard(echo, Rules(ORIGINS), ticks=clock)
-    assert {ask(guard).status for _ in range(int(guarding.BURST))} == {200}
-    told = ask(guard)
+def test_too_many_requests_without_a_token_are_told_when_to_come_back(locked: Guard, clock: Clock) -> None:
+    assert {ask(locked, path="/").status for _ in range(int(guarding.BURST))} == {200}
+    told = ask(locked, path="/")
     assert (told.status, told.error["code"], told.headers["retry-after"]) == (429, "too-many", "1")
-    assert ask(guard, client="10.0.0.2").status == 200
+    assert ask(locked).error["code"] == "too-many"
+    assert ask(locked, client="10.0.0.2").status == 401
     clock.now += 1.0
-    assert [ask(guard).status for _ in range(int(guarding.RATE) + 1)] == [200] * int(guarding.RATE) + [429]
+    many = int(guarding.RATE)
+    assert [ask(locked, path="/").status for _ in range(many + 1)] == [200] * many + [429]
+
+
+def test_whoever_is_in_is_not_kept_out_by_others_at_the_same_address(locked: Guard) -> None:
+    while ask(locked, path="/").status == 200:
+        pass
+    for headers in (bearer(SECRET), [("cookie", cookie_of(locked))]):
+        for _ in range(2 * int(guarding.BURST)):
+            assert ask(locked, headers=headers).status == 200
 
 
 def test_one_ipv6_network_has_one_rate() -> None:
@@ -359,15 +373,93 @@ def test_one_ipv6_network_has_one_rate() -> None:
     assert address_of({"client": ("10.0.0.1", 1)}) != address_of({"client": ("10.0.0.2", 1)})
 
 
-def test_only_so_many_requests_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_requests_are_answered_at_once_and_others_are_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(guarding, "AT_ONCE", 2)
+    monkeypatch.setattr(guarding, "PATIENCE", 0.05)
+    started: list[tuple[int, dict[bytes, bytes]]] = []
 
-    async def run() -> list[int]:
+    async def run() -> None:
         release = asyncio.Event()
-        statuses: list[int] = []
 
         async def slow(scope: Any, receive: Any, send: Any) -> None:
             await release.wait()
+            await echo(scope, receive, send)
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                started.append((message["status"], dict(message["headers"])))
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        guard = Guard(slow, Rules(ORIGINS))
+
+        def visit(port: int) -> Any:
+            return guard({**bare("/api/x"), "client": ("10.0.0.1", port)}, receive, send)
+
+        tasks = [asyncio.create_task(visit(port)) for port in range(3)]
+        await asyncio.wait_for(tasks[2], 30.0)
+        assert [status for status, _ in started] == [503]
+        assert started[0][1][b"retry-after"] == b"1"
+        waiting = asyncio.create_task(visit(4))
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*tasks, waiting)
+
+    asyncio.run(run())
+    assert [status for status, _ in started] == [503, 200, 200, 200]
+
+
+def bare(path: str) -> dict[str, Any]:
+    headers = [(b"host", b"localhost:8437")]
+    return {"type": "http", "method": "GET", "path": path, "query_string": b"", "client": None, "headers": headers}
+
+
+def test_a_visitor_holds_half_of_the_places_and_a_free_one_goes_to_whoever_holds_fewest() -> None:
+    async def run() -> None:
+        places = Places(4, patience=0.02)
+        assert [await places.take("greedy") for _ in range(3)] == [True, True, False]
+        assert [await places.take("other") for _ in range(2)] == [True, True]
+        first = asyncio.create_task(places.take("greedy"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(places.take("third"))
+        await asyncio.sleep(0)
+        places.give_back("greedy")
+        assert [await first, await second] == [False, True]
+        assert (places.held, places.waiting) == (4, 0)
+
+    asyncio.run(run())
+
+
+def test_a_place_of_whoever_leaves_while_it_waits_is_not_lost() -> None:
+    async def run() -> None:
+        places = Places(1, patience=30.0)
+        assert await places.take("a")
+        waiting = asyncio.create_task(places.take("b"))
+        await asyncio.sleep(0)
+        places.give_back("a")
+        waiting.cancel()  # at the moment at which it gets the place
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await places.take("c")
+
+    asyncio.run(run())
+
+
+def test_strangers_take_no_places_of_those_who_are_in(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    monkeypatch.setattr(guarding, "STRANGERS_AT_ONCE", 1)
+    monkeypatch.setattr(guarding, "PATIENCE", 0.02)
+
+    async def run() -> list[int]:
+        statuses: list[int] = []
+        taken = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"].startswith("/static/"):
+                taken.set()
+                await asyncio.sleep(3600)  # as long as it is not read
             await echo(scope, receive, send)
 
         async def send(message: Any) -> None:
@@ -377,25 +469,80 @@ def test_only_so_many_requests_are_answered_at_once(monkeypatch: pytest.MonkeyPa
         async def receive() -> Any:
             return {"type": "http.disconnect"}
 
-        guard = Guard(slow, Rules(ORIGINS))
-        headers = [(b"host", b"localhost:8437")]
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": "/api/x",
-            "query_string": b"",
-            "client": None,
-            "headers": headers,
-        }
-        tasks = [asyncio.create_task(guard(dict(scope), receive, send)) for _ in range(3)]
-        await asyncio.wait_for(tasks[2], 30.0)
-        assert statuses == [429]
-        release.set()
-        await asyncio.gather(*tasks)
-        await guard(dict(scope), receive, send)
+        guard = Guard(app, Rules(ORIGINS, Token(SECRET, clock.now + 60.0)), clock=clock)
+        slow = asyncio.create_task(guard(bare("/static/x.js"), receive, send))
+        await taken.wait()
+        await guard(bare("/"), receive, send)
+        entitled = [(b"host", b"localhost:8437"), (b"authorization", f"Bearer {SECRET}".encode())]
+        await guard({**bare("/"), "headers": entitled}, receive, send)
+        await guard({**bare("/api/seats"), "headers": entitled}, receive, send)
+        slow.cancel()
+        await slow
         return statuses
 
-    assert asyncio.run(run()) == [429, 200, 200, 200]
+    assert asyncio.run(run())[:3] == [503, 200, 200]
+
+
+# ---- what everyone may know, and what is remembered
+
+
+def test_health_is_told_to_everyone_and_nothing_else(locked: Guard) -> None:
+    told = ask(locked, path="/health", host="elsewhere")
+    assert (told.status, told.body) == (200, b"ok\n")
+    assert ask(locked, "POST", path="/health", headers=[JSON]).status == 401
+
+
+def test_a_console_in_which_nothing_ends_is_not_well(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "AT_ONCE", 1)
+    guard = Guard(echo, Rules(ORIGINS), ticks=clock)
+    assert asyncio.run(guard.places.take("a"))
+    clock.now += guarding.STUCK
+    assert ask(guard, path="/health").status == 200
+    clock.now += 1.0
+    told = ask(guard, path="/health")
+    assert (told.status, told.body) == (503, b"not ok\n")
+
+
+def test_a_token_for_monitoring_opens_the_metrics_and_nothing_else(clock: Clock) -> None:
+    rules = Rules(ORIGINS, Token(SECRET, clock.now + 60.0), Token("for-monitoring-only", float("inf")))
+    guard = Guard(echo, rules, ticks=clock, clock=clock)
+    assert ask(guard, path="/metrics", headers=bearer("for-monitoring-only")).status == 200
+    assert ask(guard, path="/metrics").error["code"] == "no-token"
+    for path in ("/api/seats", "/metrics/", "/"):
+        told = ask(guard, path=path, headers=bearer("for-monitoring-only"))
+        assert told.status == (200 if path == "/" else 401)  # everyone may have the page
+    clock.now += 61.0
+    assert ask(guard, path="/metrics", headers=bearer("for-monitoring-only")).status == 200
+    assert ask(guard, path="/metrics", headers=bearer(SECRET)).error["code"] == "expired-token"
+
+
+def test_what_is_remembered_of_a_request_holds_nothing_that_a_visitor_wrote(clock: Clock) -> None:
+    seen: list[Visit] = []
+    guard = Guard(echo, Rules(ORIGINS, Token(SECRET, clock.now + 60.0)), [seen.append], ticks=clock, clock=clock)
+    cookie = cookie_of(guard)
+    ask(guard, path=f"/{SECRET}", query=f"token={SECRET}".encode(), headers=bearer(SECRET))
+    ask(guard, method=SECRET, path=f"/api/{SECRET}", headers=[("cookie", cookie)])
+    ask(guard, path=f"/static/{SECRET}", headers=[("referer", SECRET)])
+    ask(guard, headers=bearer("wrong"))
+    assert [(visit.route, visit.status, visit.code) for visit in seen] == [
+        ("/", 303, ""), ("other", 200, ""), ("/api", 415, "not-json"), ("/static/{name:path}", 200, ""),
+        ("/api", 401, "wrong-token"),
+    ]  # fmt: skip
+    visitor = cookie.partition("=")[2].partition(".")[0]
+    assert [visit.who for visit in seen] == [visitor, "script", visitor, "", ""]
+    told = repr(seen)
+    assert SECRET not in told
+    assert cookie.partition(".")[2] not in told
+
+
+def test_a_defect_is_remembered_as_one() -> None:
+    seen: list[Visit] = []
+
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("measurement 42")
+
+    assert ask(Guard(broken, Rules(ORIGINS), [seen.append])).status == 500
+    assert [(visit.status, visit.code) for visit in seen] == [(500, "internal-error")]
 
 
 # ---- the token
@@ -403,6 +550,35 @@ def test_only_so_many_requests_are_answered_at_once(monkeypatch: pytest.MonkeyPa
 
 def bearer(token: str) -> list[tuple[str, str]]:
     return [("authorization", f"Bearer {token}")]
+
+
+def cookie_of(guard: Guard) -> str:
+    """Of a visitor who opens the printed address."""
+    return ask(guard, path="/", query=f"token={SECRET}".encode()).headers["set-cookie"].partition(";")[0]
+
+
+def test_every_visitor_has_a_cookie_of_its_own_and_none_holds_the_token(locked: Guard) -> None:
+    first, second = cookie_of(locked), cookie_of(locked)
+    assert first != second
+    assert SECRET not in first
+    name, _, value = first.partition("=")
+    forged = [f"ffffffff.{value.partition('.')[2]}", f"{name}.", SECRET, f"{value}0", value.upper(), "", "."]
+    for each in forged:
+        assert ask(locked, headers=[("cookie", f"{name}={each}")]).error["code"] == "wrong-token", each
+    assert ask(locked, headers=bearer(value)).error["code"] == "wrong-token"
+
+
+def test_a_browser_is_told_on_a_page_why_it_is_not_let_in(locked: Guard) -> None:
+    browser = [("accept", "text/html,application/xhtml+xml,*/*;q=0.8")]
+    told = ask(locked, path="/", query=b"token=<script>", headers=browser)
+    assert (told.status, told.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert EXPECTED.items() <= told.headers.items()
+    assert b"open the address that it printed" in told.body
+    assert b"<script" not in told.body
+    evil = ask(locked, path="/", host="<b>evil", headers=browser)
+    assert (evil.status, b"<b>" in evil.body) == (421, False)
+    assert ask(locked, path="/", query=b"token=wrong").error["code"] == "wrong-token"  # a script
+    assert ask(locked, headers=[*browser, *bearer("wrong")]).error["code"] == "wrong-token"
 
 
 def test_without_the_token_nothing_is_answered_but_the_page(locked: Guard) -> None:
@@ -441,8 +617,9 @@ def test_the_printed_address_leaves_a_cookie_and_no_trace_in_the_address_bar(loc
 
 
 def test_an_old_link_does_no_harm_to_whoever_is_in(locked: Guard) -> None:
-    cookie = f"{cookie_name(HOME)}={SECRET}"
-    assert ask(locked, path="/", query=b"token=of-yesterday", headers=[("cookie", cookie)]).status == 303
+    told = ask(locked, path="/", query=b"token=of-yesterday", headers=[("cookie", cookie_of(locked))])
+    assert told.status == 303
+    assert ask(locked, path="/", headers=[("cookie", f"{cookie_name(HOME)}=of-yesterday")]).status == 200
 
 
 def test_cookies_of_two_consoles_have_two_names() -> None:

@@ -9,9 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +26,9 @@ import counterflow as cf
 from counterflow import console
 from counterflow.cli import app as command_line
 from counterflow.console import service as serving
-from counterflow.errors import OptionError
+from counterflow.console.access_log import AccessLog
+from counterflow.console.visits import Visit
+from counterflow.errors import OptionError, StorageError
 
 SOURCE = str(Path(cf.__file__).parents[1])
 ENVIRONMENT = {
@@ -36,6 +41,7 @@ PATIENCE = 60.0  # seconds until something that should happen at once is called 
 
 CHILD = """
 import asyncio, json, sys
+from pathlib import Path
 from counterflow.console import connections
 from counterflow.console import service as serving
 
@@ -47,6 +53,10 @@ async def app(scope, receive, send):
     if scope["path"] == "/api/slow":
         print("computing", flush=True)
         await asyncio.sleep(3600)
+    if scope["path"] == "/static/large":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100000000")]})
+        await send({"type": "http.response.body", "body": bytes(100_000_000)})
+        return
     body = (await receive())["body"]
     told = json.dumps({"size": len(body), "client": scope["client"][0]}).encode()
     size = (b"content-length", str(len(told)).encode())
@@ -55,7 +65,8 @@ async def app(scope, receive, send):
 
 limits, options = json.loads(sys.argv[1])
 for name, value in limits.items():
-    setattr(serving if name == "STOPPING" else connections, name, value)
+    setattr(serving if hasattr(serving, name) else connections, name, value)
+options["log"] = options.get("log") and Path(options["log"])
 serving.serve(lambda: app, **{"port": 0, "browser": False, **options})
 """
 
@@ -209,18 +220,210 @@ def read_end(line: socket.socket) -> bool:
     return True
 
 
-def test_only_so_many_connections_are_held() -> None:
-    with running(child({"CONNECTIONS": 3})) as (_, address):
+@pytest.fixture
+def token_of() -> Callable[[str], str]:
+    return lambda address: f"Authorization: Bearer {address.partition('token=')[2]}"
+
+
+def asked(line: socket.socket, port: int, token: str = "") -> int:
+    """The status of an answer on a connection that stays."""
+    head = [f"GET /api/x HTTP/1.1\r\nHost: localhost:{port}", *filter(None, [token]), "", ""]
+    line.sendall("\r\n".join(head).encode())
+    with line.makefile("rb") as told:
+        status = int(told.readline().split()[1])
+        headers = dict(each.decode().strip().split(": ", 1) for each in iter(told.readline, b"\r\n"))
+        told.read(int(headers["content-length"]))
+    return status
+
+
+@contextmanager
+def idle(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that say nothing."""
+    held = [connect(port) for _ in range(count)]
+    try:
+        yield held
+    finally:
+        for line in held:
+            line.close()
+
+
+def test_idle_sockets_keep_nobody_out_who_holds_the_token(token_of: Callable[[str], str]) -> None:
+    with running(child({"STRANGERS": 64, "STRANGERS_OF_ADDRESS": 32}, token=True)) as (_, address):
+        port, token = port_of(address), token_of(address)
+        with connect(port) as inside:
+            assert asked(inside, port, token) == 200
+            with idle(port, 150):
+                for _ in range(5):
+                    assert get(port, "/api/seats", token)[0] == 200
+                assert asked(inside, port, token) == 200  # its connection was never closed for theirs
+
+
+def test_sockets_that_reconnect_keep_nobody_out_who_holds_the_token(token_of: Callable[[str], str]) -> None:
+    with running(child(token=True)) as (_, address), ExitStack() as ends:
+        port, token, over = port_of(address), token_of(address), threading.Event()
+        ends.callback(over.set)
+
+        def again() -> None:
+            while not over.is_set():
+                with suppress(OSError), idle(port, 7) as held:
+                    read_end(held[0])
+
+        for _ in range(20):
+            threading.Thread(target=again, daemon=True).start()
+        with connect(port) as inside:
+            for _ in range(20):
+                assert get(port, "/api/seats", token)[0] == 200
+                assert asked(inside, port, token) == 200
+
+
+def test_the_longest_silent_of_the_largest_crowd_goes_and_others_of_it_stay() -> None:
+    with running(child({"STRANGERS_OF_ADDRESS": 3}, token=True)) as (_, address):
         port = port_of(address)
-        held = [connect(port) for _ in range(3)]
-        try:
-            for line in held:  # each is known to the console once it has answered
-                assert first_bytes(line, port).startswith(b"HTTP/1.1 200")
-            with connect(port) as line:
-                assert first_bytes(line, port) == b""
-        finally:
+        with idle(port, 3) as held, connect(port) as newest:
+            assert read_end(held[0])
+            assert asked(held[1], port) == 401
+            assert asked(newest, port) == 401
+
+
+def test_a_crowd_that_connects_at_once_and_asks_at_once_is_answered() -> None:
+    """Also those whose requests have come, but are not read yet when the next ones connect."""
+    with running(child({"STRANGERS_OF_ADDRESS": 32}, token=True)) as (process, address):
+        port = port_of(address)
+        process.send_signal(signal.SIGSTOP)
+        with idle(port, 64) as held:
             for line in held:
-                line.close()
+                line.sendall(f"GET /health HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode())
+            process.send_signal(signal.SIGCONT)
+            assert {line.recv(65536)[:12] for line in held} <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+
+
+def test_where_no_stranger_can_go_a_new_one_is_told_to_come_back() -> None:
+    with running(child({"STRANGERS_OF_ADDRESS": 1}, token=True)) as (_, address):
+        port = port_of(address)
+        with connect(port) as slow:  # asks for more than it reads
+            slow.sendall(f"GET /static/large HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode())
+            assert slow.recv(10) == b"HTTP/1.1 2"
+            status, headers, body = get(port)
+            assert (status, headers["retry-after"], json.loads(body)["error"]["code"]) == (503, "1", "busy")
+
+
+def test_among_visitors_the_longest_silent_goes(token_of: Callable[[str], str]) -> None:
+    with running(child({"GUESTS": 2}, token=True)) as (_, address):
+        port, token = port_of(address), token_of(address)
+        with idle(port, 3) as held:
+            assert [asked(line, port, token) for line in held] == [200, 200, 200]
+            assert read_end(held[0])
+            assert [asked(line, port, token) for line in held[1:]] == [200, 200]
+
+
+def test_whoever_does_not_read_what_it_asked_for_does_not_stay() -> None:
+    with running(child({"STALLED_SECONDS": 0.3}, token=True)) as (_, address), connect(port_of(address)) as line:
+        line.sendall(f"GET /static/large HTTP/1.1\r\nHost: localhost:{port_of(address)}\r\n\r\n".encode())
+        time.sleep(1.5)
+        taken = 0
+        with suppress(ConnectionResetError):
+            while piece := line.recv(1_000_000):
+                taken += len(piece)
+        assert taken < 100_000_000
+
+
+def test_half_a_request_is_told_that_it_is_too_slow() -> None:
+    with running(child({"HEAD_SECONDS": 0.2})) as (_, address):
+        status, _, body = exchange(port_of(address), b"GET / HT")
+        assert (status, json.loads(body)["error"]["code"]) == (408, "too-slow")
+
+
+def test_strangers_may_be_idle_for_less_long(token_of: Callable[[str], str]) -> None:
+    with running(child({"STRANGERS_IDLE_SECONDS": 0.2}, token=True)) as (_, address):
+        port, token = port_of(address), token_of(address)
+        with connect(port) as stranger, connect(port) as visitor:
+            assert (asked(visitor, port, token), asked(stranger, port)) == (200, 401)
+            assert read_end(stranger)
+            assert asked(visitor, port, token) == 200
+
+
+# ---- the access log and the metrics
+
+
+def test_the_access_log_has_a_line_a_request_and_never_a_token(tmp_path: Path, token_of: Callable[[str], str]) -> None:
+    place = tmp_path / "access.jsonl"
+    with running(child(token=True, log=str(place))) as (_, address):
+        port, token = port_of(address), token_of(address)
+        secret = token.split()[-1]
+        cookie = get(port, f"/?token={secret}")[1]["set-cookie"].partition(";")[0]
+        get(port, f"/api/{secret}?token={secret}", token)
+        get(port, "/api/seats", f"Cookie: {cookie}")
+        get(port, "/?token=wrong")
+        text = place.read_text("utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    visitor = cookie.partition("=")[2].partition(".")[0]
+    assert [(line["route"], line["status"], line["who"], line["code"]) for line in lines] == [
+        ("/", 303, visitor, None), ("/api", 200, "script", None), ("/api", 200, visitor, None),
+        ("/", 401, None, "wrong-token"),
+    ]  # fmt: skip
+    assert {line["address"] for line in lines} == {"127.0.0.1"}
+    assert all(set(line) == set(lines[0]) and line["ms"] >= 0 for line in lines)
+    assert secret not in text
+    assert cookie.partition(".")[2] not in text
+    assert place.stat().st_mode & 0o077 == 0
+
+
+VISIT = Visit(0.0, "10.0.0.7", "", "", "GET", "/", 200, "", 0.001)
+
+
+def test_the_access_log_begins_a_new_file_when_one_is_large_and_keeps_only_so_many(tmp_path: Path) -> None:
+    place = tmp_path / "access.jsonl"
+    log = AccessLog(place, largest=300, kept=2)
+    for k in range(20):
+        log.note(replace(VISIT, status=200 + k))
+    log.close()
+    names = ["access.jsonl", "access.jsonl.1", "access.jsonl.2"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == names
+    kept = [json.loads(line)["status"] for name in names[::-1] for line in (tmp_path / name).read_text().splitlines()]
+    assert kept == list(range(kept[0], 220))
+    assert all((tmp_path / name).stat().st_size < 600 for name in names)
+
+
+def test_an_access_log_that_cannot_be_written_stops_nothing_but_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StorageError):
+        AccessLog(tmp_path / "no" / "folder")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError):
+        AccessLog(tmp_path / "link")
+    log = AccessLog(tmp_path / "access.jsonl", largest=1)
+    log.note(VISIT)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    log.note(VISIT)
+    log.note(VISIT)
+    assert log.lost == 2
+    monkeypatch.undo()
+    log.note(VISIT)
+    log.close()
+    assert log.lost == 2
+    with pytest.raises(StorageError):
+        serving.serve(lambda: pytest.fail("made"), port=0, log=tmp_path / "link", logged=True)
+
+
+def test_a_log_that_nobody_asked_for_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = Served(monkeypatch).serve(token=True, log=tmp_path / "no" / "folder")
+    assert lines[-1].startswith("Requests are not logged: ")
+    assert Served(monkeypatch).serve(log=tmp_path / "access.jsonl")[1:] == []  # without a token, none is kept
+    assert not (tmp_path / "access.jsonl").exists()
+    assert str(tmp_path / "access.jsonl") in Served(monkeypatch).serve(token=True, log=tmp_path / "access.jsonl")[-1]
+
+
+@pytest.mark.parametrize("content", ["", "short", "with a space in it, and long enough", "\xe9" * 20])
+def test_a_token_for_monitoring_must_be_one(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content, "utf-8")
+    for file in (tmp_path / "token", tmp_path / "absent"):
+        with pytest.raises(OptionError, match="--metrics-token"):
+            serving.serve(lambda: pytest.fail("made"), port=0, metrics_token=file)
 
 
 # ---- the end
@@ -249,6 +452,24 @@ def test_it_ends_while_it_computes_and_says_so_to_whoever_waits() -> None:
         _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         assert "Traceback" not in errors
+
+
+def test_it_ends_while_a_computation_is_under_way() -> None:
+    code = (
+        "import time\nfrom counterflow.console import app, service, views\n"
+        "from counterflow.console.opening import Opened\nservice.STOPPING = 0.1\n"
+        "def seats(opened):\n    print('computing', flush=True)\n    time.sleep(3600)\n"
+        "views.seats = seats\n"
+        "service.serve(lambda: app.application(Opened('x', {})), port=0, browser=False)\n"
+    )
+    with running(["-c", code]) as (process, address), connect(port_of(address)) as line:
+        line.sendall(f"GET /api/seats HTTP/1.1\r\nHost: localhost:{port_of(address)}\r\n\r\n".encode())
+        assert process.stdout is not None
+        assert process.stdout.readline() == "computing\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, "Traceback" in errors) == (0, False)
+        assert b'"code":"stopping"' in line.recv(65536)
 
 
 def test_a_signal_before_it_is_up_ends_it_too() -> None:
@@ -299,7 +520,7 @@ class Served:
             )  # fmt: skip
             return self.place
 
-        def server(guard: Any, announce: Callable[[], None]) -> Any:
+        def server(guard: Any, announce: Callable[[], None], *_: Any) -> Any:
             self.guards.append(guard)
             return SimpleNamespace(run=lambda sockets: announce())
 
@@ -442,19 +663,22 @@ def test_the_command_passes_everything_on(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == {
         "app": "the application", "model": Path("fit"), "data": None, "seats": (), "policies": (), "host": "127.0.0.1",
         "port": serving.PORT, "token": None, "hours": serving.HOURS, "behind": None, "browser": True,
+        "metrics_token": None, "log": Path("fit/console-access.jsonl").absolute(), "logged": None,
     }  # fmt: skip
     done = run(
         "fit", "--data", "r.safetensors", "--seat", "server", "--seat", "turbine", "--policy", "p.toml", "--host", "::",
         "--port", "0", "--token", "--hours", "3", "--no-browser", "--behind", "https://a.example",
+        "--metrics-token", "m", "--access-log", "a.jsonl",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert asked == {
         "app": "the application", "model": Path("fit"), "data": Path("r.safetensors"), "seats": ["server", "turbine"],
         "policies": [Path("p.toml")], "host": "::", "port": 0, "token": True, "hours": 3.0,
-        "behind": "https://a.example", "browser": False,
+        "behind": "https://a.example", "browser": False, "metrics_token": Path("m"), "log": Path("a.jsonl"),
+        "logged": True,
     }  # fmt: skip
-    assert run("fit", "--no-token").exit_code == 0
-    assert asked["token"] is False
+    assert run("fit", "--no-token", "--no-access-log").exit_code == 0
+    assert (asked["token"], asked["logged"]) == (False, False)
 
 
 def test_a_mistake_is_one_line_and_exit_code_2() -> None:
@@ -493,6 +717,25 @@ def test_a_fit_is_served_until_ctrl_c(tmp_path: Path) -> None:
         status, headers, body = get(port, "/")
         assert (status, headers["content-type"].partition(";")[0]) == (200, "text/html")
         assert b"<html" in body
+        units = json.loads(get(port, "/api/seats/unit:turbine/plant")[2])["units"]
+        channel = next(unit["inputs"][0]["name"] for unit in units if unit["name"] == "boiler")
+        question = {"effect": "turbine", "changes": [{"unit": "boiler", "input": channel, "size": 1.0}]}
+        content = json.dumps(question).encode()
+        head = f"POST /api/seats/unit:turbine/effect HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
+        kind = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        assert exchange(port, f"{head}{kind}".encode() + content)[0] == 200
+        assert get(port, "/health")[0] == 200
+        status, headers, body = get(port, "/metrics")
+        assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
+        samples = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+        requests = 'counterflow_console_requests_total{route="%s",method="%s",status="200"}'
+        assert samples[requests % ("/api/seats", "GET")] == "1.0"
+        assert samples[requests % ("/api/seats/{seat}/effect", "POST")] == "1.0"
+        assert samples['counterflow_console_questions_total{kind="effect"}'] == "1.0"
+        assert samples['counterflow_console_request_seconds_bucket{route="/api/seats",le="+Inf"}'] == "1.0"
+        assert samples['counterflow_console_connections{of="visitors"}'] == "1.0"
+        assert 0 <= float(samples["counterflow_model_age_seconds"]) < 600
+        assert any(name.startswith("counterflow_model_info{") and '/fit",' in name for name in samples)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, errors) == (0, "", "")

@@ -16,6 +16,7 @@ export class Gone extends Error {}
 const listeners = new Set();
 let state = "connected";
 
+const TRIES = 5; // at a server that is busy, and says for how long
 const TOKENS = { NoToken: "no-token", WrongToken: "wrong-token", ExpiredToken: "expired" };
 
 /** Be told when the connection becomes "connected", "gone", "no-token", "wrong-token" or "expired". */
@@ -35,7 +36,7 @@ export function tryAgain() {
   if (state === "gone") get("/api/seats").catch(() => setTimeout(tryAgain, 2000));
 }
 
-async function ask(path, options) {
+async function ask(path, options, tries = TRIES) {
   let response;
   try {
     response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
@@ -45,6 +46,10 @@ async function ask(path, options) {
   }
   const refused = response.ok ? null : await refusal(response);
   become(response.status === 401 ? TOKENS[refused.type] ?? "no-token" : "connected");
+  if (refused?.retryAfter && tries > 1) {
+    await new Promise((resolve) => setTimeout(resolve, 1000 * refused.retryAfter * (0.5 + Math.random())));
+    return ask(path, options, tries - 1);
+  }
   if (refused) throw refused;
   return response;
 }

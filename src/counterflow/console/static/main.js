@@ -54,9 +54,7 @@ const send = latestOnly(
     latestDrawn = item.number;
     byId("answer").setAttribute("aria-busy", "false");
     if (problem !== null) {
-      if (problem.status === 429) setTimeout(
-        () => item.number === asked && changed(), 1000 * (problem.retryAfter ?? 1)
-      );
+      if (problem.retryAfter) setTimeout(() => item.number === asked && changed(), 1000 * problem.retryAfter);
       if (!(problem instanceof Gone)) view.fail(problem);
       else view.stale(true);
       return;
