@@ -16,7 +16,7 @@ from plants.case import Case, Twin, simulated
 from plants.judge import Answer, Report, Score, judge
 from plants.ways import WAYS
 
-PLANTS = ("reactors",)
+PLANTS = ("tanks", "reactors", "column", "exchangers", "building", "sludge")
 ROWS = (1000, 3000, 10000)
 DEVELOPMENT_SEEDS, JUDGING_SEEDS = (0, 1, 2), (100, 101, 102)
 

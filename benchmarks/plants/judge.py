@@ -1,8 +1,8 @@
 """How right an estimator's answers are.
 
 An answer is what one twin does to the outputs of one other unit. Its error is 1 - R²: the sum of squared errors over
-the sum of squared true effects, each output in units of its measurement noise; "no effect at all" has the error 1. In the
-mean one answer counts at most ``CAP``. Outputs that the change hardly moves (root mean square of the true effect below
+the sum of squared true effects, each output in units of its measurement noise; "no effect at all" has the error 1. In
+the mean one answer counts at most ``CAP``. Outputs that the change hardly moves (root mean square of the true effect below
 ``TINY`` of the measurement noise) have no meaningful R²: they are left out of error, coverage and width, and their
 absolute errors, in units of the measurement noise, and their coverage stand apart.
 """
