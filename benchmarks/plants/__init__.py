@@ -12,11 +12,11 @@ from __future__ import annotations
 from functools import partial
 from importlib import import_module
 
-from plants.case import Case, Twin, simulated
-from plants.judge import Answer, Report, Score, judge
+from plants.cases import Case, Twin, simulated
+from plants.scores import CAP, TINY, Answer, Report, Score, judge
 from plants.ways import WAYS
 
-PLANTS = ("tanks", "reactors", "column", "exchangers", "building", "sludge")
+PLANTS = ("tanks", "reactors", "column", "exchangers", "building", "sludge", "water")
 ROWS = (1000, 3000, 10000)
 DEVELOPMENT_SEEDS, JUDGING_SEEDS = (0, 1, 2), (100, 101, 102)
 
@@ -28,5 +28,25 @@ def case(plant: str, way: str, rows: int, seed: int) -> Case:
     return build(WAYS[way], rows, seed)
 
 
-__all__ = ["DEVELOPMENT_SEEDS", "JUDGING_SEEDS", "PLANTS", "ROWS", "WAYS", "Answer", "Case", "Report", "Score", "Twin",
-           "case", "judge"]  # fmt: skip
+def offers(plant: str, way: str) -> bool:
+    """Whether a plant can be run in a way."""
+    return way in getattr(import_module(f"plants.simulators.{plant}"), "OFFERED", WAYS)
+
+
+__all__ = [
+    "CAP",
+    "DEVELOPMENT_SEEDS",
+    "JUDGING_SEEDS",
+    "PLANTS",
+    "ROWS",
+    "TINY",
+    "WAYS",
+    "Answer",
+    "Case",
+    "Report",
+    "Score",
+    "Twin",
+    "case",
+    "judge",
+    "offers",
+]  # fmt: skip

@@ -14,9 +14,9 @@ from time import process_time
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from plants.case import Case
-from plants.judge import Answer, Report
+from plants.cases import Case
 from plants.plant import FloatArray
+from plants.scores import Answer, Report
 
 MOST_LAGS = 30
 MOST_SHARE = 0.5  # of the rows that the regressors of one equation may count

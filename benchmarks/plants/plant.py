@@ -30,8 +30,9 @@ class Plant:
     """A simulator.
 
     ``u0``: inputs at the operating point; ``span``: what 100 % of a move means, by input. ``x0``: a guess of the states
-    there. ``owner``: the unit of each state. ``stiff``: by state, the pace that spreads the plant's time constants over
-    a factor of 100 or more; it leaves the steady state as it is.
+    there. ``owner``: the unit of each state. ``stiff``: by state, the pace that spreads the plant's time
+    constants over a factor of 100 or more; it leaves the steady state as it is. ``hold``: the longest time that inputs
+    stand still, rows.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Plant:
     send: Callable[[FloatArray, FloatArray], FloatArray]
     rate: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], FloatArray]
     read: Callable[[FloatArray], FloatArray]
+    hold: int = 40
     substeps: int = 2
 
     @property

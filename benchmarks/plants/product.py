@@ -7,8 +7,8 @@ from time import process_time
 import numpy as np
 
 import counterflow as cf
-from plants.case import Case, Twin
-from plants.judge import Answer, Report
+from plants.cases import Case, Twin
+from plants.scores import Answer, Report
 
 
 def counterflow(case: Case) -> Report:

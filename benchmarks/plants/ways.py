@@ -38,10 +38,10 @@ NOISE_MEMORY, COMMON_MEMORY = 10, 40  # time constants, rows
 MEASUREMENT = 0.05  # of the measurement noise: std over that of the channel
 
 
-def moves(rng: np.random.Generator, rows: int, inputs: int) -> FloatArray:
-    """(rows, inputs) in [-1, 1]: random holds, two levels, and filtered noise, in turn."""
+def moves(rng: np.random.Generator, rows: int, inputs: int, longest: int) -> FloatArray:
+    """(rows, inputs) in [-1, 1]: random holds, two levels, and filtered noise, in turn; ``longest`` hold in rows."""
     makers = (_holds, _levels, _wander)
-    return np.column_stack([makers[k % 3](rng, rows) for k in range(inputs)])
+    return np.column_stack([makers[k % 3](rng, rows, longest) for k in range(inputs)])
 
 
 def memory(rng: np.random.Generator, rows: int, columns: int, constant: float) -> FloatArray:
@@ -56,15 +56,15 @@ def memory(rng: np.random.Generator, rows: int, columns: int, constant: float) -
     return out
 
 
-def _holds(rng: np.random.Generator, rows: int) -> FloatArray:
-    lengths = rng.integers(5, 41, size=rows // 5 + 1)
+def _holds(rng: np.random.Generator, rows: int, longest: int) -> FloatArray:
+    lengths = rng.integers(5, longest + 1, size=rows // 5 + 1)
     return np.repeat(rng.uniform(-1, 1, size=len(lengths)), lengths)[:rows]
 
 
-def _levels(rng: np.random.Generator, rows: int) -> FloatArray:
-    lengths = rng.integers(5, 41, size=rows // 5 + 1)
+def _levels(rng: np.random.Generator, rows: int, longest: int) -> FloatArray:
+    lengths = rng.integers(5, longest + 1, size=rows // 5 + 1)
     return np.repeat(rng.choice([-1.0, 1.0], size=len(lengths)), lengths)[:rows]
 
 
-def _wander(rng: np.random.Generator, rows: int) -> FloatArray:
-    return np.clip(memory(rng, rows, 1, 15.0)[:, 0] / 2, -1, 1)
+def _wander(rng: np.random.Generator, rows: int, longest: int) -> FloatArray:
+    return np.clip(memory(rng, rows, 1, 0.4 * longest)[:, 0] / 2, -1, 1)

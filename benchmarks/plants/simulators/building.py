@@ -109,5 +109,6 @@ plant = Plant(
     send=_send,
     rate=_rate,
     read=_read,
+    hold=60,
     substeps=1,
 )  # fmt: skip

@@ -114,5 +114,6 @@ plant = Plant(
     send=_send,
     rate=_rate,
     read=_read,
+    hold=100,
     substeps=1,
 )  # fmt: skip

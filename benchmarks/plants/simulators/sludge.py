@@ -74,13 +74,7 @@ def _channels(k: int, *letters: tuple[str, str]) -> list[cf.Channel]:
     return [cf.Channel(f"{tag}-{k}0{i}", unit) for i, (tag, unit) in enumerate(letters, 1)]
 
 
-COD, NH4, NO3, O2, TSS = (
-    ("AI-COD", "mg/L"),
-    ("AI-NH4", "mg/L"),
-    ("AI-NO3", "mg/L"),
-    ("AI-O2", "mg/L"),
-    ("AI-TSS", "mg/L"),
-)
+COD, NH4, NO3, O2, TSS = ((f"AI-{what}", "mg/L") for what in ("COD", "NH4", "NO3", "O2", "TSS"))
 
 plant = Plant(
     name="sludge",
@@ -104,5 +98,6 @@ plant = Plant(
     send=_send,
     rate=_rate,
     read=_read,
+    hold=100,
     substeps=3,
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """The quadruple tank (Johansson, 2000): two pumps, each feeding one lower tank and, across, one upper tank.
 
-T3 drains into T1 and T4 into T2. Pump 1 stands at T1 and also feeds T4; pump 2 stands at T2 and also feeds T3. The drain
-of T3 has a valve. Outflows go with the root of the level. States: levels (cm), speeds of the pumps, position of the
-valve. The common disturbance is rain (cm³/s) into all tanks.
+T3 drains into T1 and T4 into T2. Pump 1 stands at T1 and also feeds T4; pump 2 stands at T2 and also feeds T3. The
+drain of T3 has a valve. Outflows go with the root of the level. States: levels (cm), speeds of the pumps, position
+of the valve. The common disturbance is rain (cm³/s) into all tanks.
 """
 
 from __future__ import annotations
@@ -70,5 +70,6 @@ plant = Plant(
     send=_send,
     rate=_rate,
     read=_read,
+    hold=60,
     substeps=1,
 )

@@ -150,7 +150,7 @@ def simulated(plant: Plant, way: Way, rows: int, seed: int) -> Case:
     if delays is not None:  # one pipe, one delay
         pipes = {pair: delays[k] for k, pair in enumerate(plant.streams)}
         delays = np.array([pipes[pair] for pair in plant.streams])
-    u = plant.u0 + way.size * plant.span * ways.moves(rng, warm + last, len(plant.u0))
+    u = plant.u0 + way.size * plant.span * ways.moves(rng, warm + last, len(plant.u0), plant.hold)
     u[warm + rows :] = u[warm + rows - 1]
     noise = noise_size * ways.memory(rng, warm + last, len(plant.x0), ways.NOISE_MEMORY)
     common = way.common * common_size * ways.memory(rng, warm + last, 1, ways.COMMON_MEMORY)
@@ -191,7 +191,7 @@ def _sizes(plant: Plant, stiff: bool) -> tuple[FloatArray, float]:
     """Std of the process noise by state, and of the common disturbance, from a noise-free gentle run."""
     rows, rng = 1000, np.random.default_rng(0)
     pace = plant.stiff if stiff else None
-    moved = plant.u0 + ways.WAYS["gentle"].size * plant.span * ways.moves(rng, rows, len(plant.u0))
+    moved = plant.u0 + ways.WAYS["gentle"].size * plant.span * ways.moves(rng, rows, len(plant.u0), plant.hold)
     u = np.stack([moved, constant(plant.u0, rows)], axis=-1)
     common = np.stack([np.zeros(rows), ways.memory(rng, rows, 1, ways.COMMON_MEMORY)[:, 0]], axis=-1)
     still = plant.steady()[:, None]

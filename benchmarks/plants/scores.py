@@ -2,9 +2,9 @@
 
 An answer is what one twin does to the outputs of one other unit. Its error is 1 - R²: the sum of squared errors over
 the sum of squared true effects, each output in units of its measurement noise; "no effect at all" has the error 1. In
-the mean one answer counts at most ``CAP``. Outputs that the change hardly moves (root mean square of the true effect below
-``TINY`` of the measurement noise) have no meaningful R²: they are left out of error, coverage and width, and their
-absolute errors, in units of the measurement noise, and their coverage stand apart.
+the mean one answer counts at most ``CAP``. Outputs that the change hardly moves (root mean square of the true effect
+below ``TINY`` of the measurement noise) have no meaningful R²: they are left out of error, coverage and width, and
+their absolute errors, in units of the measurement noise, and their coverage stand apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from plants.case import Case
+from plants.cases import Case
 from plants.plant import FloatArray
 
 TINY = 0.5  # of the standard deviation of the measurement noise; that is 2.5 % of the channel's own
