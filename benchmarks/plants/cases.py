@@ -171,7 +171,6 @@ def _effects(
     common: FloatArray, pace: FloatArray | None, delays: NDArray[np.int64] | None,
 ) -> FloatArray:  # fmt: skip
     """(horizon, D, twins): both worlds of every twin, as one batch. ``sent`` begins DELAY[1] rows before row 0."""
-    span = range(plant.horizon)
     starts = np.array([change.start for change in changes])
     both = np.concatenate([starts, starts])
     window = both[None, :] + np.arange(plant.horizon)[:, None]
@@ -182,7 +181,9 @@ def _effects(
     worlds, _ = run(
         plant, states[both, :, 0].T, inputs, noise[window].transpose(0, 2, 1), common[window, 0], pace, delays, past
     )
-    y = np.stack([plant.read(worlds[t + 1]) for t in span])
+    if not np.allclose(worlds[-1, :, len(changes) :].T, states[starts + plant.horizon, :, 0], rtol=1e-8):
+        raise RuntimeError(f"plant {plant.name}: the unchanged worlds of the twins are not the recorded one.")
+    y = np.stack([plant.read(x) for x in worlds[1:]])
     return y[:, :, : len(changes)] - y[:, :, len(changes) :]
 
 

@@ -73,7 +73,7 @@ class Plant:
 @cache
 def _steady(plant: Plant) -> FloatArray:
     u = plant.u0[:, None]
-    x = run(plant, plant.x0[:, None], constant(u, 2000))[0][-1, :, 0]  # near it; then exactly
+    x = run(plant, plant.x0[:, None], constant(u, 600))[0][-1, :, 0]  # near it; then exactly
     scale = np.maximum(np.abs(x), 1e-9)
     found = root(lambda z: plant.derivative((z * scale)[:, None], u)[:, 0] / scale, x / scale, tol=1e-12)
     steady = found.x * scale
