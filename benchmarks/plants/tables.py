@@ -15,12 +15,16 @@ COVERAGE, WIDTH, GRAPH = (0.90, 0.98), 8.0, 0.9
 Cell = tuple[str, str, int]
 
 
-def by_cell(method: str, seeds: tuple[int, ...]) -> dict[Cell, dict[str, float]]:
-    """Means over the seeds that are stored, by plant, way and rows; the least R² is the least of all."""
+def by_cell(method: str, seeds: tuple[int, ...], beside: str = "") -> dict[Cell, dict[str, float]]:
+    """Means over the seeds that are stored, by plant, way and rows; the least R² is the least of all.
+
+    ``beside``: a method; only cases that it was run on count.
+    """
+    shared = results.load(beside) if beside else results.load(method)
     gathered: dict[Cell, list[dict[str, Any]]] = {}
     for case, score in results.load(method).items():
         plant, way, rows, seed = case.split("/")
-        if int(seed) in seeds:
+        if int(seed) in seeds and case in shared:
             gathered.setdefault((plant, way, int(rows)), []).append(score)
     return {cell: {name: _mean(scores, name) for name in _NAMES} | {
         "least_r2": _worst(scores), "seeds": float(len(scores))} for cell, scores in gathered.items()}  # fmt: skip
@@ -32,7 +36,7 @@ _NAMES = ("error", "median_error", "coverage", "width", "precision", "recall", "
 def section(method: str, seeds: tuple[int, ...], title: str) -> list[str]:
     """Tables of one method beside baselines and 0.1, for one set of seeds."""
     own = by_cell(method, seeds)
-    beside = {name: by_cell(name, seeds) for name in (*BASELINES, "0_1") if name != method}
+    beside = {name: by_cell(name, seeds, method) for name in (*BASELINES, "0_1") if name != method}
     if not own:
         return []
     heads = [BASELINES.get(name, name.replace("_", ".")) for name in beside]
