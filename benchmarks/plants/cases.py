@@ -21,7 +21,8 @@ from plants.ways import Way
 
 WARM_UP = 300  # rows before row 0, of which nothing is recorded
 STIFF_WARM_UP = 1500
-KINDS = ("step", "pulse", "hold", "ramp")
+NOW = ("step", "pulse", "ramp")
+PAST = ("hold", "step", "pulse", "ramp")  # a hold takes the place of all that the input did
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +98,9 @@ def draw_changes(rng: np.random.Generator, u: FloatArray, rows: int, horizon: in
     low, high = u[:rows].min(axis=0), u[:rows].max(axis=0)
     out = []
     for column in range(u.shape[1]):
-        for start in (rows - 1, int(rng.integers(rows // 4, rows - 1 - horizon))):
-            kind = KINDS[len(out) % len(KINDS)]
+        past = int(rng.integers(rows // 4, rows - 1 - horizon))
+        for start, kinds in ((rows - 1, NOW), (past, PAST)):
+            kind = kinds[column % len(kinds)]
             was = u[start : start + horizon, column]
             up = was.mean() < (low[column] + high[column]) / 2
             size = (1 if up else -1) * rng.uniform(0.3, 0.5) * (high[column] - low[column])
