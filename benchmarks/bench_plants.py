@@ -5,7 +5,7 @@ Run: python benchmarks/bench_plants.py [--quick] [--plants tanks,column] [--ways
 
 Scores are kept in benchmarks/plants/results_METHOD.json: cases that stand there are not run again (--again runs them).
 The tables are made of all that is stored. Seeds 0-2 are for development. Seeds 100-102 are for judging: Counterflow
-runs on them with --final only. Version 0.1's scores (commit b92213b) are stored. CVA takes minutes at 10,000 rows.
+runs on them with --final only. Version 0.1's scores (commit b92213b) are stored.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def judge(case: Case, report: Report) -> Score:
 def _graph(true: frozenset[tuple[str, str]] | None, found: frozenset[tuple[str, str]] | None) -> tuple[float, float]:
     if true is None or found is None:
         return np.nan, np.nan
-    return (len(true & found) / len(found) if found else 1.0), (len(true & found) / len(true) if true else 1.0)
+    return (len(true & found) / len(found) if found else np.nan), len(true & found) / len(true)
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:

@@ -199,6 +199,9 @@ def test_the_graph_is_judged_by_pairs(case):
     pairs = [(n, m) for n in case.names for m in case.names if n != m]
     everything = plants.judge(case, Report(every(case, Answer), frozenset(pairs), 1.0, ""))
     assert (everything.precision, everything.recall) == (len(case.graph) / len(pairs), 1)
+    nothing = plants.judge(case, Report(every(case, Answer), frozenset(), 1.0, ""))
+    assert np.isnan(nothing.precision)  # an empty graph is not precise
+    assert nothing.recall == 0
 
 
 def test_every_question_must_be_answered_once(case):
