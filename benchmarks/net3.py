@@ -172,8 +172,11 @@ def draw(rng: np.random.Generator, rows: int, demand: float = DEMAND) -> Drive:
     )
 
 
-def run(drive: Drive, controls: bool = False) -> Truth:
-    """EPANET's answer to a drive; with controls, pump 335 does what they say and not what the drive says."""
+def run(drive: Drive, controls: bool = False, levels: FloatArray | None = None) -> Truth:
+    """EPANET's answer to a drive; with controls, pump 335 does what they say and not what the drive says.
+
+    ``levels`` (3,): of the tanks in the first row; default: Net3's own.
+    """
     import wntr
 
     network = wntr.network.WaterNetworkModel("Net3")
@@ -195,6 +198,8 @@ def run(drive: Drive, controls: bool = False) -> Truth:
         if not (controls and pump == "335"):  # a speed pattern would start the pump again in every row
             network.add_pattern(f"speed_{pump}", list(drive.speed[:, column]))
             network.get_link(pump).speed_pattern_name = f"speed_{pump}"
+    for tank, level in zip(TANKS, () if levels is None else levels, strict=levels is not None):
+        network.get_node(tank).init_level = float(level)
     if drive.bypass and not controls:
         _set_bypass(network, drive.speed[:, 1] == 0)
 
