@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from counterflow._version import __version__
 from counterflow.console.metrics import Family, Sample
 from counterflow.console.opening import Opened
 from counterflow.errors import CounterflowError
-from counterflow.privacy import Ledger, ledger_path
+from counterflow.privacy import Ledger
+
+if TYPE_CHECKING:
+    from counterflow.federation.sites.plant_folder import PlantFolder
 
 
 def facts(opened: Opened) -> Iterator[Family]:
@@ -20,13 +23,12 @@ def facts(opened: Opened) -> Iterator[Family]:
     seat = next(iter(opened.seats.values()))
     told = {"model": opened.title, "link": seat.asked.link or "", "method": seat.method, "version": __version__}
     yield Family("model_info", "gauge", "Which model is asked.", [Sample(1, told)])
-    if opened.file is None:
-        return
-    with suppress(OSError):
-        age = [Sample(time.time() - opened.file.stat().st_mtime)]
-        yield Family("model_age_seconds", "gauge", "Since the model was written.", age)
-    with suppress(CounterflowError):
-        yield from _party(opened.file.absolute().parent.parent.parent)
+    if seat.provenance is not None and seat.provenance.fitted:
+        fitted = datetime.fromisoformat(seat.provenance.fitted)
+        yield Family("model_age_seconds", "gauge", "Since the model was fitted.", [Sample(_until(fitted) * -86400)])
+    if opened.file is not None:
+        with suppress(CounterflowError):
+            yield from _party(opened.file.absolute().parent.parent.parent)
 
 
 def _party(folder: Path) -> Iterator[Family]:
@@ -39,30 +41,26 @@ def _party(folder: Path) -> Iterator[Family]:
         return
     if party.role(folder) == party.PLANT:
         plant = PlantFolder.open(folder)
-        yield from _certificates(plant.kit)
-        yield from _budget(plant.unit, plant.policy.ledger)
+        yield from _budget(plant)
+        yield _certificates(plant.certificates())
     else:
-        yield from _certificates(CoordinatorFolder.open(folder).kit)
+        yield _certificates(CoordinatorFolder.open(folder).certificates())
 
 
-def _budget(unit: str, folder: Path | None) -> Iterator[Family]:
-    if folder is None:
+def _budget(plant: PlantFolder) -> Iterator[Family]:
+    if plant.ledger is None or not plant.ledger.exists():
         return
-    with Ledger.open(ledger_path(folder, unit), unit) as ledger:
-        spent, limit = [Sample(ledger.spent, {"unit": unit})], [Sample(ledger.epsilon, {"unit": unit})]
+    with Ledger.open(plant.ledger, plant.unit) as ledger:
+        spent, limit = [Sample(ledger.spent, {"unit": plant.unit})], [Sample(ledger.epsilon, {"unit": plant.unit})]
     yield Family("ledger_epsilon_spent", "gauge", "Privacy budget that is spent, at the ledger's delta.", spent)
     yield Family("ledger_epsilon_limit", "gauge", "Privacy budget.", limit)
 
 
-def _certificates(kit: Path | None) -> Iterator[Family]:
-    """Of a kit, if what reads them is installed."""
-    try:
-        from cryptography import x509
-    except ImportError:
-        return
-    days = []
-    for place in sorted((kit / "startup").glob("*.crt")) if kit is not None else ():
-        with suppress(OSError, ValueError):
-            ends = x509.load_pem_x509_certificate(place.read_bytes()).not_valid_after_utc
-            days.append(Sample((ends - datetime.now(UTC)).total_seconds() / 86400, {"certificate": place.stem}))
-    yield Family("certificate_expiry_days", "gauge", "Until a certificate of this party ends.", days)
+def _certificates(ends: Mapping[str, datetime]) -> Family:
+    days = [Sample(_until(end), {"certificate": name}) for name, end in ends.items()]
+    return Family("certificate_expiry_days", "gauge", "Until a certificate of this party ends.", days)
+
+
+def _until(moment: datetime) -> float:
+    """Days from now."""
+    return (moment - datetime.now(UTC)).total_seconds() / 86400
