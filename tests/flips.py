@@ -26,7 +26,7 @@ from counterflow.federation.parts import save_server, save_unit, saved_server, s
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_service import QuestionService
-from counterflow.federation.sites import letters, members, party
+from counterflow.federation.sites import keys, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder, Plant
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.site import CoordinatorSite, PlantSite
@@ -236,10 +236,10 @@ def _card(world: World) -> Card:
 def _coordinator(world: World, folder: Path) -> None:
     made = world.coordinator(folder)
     made.keep(world.job)
-    members.write(folder / members.FILE, {unit: "SHA256:" + "AB:" * 31 + "AB" for unit in UNITS})
+    members.write(folder / members.FILE, {unit: ["SHA256:" + "AB:" * 31 + "AB"] for unit in UNITS})
     (folder / "plants").mkdir()
-    Plant(_card(world), "SHA256:AA", "SHA256:BB", CREATED).write(folder / "plants" / "boiler.json")
-    party.write(folder, party.COORDINATOR, "works", "SHA256:AA", "localhost", 8102, "o@w.org", "server", "operator")
+    Plant(_card(world), "SHA256:AA", "SHA256:BB", CREATED, CREATED).write(folder / "plants" / "boiler.json")
+    party.write(folder, party.COORDINATOR, "works", "SHA256:AA", "localhost", 8102, "o@w", "server", "operator", 600)
     CoordinatorSite(folder).write_state("fit-1", state="finished", run="r", exchanges=12, bytes_up=100, reason="")
 
 
@@ -269,7 +269,7 @@ def _letters(world: World, folder: Path) -> None:
     work = folder.with_name("work")
     work.mkdir()
     _key(work)
-    key = letters.load_key(work / "boiler.key")
+    key = keys.load(work / "boiler.key")
     named = [(NameOID.COMMON_NAME, "boiler"), (NameOID.ORGANIZATION_NAME, "works")]
     subject = x509.Name([x509.NameAttribute(oid, text) for oid, text in named])
     asked = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
@@ -316,7 +316,7 @@ KINDS = (
     Kind(
         "private key",
         lambda world, folder: _key(folder),
-        lambda world, folder: letters.load_key(folder / "boiler.key").private_numbers(),
+        lambda world, folder: keys.load(folder / "boiler.key").private_numbers(),
     ),
     Kind("letter to join", _letters, lambda world, folder: letters.read_join(folder / "boiler.join")),
 )

@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "COLUMNS": "100",
     "NO_COLOR": "1",
+    "SOURCE_DATE_EPOCH": "1800000000",
 }
 COMMAND = [sys.executable, "-m", "counterflow.cli"]
 SHORT = ["--steps", "400"]

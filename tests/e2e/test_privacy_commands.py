@@ -87,7 +87,7 @@ def test_a_ledger_is_never_overwritten_and_then_nothing_is_made(tmp_path: Path) 
         ({"--unit": "a/b"}, "slash"),
         ({"--unit": ".."}, "dot"),
         ({"--unit": ""}, "empty"),
-        ({"--unit": "x\ny"}, "control character"),
+        ({"--unit": "x\ny"}, "does not print"),
     ],
 )
 def test_budgets_that_make_no_sense(tmp_path: Path, options: dict[str, str], says: str) -> None:

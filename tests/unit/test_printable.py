@@ -60,7 +60,7 @@ def test_what_does_not_print_is_refused_wherever_it_arrives(text: str) -> None:
         (OptionError, lambda: Job.from_json({**job, "options": {"tol": text}})),
         (OptionError, lambda: Policy.from_asking({"unit": "boiler", "ask": {"turbine": [text]}, "answers": True})),
         (ProtocolError, lambda: Ask(text, "effect", 0, 1)),
-        (ProtocolError, lambda: Refused("boiler", "DataError", text)),
+        (ProtocolError, lambda: Refused("boiler", "DataError", "data", text)),
         (ProtocolError, lambda: from_text(json.dumps([{"code": "x", "scope": "", "text": text}]))),
         (ProtocolError, lambda: from_text(json.dumps([{"code": "x", "scope": text, "text": "x"}]))),
         (StorageError, lambda: restore(Provenance, record, {})),

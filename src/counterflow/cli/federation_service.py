@@ -34,6 +34,9 @@ def start(
         Option(metavar="FILE", help="Plant: first take the coordinator's answer, as 'join --welcome' does."),
     ] = None,
     patience: Annotated[float, Option(min=1, help="With --detach: seconds to wait for a connection.")] = 60.0,
+    questions_per_minute: Annotated[
+        int | None, Option(min=1, help="Coordinator: as many of each member are answered from now on (600).")
+    ] = None,
     keep_days: Annotated[float, Option(min=0, help="Of FLARE's traces of ended runs.")] = Rule.days,
     log_size: Annotated[float, Option(min=0.01, help="Megabytes of a log before it begins anew.")] = Rule.megabytes,
 ) -> None:
@@ -46,6 +49,9 @@ def start(
     if welcome is not None:
         engine().require()
         PlantFolder.open(folder).welcome(welcome)
+    if questions_per_minute is not None:
+        party.read(folder, party.COORDINATOR)
+        party.change(folder, questions_per_minute=questions_per_minute)
     if detach:
         _detach(folder, patience, Rule(keep_days, log_size))
         return

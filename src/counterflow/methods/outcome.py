@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -43,9 +44,12 @@ class Provenance:
 
     @classmethod
     def of(cls, version: str, seed: int, data_digest: str, method: str, options: Mapping[str, object]) -> Provenance:
-        """Of a fit that is made here and now."""
+        """Of a fit that is made here and now; SOURCE_DATE_EPOCH may say when, so that a command gives the same file."""
         told = repr((data_digest, method, seed, sorted((name, str(value)) for name, value in options.items())))
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+        now = (datetime.fromtimestamp(int(epoch), UTC) if epoch.isdecimal() else datetime.now(UTC)).isoformat(
+            timespec="seconds"
+        )
         return cls(version, seed, data_digest, method, hashlib.sha256(told.encode()).hexdigest()[:12], now)
 
     def __str__(self) -> str:

@@ -388,14 +388,19 @@ def test_a_ledger_that_is_older_than_the_audit_log_lets_nothing_out(audit: Audit
         assert job.privacy is not None
         let_out(guard(audit, job, policy), *privatised(MESSAGE, OWN.model, job.privacy))
 
+    def copy(source: Path, target: Path) -> None:
+        """Of a closed ledger: all of it is in the file and its head."""
+        shutil.copy(source, target)
+        shutil.copy(f"{source}.head", f"{target}.head")
+
     release("one")
-    shutil.copy(path, old)  # closed: all of it is in the file
+    copy(path, old)
     release("two")
     with Ledger.open(path) as ledger:
         assert not compare(audit, ledger)
         spent = ledger.spent
-    shutil.copy(path, tmp_path / "new")
-    shutil.copy(old, path)
+    copy(path, tmp_path / "new")
+    copy(old, path)
     for _ in range(2):
         with pytest.raises(StorageError) as refused:
             release("three")
@@ -405,7 +410,7 @@ def test_a_ledger_that_is_older_than_the_audit_log_lets_nothing_out(audit: Audit
         with pytest.raises(StorageError):
             reconcile(audit, ledger)
         assert len(ledger.entries()) == 1
-    shutil.copy(tmp_path / "new", path)
+    copy(tmp_path / "new", path)
     release("three")
     with Ledger.open(path) as ledger:
         assert ledger.spent > spent

@@ -21,7 +21,7 @@ import counterflow as cf
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
 from counterflow.cli.federation_members import _show_request
-from counterflow.federation.sites import certificates, letters, members, party
+from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.plant_folder import PlantFolder
@@ -265,7 +265,7 @@ def _signed(world: World, unit: str, **changes: Any) -> bytes:
 
     good = _entries(_join(world, unit).read_bytes())
     card = json.dumps({**json.loads(good["card.json"]), **changes}).encode()
-    key = letters.load_key(world.root / unit / "request" / f"{unit}.key")
+    key = keys.load(world.root / unit / "request" / f"{unit}.key")
     return _zipped({**good, "card.json": card, "card.sig": key.sign(card, padding.PKCS1v15(), hashes.SHA256())})
 
 

@@ -158,6 +158,7 @@ def test_a_job_without_a_process_is_not_listed_as_running(tmp_path: Path, monkey
     for job in ("fit-1", "fit-0.questions", "fit-1.questions"):
         site.site.write_state(job, state="running", run=f"run of {job}")
     monkeypatch.setattr(processes, "running", lambda kit: [processes.Running(1, True, "run of fit-1.questions")])
+    monkeypatch.setattr(CoordinatorFolder, "certificates", lambda self: {})
     with party.supervising(tmp_path):
         told = {job["id"]: job["state"] for job in of_coordinator(site)["jobs"]}
     assert told == {"fit-1": "not running", "fit-0.questions": "not running", "fit-1.questions": "running"}

@@ -662,6 +662,7 @@ def test_a_mark_tells_a_ledger_that_has_lost_its_end(ledger: Ledger, path: Path,
     ledger.close()
     old = tmp_path / "old.ledger"
     shutil.copy(path, old)
+    shutil.copy(f"{path}.head", f"{old}.head")
     with Ledger.open(path) as now:
         now.settle(DIGEST, "released", "left")
         late = now.mark

@@ -205,8 +205,9 @@ class CoordinatorFolder:
 
     def certificates(self) -> dict[str, datetime]:
         """When each certificate ends."""
+        founded = self.folder / "authority" / "rootCA.pem"  # may be kept offline
         own = {
-            "the authority": self.folder / "authority" / "rootCA.pem",
+            "the authority": founded if founded.exists() else self.kit / "startup" / "rootCA.pem",
             "the server": self.kit / "startup" / "server.crt",
             "the operator": self.operator_kit / "startup" / "client.crt",
         }
@@ -269,9 +270,7 @@ class CoordinatorFolder:
                 place.rename(old)
                 new.rename(place)
             renewed = replace(self, fingerprint=certificates.fingerprint(place / "rootCA.pem"))
-            members.replace_json(
-                self.folder / party.FILE, party.read(self.folder) | {"fingerprint": renewed.fingerprint}
-            )
+            party.change(self.folder, fingerprint=renewed.fingerprint)
         renewed.renew()
         return renewed
 

@@ -3,7 +3,7 @@
 ::
 
     party.json           role, federation, fingerprint of the authority, and what else the role needs; of a coordinator
-                         also questions_per_minute, of each member: read whenever a fit is finished, and yours to change
+                         also questions_per_minute, of each member: see start --questions-per-minute
     presence.json        what the running site says of its connections
     supervisor.pid       process of the supervisor, whose lock tells whether it lives
     supervisor.log       what a supervisor in the background prints
@@ -53,6 +53,11 @@ def role(folder: Path) -> str:
 def write(folder: Path, role: str, *values: object) -> None:
     """Say what a folder is: the fields of its role, in order."""
     write_json(folder / FILE, _TITLE, dict(zip(_FIELDS[role], (role, *values), strict=True)))
+
+
+def change(folder: Path, **values: object) -> None:
+    """Say some of it anew."""
+    write_json(folder / FILE, _TITLE, read(folder) | values)
 
 
 def read(folder: Path, wanted: str = "") -> dict[str, Any]:
