@@ -11,6 +11,7 @@ import asyncio
 import json
 import select
 from collections import Counter
+from contextlib import suppress
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
@@ -118,12 +119,13 @@ class Connection(H11Protocol):
 
     @property
     def unread(self) -> bool:
-        """Whether something has come that was not read yet, as when many connect and ask at once."""
+        """Whether something has come that was not read yet, of someone who still waits for an answer."""
         if not hasattr(select, "poll"):  # Windows
             return False
         waiting = select.poll()
-        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(waiting.poll(0))
+        gone = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
+        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN | gone)
+        return any(event & select.POLLIN and not event & gone for _, event in waiting.poll(0))
 
     def abort(self) -> None:
         self._room.leave(self)
@@ -208,6 +210,7 @@ class Connection(H11Protocol):
         head = [f"HTTP/1.1 {status.value} {status.phrase}", "content-type: application/json", "retry-after: 1"]
         head += ["connection: close", f"content-length: {len(body)}", "", ""]
         self.transport.write("\r\n".join(head).encode() + body)
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
         self.loop.call_later(LEAVING_SECONDS, self.transport.abort)
+        if self.transport.can_write_eof():
+            with suppress(OSError):  # who has gone already
+                self.transport.write_eof()

@@ -22,6 +22,8 @@ def facts(opened: Opened) -> Iterator[Family]:
     """Gauges of a model; what cannot be read is left out."""
     seat = next(iter(opened.seats.values()))
     told = {"model": opened.title, "link": seat.asked.link or "", "method": seat.method, "version": __version__}
+    if seat.provenance is not None:
+        told["fit"] = seat.provenance.id
     yield Family("model_info", "gauge", "Which model is asked.", [Sample(1, told)])
     if seat.provenance is not None and seat.provenance.fitted:
         fitted = datetime.fromisoformat(seat.provenance.fitted)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.grid import Grid, Rules, fill, make_grid, on_grid, row_grid, time_facts
-from counterflow.data.report import Counts, Preparation, Step, describe_rows, describe_values
+from counterflow.data.report import Counts, Preparation, Step, describe_names, describe_rows, describe_values
 from counterflow.data.selection import Chosen, choose, suggestion
 from counterflow.data.table import Numbers, Table, open_table, refuse_text
 from counterflow.data.times import SECOND, moment
@@ -139,6 +139,7 @@ def prepare(
     columns = table.batches([column for chosen in units for column in chosen.columns])
     for chosen in units:
         parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, counts)
+    steps += describe_names(units)
     steps += describe_values(grid, counts, dropped, rules.fill, hold)
     recording = Recording(parts, grid.dt / SECOND)
     first, last = 0, grid.rows

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.data.grid import Grid, TimeFacts
+from counterflow.data.selection import Chosen
 from counterflow.data.table import Table
 from counterflow.data.times import SECOND, Times
 
@@ -132,6 +133,16 @@ def describe_rows(
         longest = max(stop - start for start, stop in stretches)
         text = f"Gaps of more than {hold} rows leave {len(stretches)} stretches; the longest has {longest} rows."
         yield Step("stretches", text, {"stretches": len(stretches), "longest": longest}, doubt=True)
+
+
+def describe_names(units: Sequence[Chosen]) -> Iterator[Step]:
+    """Columns whose channels are called otherwise, because a name has no slashes and nothing that does not print."""
+    pairs = [pair for unit in units for pair in (*unit.inputs, *unit.outputs)]
+    renamed = {column: channel.name for column, channel in pairs if channel.name != column}
+    if renamed:
+        shown = ", ".join(f"{column[:60]!r} is {name!r}" for column, name in list(renamed.items())[:12])
+        more = ", ..." if len(renamed) > 12 else ""
+        yield Step("renamed", f"{len(renamed)} columns have other names as channels: {shown}{more}.", renamed)
 
 
 def describe_values(

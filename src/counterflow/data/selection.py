@@ -226,13 +226,14 @@ def _choose(unit: str, wanted: Selection, columns: Sequence[str]) -> Chosen:
         raise SelectionError(text, unit, ("outputs", *_owner(Selection((), (), wanted.outputs), both[0])[1:]))
     if not outputs:
         raise SelectionError("no output is left: a unit measures at least one; name some in 'outputs'", unit, ())
-    taken: set[str] = set()
+    taken = {column for column in (*inputs, *outputs) if channel_name(column) == column}  # they keep their names
     sides = []
     for side in (inputs, outputs):
         channels = []
         for column, pattern in side.items():
-            channel = Channel(channel_name(column, taken), pattern.unit, pattern.limits)
-            taken.add(channel.name)
+            name = channel_name(column, taken - {column})
+            channel = Channel(name, pattern.unit, pattern.limits)
+            taken.add(name)
             channels.append((column, channel))
         sides.append(tuple(channels))
     return Chosen(unit, sides[0], sides[1], wanted.states)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.questions.plots import COLOURS, canvas
+from counterflow.questions.plots import COLOURS, canvas, literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,9 +25,9 @@ def history_figure(history: History) -> Figure:
     axes[0, 1].set_yscale("log")
     axes[0, 1].set_title("disentanglement D")
     for colour, name in zip(COLOURS * len(history.client_loss), history.client_loss, strict=False):
-        axes[1, 0].plot(rounds, history.client_loss[name], color=colour, label=name)
+        axes[1, 0].plot(rounds, history.client_loss[name], color=colour, label=literal(name))
         axes[1, 0].plot(rounds, history.proprietary_loss[name], color=colour, linestyle=":")
-        axes[1, 1].plot(rounds, history.delta_d[name], color=colour, label=name)
+        axes[1, 1].plot(rounds, history.delta_d[name], color=colour, label=literal(name))
     axes[1, 0].set_title("augmented (solid) and proprietary (dotted) loss")
     axes[1, 1].set_title("delta_d")
     for axis in axes[1]:

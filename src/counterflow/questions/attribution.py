@@ -280,14 +280,14 @@ class Attribution(Reply):
 
     def plot(self) -> Figure:
         """A matplotlib Figure: shares of the channel that departs most, against the whole departure."""
-        from counterflow.questions.plots import COLOURS, canvas, labelled
+        from counterflow.questions.plots import COLOURS, canvas, labelled, literal
 
         strongest = int(np.argmax(np.nan_to_num(mean_over_rows(np.abs(self.departure)))))
         figure, axes = canvas(1, 1, (8.0, 4.0))
         axis, rows = axes[0, 0], np.arange(self.first, self.first + len(self.departure))
         ranked = [name for name, _ in self.ranked(self.channels[strongest])]
         for colour, name in zip(COLOURS * len(ranked), ranked, strict=False):
-            axis.plot(rows, self.shares[name][:, strongest], color=colour, label=name, linewidth=1.2)
+            axis.plot(rows, self.shares[name][:, strongest], color=colour, label=literal(name), linewidth=1.2)
         axis.plot(rows, self.departure[:, strongest], color="black", linestyle=":", label="departure")
         labelled(axis, "row", self.channels[strongest], f"who moved {self.unit}", ncols=2)
         return figure

@@ -283,13 +283,13 @@ class Effect(Peaked):
 
     def plot(self) -> Figure:
         """A matplotlib Figure of the channels that move most."""
-        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, canvas, labelled
+        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, canvas, labelled, literal
 
         order = np.argsort(-np.abs(self.mean).max(axis=0))[:MOST_CHANNELS]
         figure, axes = canvas(1, 1, (7.0, 4.0))
         axis, steps = axes[0, 0], np.arange(1, len(self.mean) + 1)
         for colour, channel in zip(COLOURS, order, strict=False):
-            axis.plot(steps, self.mean[:, channel], color=colour, label=self.channels[channel])
+            axis.plot(steps, self.mean[:, channel], color=colour, label=literal(self.channels[channel]))
             if self.lower is not None and self.upper is not None:
                 axis.fill_between(steps, self.lower[:, channel], self.upper[:, channel], color=colour, alpha=0.2)
         band = "" if self.level is None else f", {self.level:.0%} bands"

@@ -204,14 +204,14 @@ class Paths(Peaked):
 
     def plot(self) -> Figure:
         """A matplotlib Figure: the whole effect on the channel that moves most, and its ways."""
-        from counterflow.questions.plots import COLOURS, canvas, labelled
+        from counterflow.questions.plots import COLOURS, canvas, labelled, literal
 
         k = self.chosen(None)
         figure, axes = canvas(1, 1, (7.0, 4.0))
         axis, steps = axes[0, 0], np.arange(1, len(self.total) + 1)
         axis.plot(steps, self.total[:, k], color="black", linestyle=":", label="whole effect")
         for colour, (way, values) in zip(COLOURS * len(self.ways), self.ways.items(), strict=False):
-            axis.plot(steps, values[:, k], color=colour, label=way)
+            axis.plot(steps, values[:, k], color=colour, label=literal(way))
         title = f"ways from {self.cause} to {self.effect}"
         labelled(axis, "steps after the change", f"change of {self.effect} {self.channels[k]}", title)
         return figure

@@ -13,6 +13,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6
 MOST_CHANNELS = 6
 
 
+def literal(text: str) -> str:
+    """A name as matplotlib writes it: a dollar sign is not mathematics, and what begins with "_" has a legend, too."""
+    plain = text.replace("$", r"\$")
+    return f"\N{HAIR SPACE}{plain}" if plain.startswith("_") else plain
+
+
 def canvas(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
     try:
         from matplotlib.figure import Figure
@@ -25,5 +31,5 @@ def canvas(rows: int, columns: int, size: tuple[float, float], **options: Any) -
 def labelled(axis: Any, x: str, y: str, title: str, **legend: Any) -> None:
     """A line at zero, what is drawn along the axes, a title and a legend."""
     axis.axhline(0.0, color="0.6", linewidth=0.8)
-    axis.set(xlabel=x, ylabel=y, title=title)
+    axis.set(xlabel=literal(x), ylabel=literal(y), title=literal(title))
     axis.legend(frameon=False, **legend)

@@ -92,7 +92,7 @@ class Trajectory(Reply):
 
     def plot(self) -> Figure:
         """A matplotlib Figure of the channels that differ most: factual and answered values, one panel each."""
-        from counterflow.questions.plots import COLOURS, canvas
+        from counterflow.questions.plots import COLOURS, canvas, literal
 
         gap = np.nan_to_num(np.abs(self.mean - self.factual))
         size = gap.max(axis=0) if gap.any() else np.ptp(self.mean, axis=0)
@@ -105,9 +105,9 @@ class Trajectory(Reply):
             if self.lower is not None and self.upper is not None:
                 lower, upper = self.lower[:, channel], self.upper[:, channel]
                 axis.fill_between(rows, lower, upper, color=COLOURS[1], alpha=0.25)
-            axis.set_ylabel(self.channels[channel])
+            axis.set_ylabel(literal(self.channels[channel]))
         axes[0, 0].legend(frameon=False, ncols=2)
-        axes[0, 0].set_title(self.unit)
+        axes[0, 0].set_title(literal(self.unit))
         axes[-1, 0].set_xlabel("row")
         return figure
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.fits.checks.kinds import KINDS, Verdict
+from counterflow.questions.plots import literal
 from counterflow.report.content import Remedy, Shares, Training, WhatIf, World
 from counterflow.report.templates import Svg, inline
 
@@ -165,8 +166,8 @@ def _course(
                 axes.fill_between(times, curve.lower, curve.upper, color=curve.colour, alpha=0.22, linewidth=0)
             axes.plot(times, curve.values, color=curve.colour, **curve.look)
         if title:
-            axes.set_title(_literal(title))
-        axes.set_xlabel(_literal(below))
+            axes.set_title(literal(title))
+        axes.set_xlabel(literal(below))
         axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
         axes.margins(y=0.12)
         return _svg(figure, prefix, label)
@@ -237,10 +238,6 @@ def named(channel: Channel) -> str:
 def _from_zero(series: FloatArray) -> FloatArray:
     """At the moment of the change there is no effect yet."""
     return np.concatenate([[0.0], series])
-
-
-def _literal(text: str) -> str:
-    return text.replace("$", r"\$")  # a dollar sign in a channel's name is not mathematics
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def test_latencies_are_classes_that_add_up() -> None:
 
 
 def opened(file: Path | None) -> Opened:
-    fitted = SimpleNamespace(fitted=(datetime.now(UTC) - timedelta(seconds=1000)).isoformat())
+    fitted = SimpleNamespace(id="f1", fitted=(datetime.now(UTC) - timedelta(seconds=1000)).isoformat())
     seat: Any = SimpleNamespace(asked=SimpleNamespace(link="abc"), method="sufficient", provenance=fitted)
     return Opened('a "fit"\n', {"server": seat}, file)
 

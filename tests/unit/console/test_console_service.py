@@ -297,6 +297,19 @@ def test_a_crowd_that_connects_at_once_and_asks_at_once_is_answered() -> None:
             assert {line.recv(65536)[:12] for line in held} <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
 
 
+def test_those_who_have_gone_before_they_were_looked_at_take_nobody_s_place(token_of: Callable[[str], str]) -> None:
+    """A storm of sockets that connect and close at once; nothing of it reaches the terminal."""
+    with running(child({"STRANGERS_OF_ADDRESS": 8}, token=True)) as (process, address):
+        port, token = port_of(address), token_of(address)
+        process.send_signal(signal.SIGSTOP)
+        for line in [connect(port) for _ in range(60)]:
+            line.close()
+        with connect(port) as visitor:
+            visitor.sendall(f"GET /api/seats HTTP/1.1\r\nHost: localhost:{port}\r\n{token}\r\n\r\n".encode())
+            process.send_signal(signal.SIGCONT)
+            assert visitor.recv(12) == b"HTTP/1.1 200"
+
+
 def test_where_no_stranger_can_go_a_new_one_is_told_to_come_back() -> None:
     with running(child({"STRANGERS_OF_ADDRESS": 1}, token=True)) as (_, address):
         port = port_of(address)

@@ -296,3 +296,18 @@ def test_logs_with_their_own_times_are_aligned() -> None:
         align(tables | {"zoned": zoned}, units | {"zoned": choose({"zoned": "x"}, zoned.channels)[0]})
     with pytest.raises(cf.OptionError, match="longest_gap"):
         align(tables, units, Rules(longest_gap=5))
+
+
+def test_a_column_keeps_its_name_whatever_others_are_called_and_others_are_told() -> None:
+    frame = polars.DataFrame(
+        {
+            "in": [0.0, 1.0, 0.0], "x": [1.0, 2.0, 3.0], "x\u202e": [4.0, 5.0, 6.0], "x_2": [7.0, 8.0, 9.0],
+            "a/b": [1.0, 0.0, 2.0],
+        }
+    )  # fmt: skip
+    recording, preparation = read_logs(frame, {"u": {"tags": "*", "inputs": "in"}})
+    part = recording["u"]
+    assert part.unit.output_names == ("x", "x_3", "x_2", "a-b")
+    np.testing.assert_array_equal(part.y[0], [1.0, 4.0, 7.0, 1.0])
+    (renamed,) = (step for step in preparation.steps if step.name == "renamed")
+    assert renamed.numbers == {"x\u202e": "x_3", "a/b": "a-b"}

@@ -114,6 +114,6 @@ def test_names_that_channels_may_not_have() -> None:
     columns = ["time", "a/b", "a-b", ".hidden", "x" * 300, "é" * 200, "tab\there"]
     (found,) = choose({"u": {"tags": "*", "exclude": "time"}}, columns)
     names = [channel.name for _, channel in found.outputs]
-    assert names[:4] == ["a-b", "a-b_2", "hidden", "x" * 95]
+    assert names[:4] == ["a-b_2", "a-b", "hidden", "x" * 95]
     assert len(set(names)) == len(names)
     assert channel_name("///") == "---"

@@ -276,6 +276,18 @@ def test_answers_draw_and_export_themselves(tmp_path):
     assert {line.get_label() for line in lines} >= {*NAMES, "rest", "departure"}
 
 
+def test_names_are_drawn_as_they_are_written():
+    from counterflow.questions.plots import literal
+
+    units = [cf.Unit("a", 2, inputs=["in"], outputs=["$frac{$x^", "_hidden", "5 $ to 9 $"])]
+    plant = cf.random_plant(units=units, rng=1)
+    figure = cf.fit(plant.simulate(200, rng=2), plant).effect("a", "a", [1.0], 5).plot()
+    figure.canvas.draw()
+    told = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert sorted(told) == sorted(literal(channel.name) for channel in units[0].outputs)
+    assert literal("_hidden").strip() == "_hidden"
+
+
 def test_published_fits_answer_with_their_caveat():
     published = cf.fit(RECORDING, PLANT.locals(), method="penalty")
     world = published.counterfactual(RECORDING, {"boiler": {"valve": 1.0}}, start=100, stop=120)["turbine"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, MATERIAL, ORDER, Verdict
-from counterflow.questions.plots import COLOURS, canvas
+from counterflow.questions.plots import COLOURS, canvas, literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,10 +82,6 @@ def _worst_first(checks: Sequence[Check]) -> list[Check]:
     return sorted((check for check in checks if drawn(check)), key=lambda check: order.index(check.verdict))
 
 
-def _literal(text: str) -> str:
-    return text.replace("$", r"\$")  # a dollar sign in a channel's name is not mathematics
-
-
 def _bars(pen: _Pen, checks: list[Check], values: Sequence[float], limit: float | None, label: str) -> None:
     """Horizontal bars, named, the worst on top."""
     shown = checks[:MOST_BARS]
@@ -95,7 +91,7 @@ def _bars(pen: _Pen, checks: list[Check], values: Sequence[float], limit: float 
         pen.line(limit, upright=True)
     pen.axis.set_axisbelow(True)
     left = len(checks) - len(shown)
-    pen.axis.set_yticks(places, [_literal(check.about) for check in shown])
+    pen.axis.set_yticks(places, [literal(check.about) for check in shown])
     for label_, check in zip(pen.axis.get_yticklabels(), shown, strict=True):
         if check.verdict != "pass":  # a bar of no length has no colour to see
             label_.set_color(pen.shades[check.verdict])
@@ -134,7 +130,7 @@ def _stability(pen: _Pen, checks: list[Check]) -> None:
 def _whiteness(pen: _Pen, checks: list[Check]) -> None:
     for k, check in enumerate(checks[:MOST_CURVES]):
         largest = check.data["largest"]
-        pen.axis.plot(np.arange(1, len(largest) + 1), largest, ".-", color=pen.curve(k), label=_literal(check.about))
+        pen.axis.plot(np.arange(1, len(largest) + 1), largest, ".-", color=pen.curve(k), label=literal(check.about))
     bound = max(float(check.data["bound"][0]) for check in checks)
     pen.line(bound)
     pen.axis.set_ylim(0, max(0.12, 1.1 * max(float(check.data["largest"].max()) for check in checks)))
@@ -145,7 +141,7 @@ def _size(pen: _Pen, checks: list[Check]) -> None:
     for k, check in enumerate(checks[:MOST_CURVES]):
         blocks = check.data["blocks"]
         share = (np.arange(len(blocks)) + 0.5) / len(blocks)
-        pen.axis.plot(share, blocks, ".-", color=pen.curve(k), label=_literal(check.about))
+        pen.axis.plot(share, blocks, ".-", color=pen.curve(k), label=literal(check.about))
     pen.line(1.0)
     pen.axis.set_ylim(bottom=0)
     pen.labels("share of the record", "variance of innovations")
@@ -163,7 +159,7 @@ def _free_run(pen: _Pen, checks: list[Check]) -> None:
     for k, check in enumerate(checks[:MOST_CURVES]):
         held, colour = check.data["persistence"], pen.curve(k)
         steps = np.arange(1, len(held) + 1)
-        pen.axis.plot(steps, check.data["joint"] / held, color=colour, label=_literal(check.about))
+        pen.axis.plot(steps, check.data["joint"] / held, color=colour, label=literal(check.about))
         pen.axis.plot(steps, check.data["local"] / held, color=colour, linestyle=":")
     pen.line(1.0)
     pen.axis.set_ylim(bottom=0)
