@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from counterflow.caveats import Caveat
 from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
@@ -25,7 +24,7 @@ from counterflow.privacy import Ledger
 _SYSLOG = "counterflow@32473"  # the number that is set aside for examples: structured data needs one
 _AUDIT_FACILITY, _WARNING, _NOTICE, _INFORMATION = 13, 4, 5, 6
 _SEVERITY = {"refused": _WARNING, "settled": _WARNING, "restored": _WARNING, "left": _NOTICE}
-_WRONG = (reconciliation.BEHIND, "audit-behind")
+_WRONG = (reconciliation.BEHIND, reconciliation.LEDGER_LOST, "audit-behind")
 _SHOWN = ("number", "time", "event", "job", "unit", "hash", "mark", "sha256")  # in columns of their own, or not at all
 
 
@@ -52,13 +51,14 @@ def audit(
     """
     site = opened(folder)
     path = site.folder / FILE
+    notes = site.differences() if isinstance(site, PlantFolder) else ()
     if not path.exists():
-        raise StorageError(f"{str(site.folder)!r} has no audit log yet: nothing has left, nothing was refused.")
+        told = notes[0].text if notes else "nothing has left, nothing was refused"
+        raise StorageError(f"{str(site.folder)!r} has no audit log: {told}.", code="old" if notes else None)
     with Audit(path) as log:
         records = [
             record for record in log.records() if record["number"] > after and (not event or record["event"] in event)
         ]
-        notes = _differences(site, log) if isinstance(site, PlantFolder) else ()
     if export is Export.table:
         _show(records)
         output.show_notes(notes)
@@ -69,13 +69,6 @@ def audit(
             typer.echo(f"counterflow: {note}", err=True)
     if any(note.code in _WRONG for note in notes):
         raise typer.Exit(output.CHECK_FAILED)
-
-
-def _differences(site: PlantFolder, log: Audit) -> Sequence[Caveat]:
-    if site.ledger is None or not site.ledger.exists():
-        return ()
-    with Ledger.open(site.ledger, site.unit) as ledger:
-        return reconciliation.compare(log, ledger)
 
 
 def syslog_line(record: dict[str, Any]) -> str:

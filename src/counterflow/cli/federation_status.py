@@ -33,6 +33,7 @@ def status(folder: Folder, answer_format: AnswerFormat = Format.table) -> None:
     def shown() -> None:
         show(told)
         output.show_notes([one["warning"] for one in told["certificates"] if one["warning"]])
+        output.show_notes([one["text"] for one in told.get("books", [])])
 
     output.answer(answer_format, "federation status", told, shown)
 
@@ -78,13 +79,15 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
     process = party.supervisor(site.folder)
     connected = process is not None and bool(members.presence(site.folder / members.PRESENCE).get("connected"))
     own, audit = site.site.own(), site.folder / FILE
+    told = _audit(audit)
     return {
         "role": party.PLANT, **output.picked(site, "folder federation fingerprint unit key"),
         "welcomed": site.kit is not None, "running": process is not None, "process": process, "connected": connected,
         "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
-        "jobs": _jobs(audit), "budget": budget_of(site), "audit": _audit(audit),
+        "jobs": _jobs(audit), "budget": budget_of(site), "audit": told,
         "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],
         "certificates": certificates.lasting(site.certificates()),
+        "books": [caveat.to_json() for caveat in site.differences()] if told["in_order"] else [],
     }  # fmt: skip
 
 
@@ -98,7 +101,7 @@ def budget_of(site: PlantFolder) -> dict[str, Any] | None:
 
 def _audit(path: Path) -> dict[str, Any]:
     if not path.exists():
-        return {"records": 0, "in_order": True, "told": "nothing has left"}
+        return {"records": 0, "in_order": True, "told": "there is none yet"}
     checked = verify(path)
     return {"records": checked.records, "in_order": checked.broken is None, "told": str(checked)}
 

@@ -69,7 +69,7 @@ def simulate(
         "units": output.units_json(made.units), "files": {"recording": out, "federation": described, "models": files},
     }  # fmt: skip
     written = (f" recording: {out} ({recording.rows} rows)", f"    models: {folder}", f"federation: {described}")
-    lines = (str(made), "", *written)
+    lines = (*str(made).splitlines(), "", *written)
     output.answer(answer_format, "simulate", content, lambda: output.show_lines(*lines))
 
 

@@ -12,7 +12,7 @@ from counterflow.federation.audit import Audit
 from counterflow.privacy import Entry, Ledger
 from counterflow.privacy.balance import RELEASED, RESERVED, WITHDRAWN
 
-BEHIND = "ledger-behind"
+BEHIND, LEDGER_LOST, AUDIT_LOST = "ledger-behind", "ledger-lost", "audit-lost"
 _OPEN = {  # what is charged and has not left by the audit log: code and text
     RESERVED: (
         "reservation-open",
@@ -48,9 +48,38 @@ def reconcile(audit: Audit, ledger: Ledger) -> None:
             ledger.settle(entry.release, RELEASED, "the audit log says that it has left")
 
 
+def differences(audit: Audit | None, ledger: Ledger | None, unit: str) -> tuple[Caveat, ...]:
+    """How the two differ, also where one of them is missing (None)."""
+    if audit is not None and ledger is not None:
+        return compare(audit, ledger)
+    if audit is not None:
+        audit.refresh()
+    if audit is not None and audit.marks:
+        text = (
+            f"unit {unit!r}: the ledger is missing, and something private has left that was charged to it. Put it "
+            "back, by 'counterflow federation restore' from a backup; or take the budget as spent, and open a new one "
+            "for rows that were never released"
+        )
+        return (Caveat(LEDGER_LOST, unit, text),)
+    if ledger is not None and any(entry.state == RELEASED for entry in ledger.entries()):
+        text = (
+            f"unit {unit!r}: the audit log is missing, and something private has left by the ledger. Put it back, by "
+            "'counterflow federation restore' from a backup; or take the budget as spent, and open a new ledger"
+        )
+        return (Caveat(AUDIT_LOST, unit, text),)
+    return ()
+
+
 def compare(audit: Audit, ledger: Ledger) -> tuple[Caveat, ...]:
     """How the two differ; nothing is changed."""
     found = []
+    earlier = sum(mark.entry for name, mark in audit.marks.items() if name != ledger.name)
+    if earlier:
+        text = (
+            f"unit {ledger.unit!r}: {earlier} entries were made in an earlier ledger; what is spent here does not "
+            "count them, also where they are of the same rows"
+        )
+        found.append(Caveat("earlier-ledger", ledger.unit, text))
     try:
         require_current(audit, ledger)
     except StorageError as error:

@@ -109,6 +109,29 @@ def test_the_export_says_when_the_books_contradict_each_other(plant: PlantFolder
     assert refused.value.code == "old"
 
 
+def test_a_book_that_is_gone_is_missed(plant: PlantFolder) -> None:
+    """Neither is started without, and a new ledger is not taken for the old one."""
+    assert plant.ledger is not None
+    kept = {path: path.read_bytes() for path in (plant.folder / FILE, Path(f"{plant.folder / FILE}.head"))}
+    lose(plant.folder / FILE)
+    assert [caveat.code for caveat in plant.differences()] == ["audit-lost"]
+    with pytest.raises(StorageError) as refused:
+        plant._check_books()
+    assert refused.value.code == "old"
+    assert CliRunner().invoke(app, ["federation", "audit", str(plant.folder)]).exit_code != 0
+    for path, data in kept.items():
+        path.write_bytes(data)
+    assert not plant.differences()
+    shutil.rmtree(plant.ledger.parent)
+    told("audit", plant.folder, code=6)
+    with pytest.raises(StorageError) as refused:
+        plant._check_books()
+    assert refused.value.code == "old"
+    plant._open_budget(3.0)
+    assert [caveat.code for caveat in plant.differences()] == ["earlier-ledger"]
+    plant._check_books()
+
+
 # ---- reservations
 
 

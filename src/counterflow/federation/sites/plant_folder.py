@@ -17,17 +17,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
+from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation import audit
+from counterflow.federation.audit import Audit
 from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
-from counterflow.federation.reconciliation import reconcile
+from counterflow.federation.reconciliation import differences, reconcile
 from counterflow.federation.sites import certificates, keys, letters, party, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card
@@ -229,11 +232,27 @@ class PlantFolder:
         folder = self.policy.ledger
         return None if folder is None else ledger_path(folder, self.unit)
 
+    def differences(self) -> tuple[Caveat, ...]:
+        """How ledger and audit log differ."""
+        with self._books() as (log, ledger):
+            return differences(log, ledger, self.unit)
+
     def _check_books(self) -> None:
-        """Refuse a ledger that is older than the audit log; settle what a crash has left unsettled."""
-        if self.ledger is not None and self.ledger.exists() and (self.folder / audit.FILE).exists():
-            with self.site.audit() as log, Ledger.open(self.ledger, self.unit) as ledger:
+        """Refuse books of which one is lost, or older than the other; settle what a crash has left unsettled."""
+        with self._books() as (log, ledger):
+            if log is not None and ledger is not None:
                 reconcile(log, ledger)
+            elif found := differences(log, ledger, self.unit):
+                raise StorageError(found[0].text, code="old")
+
+    @contextmanager
+    def _books(self) -> Iterator[tuple[Audit | None, Ledger | None]]:
+        with ExitStack() as opened:
+            there = (self.folder / audit.FILE).exists()
+            log = opened.enter_context(self.site.audit()) if there else None
+            paid = self.ledger is not None and self.ledger.exists()
+            ledger = opened.enter_context(Ledger.open(self.ledger, self.unit)) if self.ledger and paid else None
+            yield log, ledger
 
     def _open_budget(self, budget: float) -> None:
         if self.ledger is not None and not self.ledger.exists():
