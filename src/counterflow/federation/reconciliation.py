@@ -6,12 +6,16 @@ the last mark is an old copy, or has lost its end; nothing private leaves until 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.privacy import Entry, Ledger
 from counterflow.privacy.balance import RELEASED, RESERVED, WITHDRAWN
 
+OF_ROWS = ("Sufficient", "Reduced", "Introduction", "AugmentedStates")  # messages that hold something of every row
 BEHIND, LEDGER_LOST, AUDIT_LOST = "ledger-behind", "ledger-lost", "audit-lost"
 _OPEN = {  # what is charged and has not left by the audit log: code and text
     RESERVED: (
@@ -80,6 +84,12 @@ def compare(audit: Audit, ledger: Ledger) -> tuple[Caveat, ...]:
             "count them, also where they are of the same rows"
         )
         found.append(Caveat("earlier-ledger", ledger.unit, text))
+    if exact := sorted({str(record["job"]) for record in audit.records() if _is_exact(record)}):
+        text = (
+            f"unit {ledger.unit!r}: messages about its rows have left without noise ({', '.join(exact[:5])}"
+            f"{', ...' if len(exact) > 5 else ''}): a budget says nothing of rows that are known already"
+        )
+        found.append(Caveat("exact-release", ledger.unit, text))
     try:
         require_current(audit, ledger)
     except StorageError as error:
@@ -91,6 +101,10 @@ def compare(audit: Audit, ledger: Ledger) -> tuple[Caveat, ...]:
         which = f"unit {ledger.unit!r}: entry {entry.id} ({entry.what}, {entry.fit})"
         found.append(Caveat(code, ledger.unit, f"{which} {text.format(entry=entry.id)}"))
     return tuple(found)
+
+
+def _is_exact(record: Mapping[str, Any]) -> bool:
+    return record["event"] == "left" and record.get("kind") in OF_ROWS and "ledger_entry" not in record
 
 
 def settle(audit: Audit, ledger: Ledger, number: int, withdrawn: bool, note: str) -> Entry:

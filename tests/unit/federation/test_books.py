@@ -132,6 +132,21 @@ def test_a_book_that_is_gone_is_missed(plant: PlantFolder) -> None:
     plant._check_books()
 
 
+def test_a_budget_is_shown_beside_what_left_without_noise(plant: PlantFolder) -> None:
+    assert not plant.differences()
+    own = plant.site.own()
+    assert own.model is not None
+    data = encode(sufficient_message("boiler", own.model, own.y, own.u))
+    (plant.folder / "policy.toml").write_text(default_policy("boiler", demanded=False), "utf-8")
+    with plant.site.audit() as audit:
+        guard = plant.site.guard(Job("plain", "sufficient", INPUTS), audit, own)
+        guard.leave(guard.outgoing(data))
+    (note,) = plant.differences()
+    assert note.code == "exact-release"
+    assert "plain" in note.text
+    told("audit", plant.folder)
+
+
 # ---- reservations
 
 
