@@ -38,7 +38,7 @@ FOLDER = "fits"
 JOB_FILE = "job.json"
 UNIT_FILE = "unit.safetensors"
 LOG_FILE = "log.json"
-_LOG = "log of a fit"
+_LOG, _JOB = "log of a fit", "job of a fit"
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,8 @@ def saved_unit(home: Path, unit: str, fit: str | None = None) -> SavedUnit:
 
 def _job(folder: Path, fit: str) -> Job:
     try:
-        with open(folder / JOB_FILE, "rb") as file:
-            job = Job.from_text(file.read(2 << 20))
-    except (OSError, CounterflowError) as error:
+        job = Job.from_json(sealed_file.read_json(folder / JOB_FILE, _JOB))
+    except CounterflowError as error:
         raise StorageError(f"federation: {folder / JOB_FILE} cannot be read: {error}; run the job again") from error
     if job.id != fit:
         raise StorageError(f"federation: {folder / JOB_FILE} is of job {job.id!r}, and should be of {fit!r}")
@@ -186,7 +185,7 @@ def _kept(home: Path, job: Job, name: str, content: bytes, log: object = None) -
     """All files, each whole or not there; the part comes last, and with it the fit is there."""
     folder = home / FOLDER / job.id
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_whole(folder / JOB_FILE, job.to_text().encode(), durable=True)
+    sealed_file.write_json(folder / JOB_FILE, _JOB, job.to_json())
     if log is not None:
         sealed_file.write_json(folder / LOG_FILE, _LOG, log)
     write_whole(folder / name, content, durable=True)

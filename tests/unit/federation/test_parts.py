@@ -14,6 +14,7 @@ from counterflow.federation.job import Job
 from counterflow.federation.parts import FOLDER, JOB_FILE, UNIT_FILE, finished_fits, provenance_of
 from counterflow.fits.storage import SERVER_FILE
 from counterflow.questions.question import envelope
+from counterflow.sealed_file import write_json
 
 INPUTS = {"boiler": ["fuel"], "turbine": []}
 
@@ -21,8 +22,9 @@ INPUTS = {"boiler": ["fuel"], "turbine": []}
 def _finished(home: Path, job: Job, changed: int) -> None:
     folder = home / FOLDER / job.id
     folder.mkdir(parents=True)
-    for name in (JOB_FILE, SERVER_FILE, UNIT_FILE):
-        (folder / name).write_text(job.to_text() if name == JOB_FILE else "")
+    write_json(folder / JOB_FILE, "job of a fit", job.to_json())
+    for name in (SERVER_FILE, UNIT_FILE):
+        (folder / name).write_text("")
         os.utime(folder / name, (changed, changed))
 
 

@@ -47,6 +47,7 @@ def passphrase() -> bytes | None:
 
 def load(path: Path) -> RSAPrivateKey:
     """A private key, encrypted or not."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
@@ -62,7 +63,7 @@ def load(path: Path) -> RSAPrivateKey:
         if locked.exists():
             raise OptionError(f"{locked}: the passphrase of {VARIABLE} does not open it.", code="passphrase") from error
         raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
-    except (OSError, TypeError) as error:
+    except (OSError, TypeError, UnsupportedAlgorithm) as error:
         raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
     if not isinstance(key, RSAPrivateKey):
         raise StorageError(f"{path}: it is not a key that FLARE makes; join anew.")
