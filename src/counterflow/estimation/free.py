@@ -332,7 +332,7 @@ def standard_free(
         names=names, states=whole.states, inputs=inputs, values=np.hstack(values), u=free.record.u * scale,
         observation=observation, noise=np.eye(len(R)), A_local=A_local, B_local=B_local, Q_local=Q_local,
     )  # fmt: skip
-    spread = free_uncertainty(free, whole, record, scale)
+    spread = None if free.found.parameters is None else free_uncertainty(free, whole, record, scale)
     parameters = Parameters(record, "blocks", np.eye(len(whole.A)))
     likelihood = record.filter(whole.A, B, whole.Q).log_likelihood  # of the numbers in their new form
     found = replace(

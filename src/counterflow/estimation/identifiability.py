@@ -14,6 +14,7 @@ from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.parameters import Estimate
 
 STILL = 1e-9  # standard deviation relative to level below which an input counts as never moved
+LEAST_ROWS = 60  # of a unit, for a network to be learned
 TOGETHER = 1e-4  # singular value, relative to the largest, below which inputs move together
 
 
@@ -91,6 +92,8 @@ def _measured(record: SharedRecord, m: int) -> NDArray[np.bool_]:
 
 def _unknowns(record: SharedRecord, m: int, estimate: Estimate) -> int:
     """Unknown numbers in one row of [A B] of unit m."""
+    if estimate == "network":  # it takes as few weights as the rows can carry
+        return LEAST_ROWS // 2
     whole = sum(record.states) + sum(record.inputs)
     return whole - (record.states[m] + record.inputs[m] if estimate == "couplings" else 0)
 

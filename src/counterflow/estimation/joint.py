@@ -31,13 +31,16 @@ from counterflow.estimation.free import (
     roomy,
     standard_free,
 )
+from counterflow.estimation.network import Network
+from counterflow.estimation.network_learning import Allowed, Rows, learn, products_of
+from counterflow.estimation.realisation import realised
 from counterflow.estimation.layout import own_blocks
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, maximum_likelihood
 from counterflow.estimation.parameters import Parameters
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.filtering import compress
-from counterflow.identification import LaggedGram, lagged_gram, stretches
+from counterflow.identification import LaggedGram, independent_noises, lagged_gram, stretches
 from counterflow.identification.subspace import shrink
 from counterflow.protocol import Reduced
 
@@ -55,7 +58,8 @@ class JointOptions:
 
     order: int | Mapping[str, int] | None = None  # states of each unit; of the whole system in the free form
     same_row: bool | Mapping[str, bool] | None = None
-    form: str = "partitioned"
+    form: str = "network"
+    allowed: Allowed | None = None
     tolerance: float = 1e-3
     evaluations: int = 100
 
@@ -73,6 +77,7 @@ class System:
     same_row: tuple[bool, ...]
     notes: tuple[Caveat, ...]
     spread: Uncertainty | None = None  # of the free form; that of the partitioned form is asked for by who needs it
+    network: Network | None = None
 
 
 def identify(
@@ -92,8 +97,13 @@ def identify(
     inputs = [message.inputs for message in messages]
     same_row, unsure = _alignment(names, s, inputs, scale, runs, options.same_row)
     u = np.hstack([_ahead(v) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)])
-    u = (u - level) / scale
     widths = tuple(v.shape[1] for v in inputs)
+    if options.form == "network":
+        network, free = _network(names, s, u - level, own, widths, options.allowed, progress)
+        record, found, observation, noise, _ = standard_free(free, names, widths, own, np.ones_like(scale))
+        notes = _notes(names, same_row, unsure, "network", options)
+        return System(record, found, observation, noise, own, level, same_row, notes, network=network)
+    u = (u - level) / scale
     states = _wanted(names, own, options.order)
     order = sum(states.values()) if states else options.order
     assert order is None or isinstance(order, int)
@@ -109,6 +119,23 @@ def identify(
     sizes = ", ".join(f"{name} {count}" for name, count in zip(names, start.states, strict=True))
     notes = _notes(names, same_row, unsure, f"states of each unit ({{}}): {sizes}", options)
     return _standard(record, found, own, scale, level, same_row, notes)
+
+
+def _network(
+    names: tuple[str, ...], s: FloatArray, u: FloatArray, own: tuple[slice, ...], widths: tuple[int, ...],
+    allowed: Allowed | None, progress: Callable[[int, float], None] | None,
+) -> tuple[Network, FreeSystem]:  # fmt: skip
+    """The network of units, and its linear part as a system whose states belong to nobody."""
+    rows = Rows(names, tuple(mine.stop - mine.start for mine in own), widths, np.hstack([s, u]))
+    network = learn(rows, products_of(rows), allowed, progress)
+    system = realised(network)
+    Q, R = independent_noises(system.A, system.C, system.K, system.noise)
+    record = SharedRecord(
+        names=("all units",), states=(len(Q),), inputs=(u.shape[1],), values=s, u=u, observation=system.C, noise=R,
+        A_local=system.A, B_local=system.B, Q_local=Q,
+    )  # fmt: skip
+    found = Estimated(system.A, system.B, Q, 0.0, len(network.linear), True, 0.0)
+    return network, FreeSystem(record, found)
 
 
 # ---- what has arrived

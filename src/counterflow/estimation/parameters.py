@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.estimation.likelihood import Evaluation, SharedRecord
 
-Estimate = Literal["couplings", "blocks", "all", "system"]
+Estimate = Literal["couplings", "blocks", "all", "system", "network"]
 ESTIMATES = ("couplings", "blocks", "all")  # what a user may ask for; "system" is for logs without models
 LEAST, MOST = 1e-3, 1e3  # of a standard deviation of noise, in units of its start
 

@@ -431,7 +431,7 @@ def _check_couplings(server: Server) -> None:
     couplings = server.couplings
     if couplings is None:
         return
-    if couplings.form not in ("partitioned", "free"):
+    if couplings.form not in ("network", "partitioned", "free"):
         _wrong(f"form {couplings.form!r:.60} is not known")
     for doubt in couplings.doubts:
         if doubt.effect not in server.names or doubt.cause not in server.names or doubt.letter not in ("A", "B"):

@@ -13,6 +13,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.estimation.identifiability import Doubt
 from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.network import Network
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.uncertainty import Uncertainty
@@ -96,6 +97,7 @@ class Couplings:
     doubts: tuple[Doubt, ...]
     memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
     form: str = "partitioned"  # or "free": its states belong to no unit, so there are no couplings to look at
+    network: Network | None = None  # of a fit from logs: what its effects are computed with
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,7 +116,7 @@ class AskCounterfactual(Request):
         schedule = server.schedule(aligned, factual, early) - factual
         # row ``first`` itself is not yet touched: its input acts on the next one
         delayed = np.vstack([np.zeros(schedule.shape[1]), schedule[:-1]])
-        return tuple(later_rows(part, ask.first - early) for part in server.difference(delayed, whole))
+        return tuple(later_rows(part, ask.first - early) for part in server.difference(delayed, whole, early))
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import EVERYBODY, Caveat, to_text
@@ -31,12 +32,19 @@ from counterflow.protocol.messages import CAVEATS_LIMIT, NO_LIMIT
 from counterflow.questions.sensitivity import Memory, Spread, driven_by
 
 if TYPE_CHECKING:
+    from counterflow.estimation.network import Network
     from counterflow.methods.outcome import Couplings
 
 Watch = Callable[[Message, bool], None]
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far
 OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
+HELD = 0.2  # of the range seen, by which inputs are held higher to see what one of them does
 EXTRAPOLATION = "extrapolation"
+OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond which an answer says so
+BEYOND_SEEN = Caveat(
+    "curvature-limited", EVERYBODY,
+    "part of this answer lies beyond what was seen: there the fit's curvature is held as it is at the edge",
+)  # fmt: skip
 
 
 def far_change(names: Sequence[str]) -> Caveat:
@@ -205,13 +213,80 @@ class Knowledge:
             found = respond(self.additions(trimmed, steps), ask)
         return with_caveats(found, self.leaving_limits(changes))
 
-    def difference(self, schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
-        """What inputs ``schedule`` (n, U) do from rest, with the covariance from the couplings' uncertainty."""
+    @property
+    def network(self) -> Network | None:
+        """Of a fit from logs."""
+        return None if self.couplings is None else self.couplings.network
+
+    @cached_property
+    def number_states(self) -> NDArray[np.intp]:
+        """Which states are the numbers that units have sent, of a fit from logs: the first ones of each unit."""
+        assert self.network is not None
+        counts = zip(self.network.names, self.network.numbers, strict=True)
+        return np.concatenate([self.own(name).start + np.arange(count) for name, count in counts])
+
+    @cached_property
+    def standard_rows(self) -> FloatArray:
+        """Recorded rows as the network takes them (T+1, m); numbers that were not measured are the smoothed ones."""
+        assert self.network is not None
+        assert self.shared is not None
+        numbers = np.linalg.solve(self.shared.observation[:, self.number_states], self.shared.values.T).T
+        missing = ~np.isfinite(numbers)
+        if missing.any():
+            numbers = np.where(missing, self.states[0][:, self.number_states], numbers)
+        return self.network.standard(numbers, self.shared.u)
+
+    def worlds_apart(
+        self, schedule: FloatArray, row: int | None = None, still: Sequence[str] = ()
+    ) -> tuple[FloatArray, float]:
+        """What inputs ``schedule`` (n, U) do to all states, by replicate of the network (K, n, P).
+
+        ``row``: the recorded row that the first row of the answer is; None: it follows the last recorded one, in whose
+        inputs nothing changes but what is added. Also the share of products at the limits of what was seen.
+        """
+        network = self.network
+        assert network is not None
+        n, p, r = len(schedule), network.memory, network.size
+        rows = self.standard_rows
+        first = len(rows) if row is None else row
+        before = rows[max(first - p, 0) : first]
+        before = np.vstack([np.repeat(rows[:1], p - len(before), axis=0), before])
+        if row is None:
+            inputs, recorded = np.tile(rows[-1, r:], (n, 1)), None
+        else:
+            inputs = np.vstack([before[-1:, r:], rows[first : first + n - 1, r:]])
+            recorded = rows[first : first + n, :r]
+        found, limited = network.difference(before, inputs, schedule, recorded, still)
+        out = np.zeros((len(found), n, self.A.shape[0]))
+        out[:, :, self.number_states] = found
+        return out, limited
+
+    def difference(self, schedule: FloatArray, ask: Ask, row: int | None = None) -> tuple[Answer, ...]:
+        """What inputs ``schedule`` (n, U) do, with its covariance; ``row``: see ``worlds_apart``."""
         own = self.own(ask.unit)
+        if self.network is not None:
+            found, limited = self.worlds_apart(schedule, row)
+            refuse_overflow(found)
+            mean, covariance = _spread_of_replicates(found[:, :, own], self.network.widening)
+            caveats = self.far(schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
+            return with_caveats([part_of(ask, mean, covariance)], caveats)
         response, _ = driven_by(self.A, self.B, schedule)
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
         refuse_overflow(response, covariance)
         return with_caveats([part_of(ask, response[:, own], covariance)], self.far(schedule))
+
+    def held(self, column: int, steps: int) -> FloatArray:
+        """What input ``column``, held one higher from now on, does to all states (steps, P).
+
+        Of a curved network: what a fifth of the range seen would do, in proportion.
+        """
+        schedule = np.zeros((steps, self.B.shape[1]))
+        if self.network is None:
+            schedule[:, column] = 1.0
+            return driven_by(self.A, self.B, schedule)[0]
+        size = HELD * float(self.seen[column]) or 1.0
+        schedule[:, column] = size
+        return np.asarray(self.worlds_apart(schedule)[0].mean(axis=0) / size)
 
     def window(self, ask: Ask) -> slice:
         """The recorded rows that a question is about."""
@@ -283,6 +358,18 @@ class Knowledge:
                 f"the estimated system is unstable (spectral radius {self.radius:.4g}), and over {steps} steps its "
                 f"errors grow beyond use; ask for at most {int(np.log(OVERFLOWING) / np.log(self.radius))} steps"
             )
+
+
+def _spread_of_replicates(found: FloatArray, widening: float) -> tuple[FloatArray, FloatArray]:
+    """Mean (n, P_m) and covariance (n P_m, P_m) of replicates (K, n, P_m).
+
+    Half of a row's covariance is that of all rows: errors last, also where replicates happen to agree.
+    """
+    mean = found.mean(axis=0)
+    gaps = widening * (found - mean) / np.sqrt(len(found) - 1)
+    blocks = np.einsum("kni,knj->nij", gaps, gaps)
+    blocks = (blocks + blocks.mean(axis=0)) / 2
+    return mean, blocks.reshape(-1, found.shape[2])
 
 
 def refuse_overflow(*arrays: FloatArray) -> None:

@@ -23,7 +23,6 @@ from counterflow.questions.phrases import signed, sized
 from counterflow.questions.question import Entry, Form, Request, ask_server, horizon
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
 from counterflow.questions.views import View, attributes, named
-from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     import polars
@@ -129,15 +128,12 @@ class AskRestoration(Request):
     def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom."""
         ahead = any(server.point(change.cause).same_row for change in changes)
-        P, own, steps = server.A.shape[0], server.own(ask.unit), ask.steps + ahead
+        own, steps = server.own(ask.unit), ask.steps + ahead
         out = []
         for change in changes:
             column = server.input_slices[change.cause].start
             first = int(ahead and server.point(change.cause).same_row)
-            held = [
-                linear_recurrence(server.A, np.tile(server.B[:, column + k], (steps, 1)), np.zeros(P))[:, own]
-                for k in change.columns
-            ]
+            held = [server.held(column + k, steps)[:, own] for k in change.columns]
             mean = np.vstack(
                 [rows[first : first + ask.steps] for rows in held] or [np.zeros((0, own.stop - own.start))]
             )

@@ -11,12 +11,13 @@ import numpy as np
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError
-from counterflow.estimation.joint import JointOptions
+from counterflow.estimation.identifiability import diagnose
+from counterflow.estimation.joint import JointOptions, System
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.logs.server import LogConfig, LogServer
 from counterflow.methods.logs.unit import SHORT, LogUnit
 from counterflow.methods.method import Progress, ServerState, UnitState
-from counterflow.methods.outcome import Learned
+from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.sufficient.method import OneExchange, absurd_readings, coupled, labels_of, status_of
 from counterflow.methods.sufficient.options import LikelihoodOptions
@@ -57,7 +58,9 @@ class LogMethod(OneExchange):
         chosen = options_of(task)
         order = chosen.order if chosen.form == "free" else chosen.for_logs("order", task.units) or None
         same_row = chosen.for_logs("same_row", task.units) or None
-        asked = JointOptions(order, same_row, chosen.form, chosen.tol, chosen.evaluations)
+        asked = JointOptions(
+            order, same_row, chosen.form, tolerance=chosen.tol, evaluations=chosen.evaluations
+        )
         return LogServer(LogConfig(task.units, asked), progress=progress)
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
@@ -74,6 +77,14 @@ class LogMethod(OneExchange):
         assert state.system is not None
         system, chosen = state.system, options_of(task)
         shared, found = system.record, system.found
+        if system.network is not None:
+            doubts = diagnose(shared, "network", labels_of(task))
+            couplings = Couplings(found, shared, None, doubts, form="network", network=system.network)
+            caveats = tuple(doubt.caveat for doubt in doubts)
+            caveats += system.notes
+            points = _points(system)
+            status = Status(True, found.evaluations, 0.0, network_status(system))
+            return Learned(found.A, found.B, found.Q, shared.states, status, couplings, caveats, points)
         couplings, caveats = coupled(
             shared, found, "blocks", labels_of(task), chosen.uncertainty,
             near=NEAR, form=chosen.form, spread=system.spread,
@@ -85,10 +96,7 @@ class LogMethod(OneExchange):
                 "over long horizons are not to be trusted; look for an integrator or a drift"
             )
             caveats += (Caveat("stability-bound", "", text),)
-        points = {
-            name: OperatingPoint(system.input_level[own], system.same_row[m])
-            for m, (name, own) in enumerate(zip(shared.names, shared.input_slices, strict=True))
-        }
+        points = _points(system)
         status = status_of(found, chosen)
         return Learned(found.A, found.B, found.Q, shared.states, status, couplings, caveats, points)
 
@@ -105,6 +113,21 @@ class LogMethod(OneExchange):
         raise PrivacyError(PRIVATE_LOGS.format(label=task.label), code="private-logs")
 
     charges = charge = checked_release = privacy_report = _no_privacy
+
+
+def _points(system: System) -> dict[str, OperatingPoint]:
+    record = system.record
+    return {
+        name: OperatingPoint(system.input_level[own], system.same_row[m])
+        for m, (name, own) in enumerate(zip(record.names, record.input_slices, strict=True))
+    }
+
+
+def network_status(system: System) -> str:
+    """How a network was learned, in words."""
+    assert system.network is not None
+    kind = "curved" if system.network.curved else "linear"
+    return f"{kind} network, {len(system.network.linear)} replicates"
 
 
 def options_of(task: Task) -> LikelihoodOptions:

@@ -21,6 +21,7 @@ from counterflow.protocol import Finished, Identified, Message, Reduced, Request
 
 LEAST = 1e-6  # of a channel's variance: the least noise it is taken to have
 SHORT = 3  # rows of a gap in one channel that are filled in
+SPARE = 2  # numbers more than stand out of the noise: one that is missed costs more than one too many
 NEIGHBOURS = 2  # rows before and after one that are asked what its numbers are without their noise
 
 
@@ -131,7 +132,10 @@ class Reading:
             raise DataError(f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify")
         known = np.where(rows[:, None], y[:, chosen], np.nan)
         try:
-            space = signal_space(known, rank=None if rank is None else min(rank, int(chosen.sum())), u=u)
+            most = int(chosen.sum())
+            space = signal_space(known, rank=None if rank is None else min(rank, most), u=u)
+            if rank is None:
+                space = signal_space(known, rank=min(space.rank + SPARE, most), u=u)
         except DataError as error:
             raise DataError(f"unit {unit.name!r}: {error}") from error
         weights = space.weights
@@ -140,6 +144,7 @@ class Reading:
         left = z[rows] - (z[rows] @ weights) @ lift.T
         reach = np.eye(len(lift)) - lift @ weights.T
         rest = left.T @ left / len(left) + LEAST * reach @ reach.T
+        weights, lift, scatter = _along_channels(weights, lift, scatter)
         if chosen.all():
             return cls(space, weights, lift, rest, scatter)
         D = len(chosen)
@@ -209,3 +214,18 @@ def _lifted(z: FloatArray, s: FloatArray, u: FloatArray, start: FloatArray) -> t
         return np.array(start), np.zeros((r, r))
     scatter = np.asarray((vectors / values) @ vectors.T)
     return np.asarray(of_z.T @ of_s @ scatter), scatter
+
+
+def _along_channels(
+    weights: FloatArray, lift: FloatArray, scatter: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The same numbers in a basis in which each of them is one channel without its noise.
+
+    A channel acts on few others, so that couplings are few in such a basis and many in any other.
+    """
+    from scipy.linalg import qr
+
+    pivots = qr(lift.T, mode="r", pivoting=True)[1][: lift.shape[1]]
+    turn = lift[np.sort(pivots)]
+    back = np.linalg.inv(turn)
+    return weights @ turn.T, lift @ back, back.T @ scatter @ back

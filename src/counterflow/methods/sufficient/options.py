@@ -34,7 +34,7 @@ class LikelihoodOptions:
     tol: float = 1e-5
     evaluations: int = 200
     uncertainty: bool | None = None
-    form: str = "partitioned"
+    form: str = "network"
     order: int | Mapping[str, int] | None = None
     rank: int | Mapping[str, int] | None = None
     same_row: bool | Mapping[str, bool] | None = None
@@ -47,7 +47,7 @@ class LikelihoodOptions:
         number("tol", options.tol, low=0.0)
         count("evaluations", options.evaluations)
         truth("uncertainty", options.uncertainty)
-        choice("form", options.form, ("partitioned", "free"))
+        choice("form", options.form, ("network", "partitioned", "free"))
         for name, kind in (("order", int), ("rank", int), ("same_row", bool)):
             value = getattr(options, name)
             for one in value.values() if isinstance(value, Mapping) else [value]:

@@ -1,0 +1,273 @@
+"""A network of units as predictors of their rows: what every number of a unit does next, from few earlier ones.
+
+Each number s_i (a unit's compressed measurement, standardised) is predicted from all numbers and inputs z = (s, u),
+
+    s_i[t] = Σ over columns j and spans b of  w_ijb · mean of z_j over the rows of b before t
+           + Σ over pairs (j, k) of           c_ijk · (z̄_j z̄_k, centred and scaled)            + e_i[t]
+
+where z̄ is the mean of the last two rows, limited to what was seen. Most w and c are zero. Several *replicates* of the
+weights, learned from rows weighted at random, stand side by side: an answer is their mean, its uncertainty their spread.
+
+Two worlds that differ in inputs share their residuals e. In the past these are what each replicate leaves of the
+record, so that the factual world is the record itself; in the future they are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray, slices
+
+IntArray = NDArray[np.int64]
+RECENT = 2  # rows whose mean is multiplied in products
+SPANS = np.array([(1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 17), (18, 23), (24, 30), (31, 39), (40, 51)])
+GROWN = 300  # rows in which a replicate's growth is looked at
+RUNAWAY = 1e6  # standard deviations beyond which nothing is computed any more
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """K replicates of the weights; m columns z = (r numbers, U inputs), b spans, k pairs.
+
+    ``spans`` (b, 2): first and last lag of each. ``linear`` (K, b, m, r). ``pairs`` (k, 2), ``bends`` (K, k, r),
+    ``pair_centre``, ``pair_size`` (k,). ``low``, ``high`` (m,): the range seen. ``level``, ``scale`` (m,) of the
+    columns in the units' own terms (departures of inputs). ``noise`` (r, r): covariance of e. ``widening``: by how much
+    the spread of the replicates is too narrow for the error of answers.
+    """
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    inputs: tuple[int, ...]
+    spans: IntArray
+    linear: FloatArray
+    pairs: IntArray
+    bends: FloatArray
+    pair_centre: FloatArray
+    pair_size: FloatArray
+    low: FloatArray
+    high: FloatArray
+    level: FloatArray
+    scale: FloatArray
+    noise: FloatArray
+    widening: float
+
+    @property
+    def memory(self) -> int:
+        """Rows before one that it is predicted from."""
+        return int(self.spans[-1, 1])
+
+    @property
+    def size(self) -> int:
+        """r, the numbers of all units."""
+        return int(self.linear.shape[3])
+
+    @property
+    def curved(self) -> bool:
+        """Whether any replicate has products."""
+        return bool(self.bends.any())
+
+    @cached_property
+    def number_slices(self) -> tuple[slice, ...]:
+        """Where each unit's numbers stand."""
+        return slices(self.numbers)
+
+    @cached_property
+    def input_slices(self) -> tuple[slice, ...]:
+        """Where each unit's inputs stand among the inputs."""
+        return slices(self.inputs)
+
+    @cached_property
+    def owner(self) -> IntArray:
+        """(m,): the unit of each column, by its place."""
+        units = np.arange(len(self.names))
+        return np.concatenate([np.repeat(units, self.numbers), np.repeat(units, self.inputs)])
+
+    def standard(self, numbers: FloatArray, inputs: FloatArray) -> FloatArray:
+        """Rows z (n, m) of numbers (n, r) and inputs (n, U) in the units' own terms."""
+        return np.asarray((np.hstack([numbers, inputs]) - self.level) / self.scale)
+
+    # ---- running it
+
+    def difference(
+        self, before: FloatArray, inputs: FloatArray, added: FloatArray, recorded: FloatArray | None = None,
+        still: Sequence[str] = (),
+    ) -> tuple[FloatArray, float]:  # fmt: skip
+        """What inputs ``added`` do to the numbers, (K, n, r) in the units' own terms, and how often limits were met.
+
+        Parameters
+        ----------
+        before : (memory, m) standardised rows before the first row asked about; inputs of its last row act on that row.
+        inputs : (n, U) standardised inputs: those of row k act on row k of the answer.
+        added : (n, U), in the units' own terms.
+        recorded : (n, r) standardised numbers that were measured; None: the rows lie in the future.
+        still : units whose numbers do not move, whatever acts on them.
+        """
+        r = self.size
+        change = added / self.scale[r:]
+        held = np.repeat(np.array([name in still for name in self.names], bool), self.numbers)
+        if not self.curved:
+            nothing = np.zeros((len(self.linear), len(inputs), r))
+            return self._run(np.zeros_like(before), change, None, held, nothing)[0] * self.scale[:r], 0.0
+        factual, residual = self._factual(before, inputs, recorded)
+        changed, limited = self._run(before, inputs + change, residual, held, factual)
+        return (changed - factual) * self.scale[:r], limited
+
+    def ahead(self, before: FloatArray, inputs: FloatArray) -> FloatArray:
+        """Standardised numbers (K, n, r) of rows in the future, without residuals; see ``difference``."""
+        return self._run(before, inputs)[0]
+
+    def free_runs(self, z: FloatArray, starts: NDArray[np.intp], horizon: int) -> FloatArray:
+        """Standardised numbers (starts, horizon, r) by the mean weights after rows ``starts`` of z, inputs as they were."""
+        p, r, S = self.memory, self.size, len(starts)
+        weights, bends = self.linear.mean(axis=0).reshape(-1, r), self.bends.mean(axis=0)
+        first, last = self.spans[:, 0], self.spans[:, 1]
+        width = (last - first + 1)[:, None, None]
+        window = z[starts[None, :] - p + 1 + np.arange(p)[:, None]]  # (p, S, m)
+        total = np.zeros((p + horizon + 1, S, z.shape[1]))
+        total[1 : p + 1] = np.cumsum(window, axis=0)
+        newest, out = window[-RECENT:], np.empty((S, horizon, r))
+        for t in range(horizon):
+            means = (total[p + t - first + 1] - total[p + t - last]) / width
+            foreseen = means.transpose(1, 0, 2).reshape(S, -1) @ weights
+            if len(bends):
+                recent = np.clip(newest.mean(axis=0), self.low, self.high)
+                products = (recent[:, self.pairs[:, 0]] * recent[:, self.pairs[:, 1]] - self.pair_centre) / self.pair_size
+                foreseen = foreseen + products @ bends
+            out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
+            row = np.hstack([out[:, t], z[starts + t + 1, r:]])
+            total[p + t + 1] = total[p + t] + row
+            newest = np.concatenate([newest[1:], row[None]])
+        return out
+
+    def _factual(
+        self, before: FloatArray, inputs: FloatArray, recorded: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Numbers (K, n, r) of the world as it was or will be, and its residuals."""
+        if recorded is None:
+            return self.ahead(before, inputs), None
+        rows = np.hstack([recorded, np.zeros((len(recorded), inputs.shape[1]))])
+        z = np.vstack([before, rows])
+        z[self.memory - 1 : -1, self.size :] = inputs
+        foreseen = self.predicted(z)
+        return np.broadcast_to(recorded, foreseen.shape), recorded - foreseen
+
+    def predicted(self, z: FloatArray) -> FloatArray:
+        """One row ahead (K, T - memory, r) for standardised rows z (T, m), from row ``memory`` on."""
+        p, T = self.memory, len(z)
+        total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
+        rows = np.arange(p, T)
+        out = np.zeros((len(self.linear), T - p, self.size))
+        for (first, last), weights in zip(self.spans, self.linear.swapaxes(0, 1), strict=True):
+            out += (total[rows - first + 1] - total[rows - last]) / (last - first + 1) @ weights
+        if self.curved:
+            recent = np.clip(sum(z[rows - k] for k in range(1, RECENT + 1)) / RECENT, self.low, self.high)
+            products = recent[:, self.pairs[:, 0]] * recent[:, self.pairs[:, 1]]
+            out += (products - self.pair_centre) / self.pair_size @ self.bends
+        return out
+
+    def _run(
+        self, before: FloatArray, inputs: FloatArray, residual: FloatArray | None = None,
+        held: NDArray[np.bool_] | None = None, at: FloatArray | None = None,
+    ) -> tuple[FloatArray, float]:  # fmt: skip
+        """Numbers (K, n, r) with inputs (n, U) from rows ``before``, and the share of products' factors at a limit.
+
+        Numbers ``held`` (r,) are those of ``at`` (K, n, r) in every row.
+        """
+        K, n, r, p = len(self.linear), len(inputs), self.size, self.memory
+        m = before.shape[1]
+        weights = self.linear.reshape(K, -1, r)
+        first, last = self.spans[:, 0], self.spans[:, 1]
+        width = (last - first + 1)[:, None, None]
+        total = np.zeros((p + n + 1, K, m))  # running sums of rows
+        total[1 : p + 1] = np.cumsum(before, axis=0)[:, None]
+        out = np.empty((K, n, r))
+        row = np.zeros((K, m))
+        newest = np.repeat(before[-RECENT:, None], K, axis=1)
+        factors = np.unique(self.pairs[self.bends.any(axis=(0, 2))]) if self.curved else np.empty(0, np.int64)
+        met = 0
+        for t in range(n):
+            total[p + t, :, r:] += inputs[t] - newest[-1, :, r:]  # inputs of the row before act on this one
+            newest[-1, :, r:] = inputs[t]
+            means = (total[p + t - first + 1] - total[p + t - last]) / width
+            foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0]
+            if self.curved:
+                recent = newest.mean(axis=0)
+                inside = np.clip(recent, self.low, self.high)
+                met += int((recent[:, factors] != inside[:, factors]).sum())
+                products = (inside[:, self.pairs[:, 0]] * inside[:, self.pairs[:, 1]] - self.pair_centre) / self.pair_size
+                foreseen = foreseen + np.matmul(products[:, None], self.bends)[:, 0]
+            if residual is not None:
+                foreseen = foreseen + residual[:, t]
+            out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
+            if held is not None and at is not None:
+                out[:, t, held] = at[:, t, held]
+            row = np.concatenate([out[:, t], np.zeros((K, m - r))], axis=1)
+            total[p + t + 1] = total[p + t] + row
+            newest = np.concatenate([newest[1:], row[None]])
+        return out, met / max(n * K * len(factors), 1)
+
+    # ---- what it says of the couplings
+
+    def responses(self, columns: NDArray[np.intp], rows: int, cut: tuple[int, int] | None = None) -> FloatArray:
+        """(K, rows, r, columns): numbers after one row in which a column stood one higher, without products.
+
+        ``cut``: (effect, cause), units of which the second no longer acts on the first.
+        """
+        K, r, p = len(self.linear), self.size, self.memory
+        linear = self.linear
+        if cut is not None:
+            linear = linear.copy()
+            linear[:, :, (self.owner == cut[1])[:, None] & (self.owner[:r] == cut[0])[None, :]] = 0.0
+        m, C = linear.shape[2], len(columns)
+        weights = linear.reshape(K, -1, r).swapaxes(1, 2)
+        first, last = self.spans[:, 0], self.spans[:, 1]
+        width = (last - first + 1)[:, None, None, None]
+        total = np.zeros((p + rows + 1, K, m, C))
+        total[p, :, columns, np.arange(C)] = 1.0
+        out = np.empty((K, rows, r, C))
+        for t in range(rows):
+            means = (total[p + t - first + 1] - total[p + t - last]) / width
+            out[:, t] = np.clip(weights @ means.transpose(1, 0, 2, 3).reshape(K, -1, C), -RUNAWAY, RUNAWAY)
+            total[p + t + 1] = total[p + t]
+            total[p + t + 1, :, :r] += out[:, t]
+        return out
+
+
+def growth(linear: FloatArray, spans: IntArray) -> float:
+    """By how much the slowest mode of linear weights (b, m, r) grows from row to row, looked at in late rows."""
+    r = linear.shape[2]
+    own = linear[:, :r].reshape(-1, r).T
+    first, last = spans[:, 0], spans[:, 1]
+    width, p = (last - first + 1)[:, None], int(last[-1])
+    total = np.zeros((p + GROWN + 1, r))
+    total[1 : p + 1] = np.cumsum(np.random.default_rng(0).standard_normal((p, r)), axis=0)
+    sizes = np.empty(GROWN)
+    for t in range(GROWN):
+        means = (total[p + t - first + 1] - total[p + t - last]) / width
+        row = own @ means.reshape(-1)
+        sizes[t] = np.abs(row).max()
+        if not sizes[t] < RUNAWAY:
+            return float((sizes[t] / max(sizes[0], 1e-12)) ** (1 / max(t, 1)))
+        total[p + t + 1] = total[p + t] + row
+    early, late = sizes[GROWN // 2 - 50 : GROWN // 2].max(), sizes[-50:].max()
+    return float((late / early) ** (2 / GROWN)) if early > 1e-300 else 0.0
+
+
+def damped(linear: FloatArray, spans: IntArray, most: float) -> FloatArray:
+    """Linear weights (b, m, r) whose slowest mode grows by no more than ``most`` from row to row.
+
+    Weights of rows further back are made smaller, by a power of one factor, which moves every mode inwards by about it.
+    """
+    found = linear
+    middle = spans.mean(axis=1)[:, None, None]
+    for _ in range(8):
+        grown = growth(found, spans)
+        if grown <= most:
+            return found
+        found = found * (most / grown * 0.999) ** middle
+    return np.asarray(np.where(np.arange(linear.shape[1])[None, :, None] < linear.shape[2], 0.9 * found, found))

@@ -1,0 +1,259 @@
+"""Learning a network from its rows: sparse regressions, repeated on rows weighted at random.
+
+One pass over the rows gives the products of all features, in some blocks of neighbouring rows. Every replicate weights
+the blocks at random (Rubin's Bayesian bootstrap, which keeps what neighbouring rows share), and takes another set of
+costs, because no single set is right for all plants: how much evidence a new channel must bring, a further span of a
+channel that is in already, a channel of the unit itself, a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray, slices
+from counterflow.errors import UnidentifiedError
+from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped
+from counterflow.identification.sparse import sparse_weights
+
+Allowed = Callable[[str, str], bool]  # (cause, effect): whether a unit may act on another directly
+
+
+class Costs(NamedTuple):
+    """Nats that a weight must bring: of a new source, a further span of one, a new source of the target's own unit.
+
+    ``by_unit``: the sources are whole units, not channels.
+    """
+
+    new: float
+    further: float
+    own: float
+    by_unit: bool
+
+
+COSTS = (Costs(6, 6, 6, False), Costs(8, 4, 5, False), Costs(7, 3, 7, True), Costs(5, 2, 3, True))
+PRODUCT = 3.0  # nats that a product costs more than a new channel
+REPLICATES = 16
+BLOCKS = 20  # of neighbouring rows, which are weighted as one
+MOST_PRODUCTS = 1000
+MOST_WORK = 4e11  # multiplications for the products of all features; of longer records stretches are taken
+CHUNK = 8192  # rows whose features are made at once
+LEAST_ROWS = 60
+STEADY = 0.9999  # growth from row to row that a replicate may have at most: levels hardly decay
+STILL = 1e-9  # standard deviation, relative to the values, of a column that never moves
+WIDENING = 1.15  # of the replicates' spread; see docs/theory/identification.md
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What is learned from: rows z = (numbers, inputs) in the units' own terms, NaN where something is missing.
+
+    ``z`` (T, m); names of the units, with their counts of numbers and of inputs, side by side in z.
+    """
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    inputs: tuple[int, ...]
+    z: FloatArray
+
+    @property
+    def owner(self) -> IntArray:
+        units = np.arange(len(self.names))
+        return np.concatenate([np.repeat(units, self.numbers), np.repeat(units, self.inputs)])
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """Products of the features and targets, by blocks of rows.
+
+    ``blocks`` (B, n + r, n + r), ``counts`` (B,). ``spans``, ``pairs``, ``pair_centre``, ``pair_size``, ``level``,
+    ``scale``, ``low``, ``high``: as in ``Network``. ``rows``: how many there were before stretches were taken.
+    """
+
+    blocks: FloatArray
+    counts: FloatArray
+    spans: IntArray
+    pairs: IntArray
+    pair_centre: FloatArray
+    pair_size: FloatArray
+    level: FloatArray
+    scale: FloatArray
+    low: FloatArray
+    high: FloatArray
+    moving: NDArray[np.bool_]
+    rows: int
+
+    @property
+    def used(self) -> int:
+        return int(self.counts.sum())
+
+
+def products_of(rows: Rows) -> Products:
+    """One pass over the rows."""
+    z, owner = rows.z, rows.owner
+    r, m = sum(rows.numbers), rows.z.shape[1]
+    known = np.isfinite(z).all(axis=1)
+    spans = _spans(int(known.sum()))
+    memory = int(spans[-1, 1])
+    at = _whole_windows(known, memory)
+    if len(at) < LEAST_ROWS:
+        raise UnidentifiedError(
+            f"identification: {len(at)} rows with the {memory} rows before them measured at all units are too few; "
+            f"at least {LEAST_ROWS} are needed: record all units over a common period"
+        )
+    level, scale, moving = _scales(z[known])
+    centred = np.where(known[:, None], (z - level) / scale, 0.0)
+    low, high = centred[known].min(axis=0), centred[known].max(axis=0)
+    pairs = _pairs(owner, moving, len(at), len(spans) * m)
+    n = len(spans) * m + len(pairs)
+    whole = len(at)
+    at = _stretches(at, int(MOST_WORK / (2.0 * (n + r) ** 2)))
+    total = np.vstack([np.zeros(m), np.cumsum(centred, axis=0)])
+    centre, size = _pair_scale(centred, at, pairs)
+    blocks, counts = np.zeros((BLOCKS, n + r, n + r)), np.zeros(BLOCKS)
+    for b, part in enumerate(np.array_split(at, BLOCKS)):
+        counts[b] = len(part)
+        for begin in range(0, len(part), CHUNK):
+            some = part[begin : begin + CHUNK]
+            F = np.hstack([_features(centred, total, some, spans, pairs, centre, size), centred[some, :r]])
+            blocks[b] += F.T @ F
+    return Products(blocks, counts, spans, pairs, centre, size, level, scale, low, high, moving, whole)
+
+
+def learn(
+    rows: Rows, products: Products, allowed: Allowed | None = None, progress: Callable[[int, float], None] | None = None
+) -> Network:
+    """All replicates. ``allowed``: which units may act on which; None: any."""
+    r, m = sum(rows.numbers), rows.z.shape[1]
+    spans, pairs, owner = products.spans, products.pairs, rows.owner
+    n = len(spans) * m + len(pairs)
+    column = np.tile(np.arange(m), len(spans))
+    sources = {
+        False: np.concatenate([column, m + np.arange(len(pairs))]),
+        True: np.concatenate([owner[column], len(rows.names) + np.arange(len(pairs))]),
+    }
+    rng = np.random.default_rng(0)
+    linear, bends = np.zeros((REPLICATES, len(spans), m, r)), np.zeros((REPLICATES, len(pairs), r))
+    for k in range(REPLICATES):
+        draw = rng.exponential(size=BLOCKS)
+        draw *= products.used / (draw @ products.counts)
+        costs = COSTS[k % len(COSTS)]
+        moments = np.tensordot(draw, products.blocks, 1)
+        level = 0.0
+        for i in range(r):
+            first, further = _costs(costs, rows, products, i, column, allowed)
+            found = sparse_weights(
+                moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i]), products.used,
+                sources[costs.by_unit], first, further,
+            )  # fmt: skip
+            weights = np.zeros(n)
+            weights[found.chosen] = found.mean
+            linear[k, :, :, i] = weights[: len(spans) * m].reshape(len(spans), m)
+            bends[k, :, i] = weights[len(spans) * m :]
+            level += np.log(found.noise)
+        linear[k] = damped(linear[k], spans, STEADY)
+        if progress is not None:
+            progress(k + 1, -0.5 * products.used * level)
+    kept = np.flatnonzero(bends.any(axis=(0, 2)))
+    moments = products.blocks.sum(axis=0)
+    mean = np.concatenate([linear.mean(axis=0).reshape(-1, r), bends.mean(axis=0)])
+    return Network(
+        rows.names, rows.numbers, rows.inputs, spans, linear, pairs[kept], np.ascontiguousarray(bends[:, kept]),
+        products.pair_centre[kept], products.pair_size[kept], products.low, products.high, products.level,
+        products.scale, _noise(moments, mean, products.used), WIDENING,
+    )  # fmt: skip
+
+
+def _noise(moments: FloatArray, weights: FloatArray, rows: int) -> FloatArray:
+    """Covariance (r, r) of what the mean weights (n, r) leave, with a floor."""
+    n = len(weights)
+    cross, gram, own = moments[:n, n:], moments[:n, :n], moments[n:, n:]
+    left = (own - weights.T @ cross - cross.T @ weights + weights.T @ gram @ weights) / rows
+    values, vectors = np.linalg.eigh((left + left.T) / 2)
+    return np.asarray((vectors * np.maximum(values, 1e-6)) @ vectors.T)
+
+
+def _costs(
+    costs: Costs, rows: Rows, products: Products, i: int, column: NDArray[np.intp], allowed: Allowed | None
+) -> tuple[FloatArray, FloatArray]:
+    """Nats of every feature for target i; inf for what may not act on it."""
+    owner, pairs, unit = rows.owner, products.pairs, int(rows.owner[i])
+    open_ = np.ones(len(rows.names), bool)
+    if allowed is not None:
+        target = rows.names[unit]
+        open_ = np.array([n == target or allowed(n, target) for n in rows.names])
+    may = (open_[owner] & products.moving)[column]
+    one, two = owner[pairs[:, 0]], owner[pairs[:, 1]]
+    # the two factors are of one unit, or one of them is of the target's: other products have no pipe to come through
+    product = open_[one] & open_[two] & ((one == two) | (one == unit) | (two == unit))
+    first = np.where(owner[column] == unit, costs.own, costs.new)
+    first = np.where(may, first, np.inf)
+    further = np.where(may, costs.further, np.inf)
+    bend = np.where(product, costs.new + PRODUCT, np.inf)
+    return np.concatenate([first, bend]), np.concatenate([further, bend])
+
+
+def _features(
+    z: FloatArray, total: FloatArray, at: NDArray[np.intp], spans: IntArray, pairs: IntArray, centre: FloatArray,
+    size: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """(rows, spans · m + pairs) for rows ``at`` of standardised z; ``total``: its running sums."""
+    means = [(total[at - first + 1] - total[at - last]) / (last - first + 1) for first, last in spans]
+    return np.hstack([*means, (_multiplied(z, at, pairs) - centre) / size])
+
+
+def _multiplied(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> FloatArray:
+    recent = sum(z[at - k] for k in range(1, RECENT + 1)) / RECENT
+    return np.asarray(recent[:, pairs[:, 0]] * recent[:, pairs[:, 1]])
+
+
+def _pair_scale(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> tuple[FloatArray, FloatArray]:
+    some = _multiplied(z, at[:: max(1, len(at) // CHUNK)], pairs)
+    size = some.std(axis=0)
+    return some.mean(axis=0), np.where(size > STILL, size, 1.0)
+
+
+def _spans(rows: int) -> IntArray:
+    """As long a memory as the record carries."""
+    return np.asarray(SPANS[: max(int((SPANS[:, 1] <= max(rows // 8, 4)).sum()), 1)], np.int64)
+
+
+def _whole_windows(known: NDArray[np.bool_], memory: int) -> NDArray[np.intp]:
+    """Rows that are there with all of the ``memory`` rows before them."""
+    missing = np.concatenate([[0], np.cumsum(~known)])
+    at = np.arange(memory, len(known))
+    return np.asarray(at[missing[at + 1] == missing[at - memory]], np.intp)
+
+
+def _stretches(at: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """All rows, or of more than ``most`` the first of each block."""
+    if len(at) <= most:
+        return at
+    each = max(most // BLOCKS, 1)
+    return np.concatenate([part[:each] for part in np.array_split(at, BLOCKS)])
+
+
+def _scales(z: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    level, spread = z.mean(axis=0), z.std(axis=0)
+    moving = spread > STILL * np.maximum(np.abs(z).max(axis=0), 1e-300)
+    return level, np.where(moving, spread, 1.0), moving
+
+
+def _pairs(owner: IntArray, moving: NDArray[np.bool_], rows: int, linear: int) -> IntArray:
+    """Pairs of columns that may be multiplied, (k, 2): all of them if they are few, else those of one unit, or none."""
+    one, two = np.triu_indices(len(owner))
+    there = moving[one] & moving[two]
+    for some in (there, there & (owner[one] == owner[two])):
+        if some.sum() <= min(MOST_PRODUCTS, 2 * rows):
+            return np.stack([one[some], two[some]], axis=1).astype(np.int64)
+    return np.zeros((0, 2), np.int64)
+
+
+def columns_of(numbers: Sequence[int], inputs: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where the units' numbers and inputs stand in z."""
+    r = sum(numbers)
+    return slices(numbers), tuple(slice(r + own.start, r + own.stop) for own in slices(inputs))

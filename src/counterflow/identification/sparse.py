@@ -1,0 +1,154 @@
+"""Sparse Bayesian regression: a few weights out of many, each kept only if the evidence for it is worth its cost.
+
+The target is y = F w + noise, every weight has a Gaussian prior with a variance of its own, and these variances and the
+noise maximise the marginal likelihood, less a cost (in nats) for every weight that is not zero. Weights come in
+*sources* (the lags of one channel, say): the first weight of a source costs more than a further one. Everything is
+computed from products of the features, so that the cost does not depend on the number of rows.
+
+The steps are those of Tipping and Faul (2003): one weight at a time enters, changes its variance or leaves, whichever
+gains most. With the others as they are, a weight adds to the log evidence
+
+    l(v) = ½ (v q² / (1 + v s) - log(1 + v s)),        v: its prior variance, s and q: see ``_outside``
+
+which is greatest at v = (q² - s) / s² if that is positive, and without the weight otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+
+MOST_STEPS = 600
+DONE = 1e-3  # nats that a step must gain
+LEAST_NOISE = 1e-6  # of the target's energy: channels without noise, such as a controller's output, have so much
+REPEATED = 1e-9  # share of a feature that the chosen ones must leave open, so that it may join them
+FIRST_NOISE = 0.1  # of the target's energy, before anything is known
+
+
+@dataclass(frozen=True)
+class SparseWeights:
+    """``chosen`` (a,): features with a weight; ``mean`` (a,): their weights; ``noise``: variance of what is left."""
+
+    chosen: NDArray[np.intp]
+    mean: FloatArray
+    noise: float
+
+
+def sparse_weights(
+    gram: FloatArray, cross: FloatArray, energy: float, rows: float, source: NDArray[np.intp], first: FloatArray,
+    further: FloatArray,
+) -> SparseWeights:  # fmt: skip
+    """Find the weights of one target.
+
+    Parameters
+    ----------
+    gram : (n, n), FᵀF. cross : (n,), Fᵀy. energy : yᵀy. rows : how many were summed.
+    source : (n,), numbers of the sources that the features belong to.
+    first, further : (n,), nats that a feature costs if it is the first of its source, and if it is not; ``inf``: it may
+        not enter.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> F = rng.standard_normal((200, 30))
+    >>> y = F @ np.r_[2.0, np.zeros(28), -1.0] + 0.1 * rng.standard_normal(200)
+    >>> cost = np.full(30, 5.0)
+    >>> found = sparse_weights(F.T @ F, F.T @ y, y @ y, 200, np.arange(30), cost, cost)
+    >>> sorted(found.chosen.tolist()), found.mean.round(1).tolist()
+    ([0, 29], [2.0, -1.0])
+    """
+    size = len(cross)
+    floor = LEAST_NOISE * energy / max(rows, 1.0)
+    noise = max(FIRST_NOISE * energy / max(rows, 1.0), floor)
+    diagonal = np.maximum(np.diag(gram), 0.0)
+    if energy <= 0 or not diagonal.any():
+        return SparseWeights(np.empty(0, np.intp), np.empty(0), max(noise, np.finfo(np.float64).tiny))
+    chosen: list[int] = []
+    variance = np.zeros(size)
+    members = np.zeros(int(source.max()) + 1, int)
+    for step in range(MOST_STEPS):
+        inside = np.array(chosen, np.intp)
+        s, q, open_ = _outside(gram, cross, diagonal, noise, inside, variance[inside])
+        cost = np.where(members[source] > 0, further, first)
+        gain, best = np.full(size, -np.inf), np.zeros(size)
+        may = (q * q > s) & open_
+        may[inside] = False
+        best[may] = (q[may] ** 2 - s[may]) / s[may] ** 2
+        gain[may] = _evidence(best[may], s[may], q[may]) - cost[may]
+        if chosen:
+            own = np.where(members[source[inside]] > 1, further[inside], first[inside])
+            s_in, q_in = s[inside], q[inside]
+            better = np.maximum(q_in**2 - s_in, 0.0) / s_in**2
+            now, then = _evidence(variance[inside], s_in, q_in), _evidence(better, s_in, q_in)
+            stays = then > own
+            gain[inside], best[inside] = np.where(stays, then - now, own - now), np.where(stays, better, 0.0)
+        at = int(np.argmax(gain))
+        if not gain[at] > DONE:
+            break
+        if best[at] == 0.0:
+            chosen.remove(at)
+            members[source[at]] -= 1
+        elif variance[at] == 0.0:
+            chosen.append(at)
+            members[source[at]] += 1
+        variance[at] = best[at]
+        if step % 3 == 0 and chosen:
+            noise = _noise(gram, cross, energy, rows, noise, np.array(chosen, np.intp), variance, floor)
+    inside = np.array(chosen, np.intp)
+    mean, _ = _posterior(gram, cross, noise, inside, variance[inside])
+    return SparseWeights(inside, mean, noise)
+
+
+def _posterior(
+    gram: FloatArray, cross: FloatArray, noise: float, inside: NDArray[np.intp], variance: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Mean (a,) and covariance (a, a) of the chosen weights."""
+    precision = gram[np.ix_(inside, inside)] / noise + np.diag(1.0 / variance)
+    covariance = np.linalg.inv(precision)
+    return covariance @ cross[inside] / noise, covariance
+
+
+def _outside(
+    gram: FloatArray, cross: FloatArray, diagonal: FloatArray, noise: float, inside: NDArray[np.intp],
+    variance: FloatArray,
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:  # fmt: skip
+    """How precisely (s) and with how much pull (q) the rows would set each weight, were it not among the chosen.
+
+    Also whether the chosen features leave anything of it open: what repeats them may not join.
+    """
+    S, Q = diagonal / noise, cross / noise
+    if len(inside):
+        from scipy.linalg import cholesky, solve_triangular
+
+        precision = gram[np.ix_(inside, inside)] / noise
+        precision[np.diag_indices_from(precision)] += 1.0 / variance
+        root = cholesky(precision, lower=True, check_finite=False)
+        reach = solve_triangular(root, gram[inside] / noise, lower=True, check_finite=False)
+        S = S - np.einsum("an,an->n", reach, reach)
+        Q = Q - reach.T @ solve_triangular(root, cross[inside] / noise, lower=True, check_finite=False)
+    open_ = diagonal / noise * REPEATED < S
+    S = np.maximum(S, 1e-12)
+    if len(inside):  # what is among the chosen is taken out first
+        rest = np.maximum(1.0 - variance * S[inside], 1e-12)
+        S[inside], Q[inside] = S[inside] / rest, Q[inside] / rest
+    return S, Q, open_
+
+
+def _evidence(variance: FloatArray, s: FloatArray, q: FloatArray) -> FloatArray:
+    grown = variance * s
+    return np.asarray(0.5 * (variance * q**2 / (1.0 + grown) - np.log1p(grown)))
+
+
+def _noise(
+    gram: FloatArray, cross: FloatArray, energy: float, rows: float, noise: float, inside: NDArray[np.intp],
+    variance: FloatArray, floor: float,
+) -> float:  # fmt: skip
+    """The noise that the chosen weights leave, for as many rows as they do not use up."""
+    mean, covariance = _posterior(gram, cross, noise, inside, variance[inside])
+    left = energy - 2 * mean @ cross[inside] + mean @ gram[np.ix_(inside, inside)] @ mean
+    used = float((1.0 - np.diag(covariance) / variance[inside]).sum())
+    return max(float(left) / max(rows - used, 1.0), floor)
