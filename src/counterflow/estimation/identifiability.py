@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, scope_of
 from counterflow.estimation.likelihood import SharedRecord
-from counterflow.estimation.parameters import Estimate
+from counterflow.estimation.parameters import Parameters
 
 STILL = 1e-9  # standard deviation relative to level below which an input counts as never moved
 TOGETHER = 1e-4  # singular value, relative to the largest, below which inputs move together
@@ -49,21 +49,21 @@ class Doubt:
 Labels = Mapping[str, Sequence[str]]  # names of each unit's inputs, if known here
 
 
-def diagnose(record: SharedRecord, estimate: Estimate, labels: Labels | None = None) -> tuple[Doubt, ...]:
-    """All doubts about the couplings of a record, effect by effect."""
+def diagnose(record: SharedRecord, parameters: Parameters, labels: Labels | None = None) -> tuple[Doubt, ...]:
+    """All doubts about what moves among the couplings of a record, effect by effect."""
     doubts: list[Doubt] = []
     seen: dict[bytes, Excitation] = {}  # units that were measured in the same rows share it
     for m in range(len(record.names)):
         measured = _measured(record, m)
         rows = np.flatnonzero(measured[1:])  # u[t-1] for the measured rows t
-        needed = _unknowns(record, m, estimate)
+        needed = sum(record.states[n] + record.inputs[n] for n in parameters.causes[m])  # in one row of [A B]
         if len(rows) < 2 * needed:
-            doubts += _too_few(record, m, len(rows), needed)
+            doubts += _too_few(record, m, len(rows), needed, parameters)
             continue
         key = measured.tobytes()
         if key not in seen:
             seen[key] = Excitation.of(record.u[rows])
-        doubts += _inputs(record, m, seen[key], estimate, labels or {})
+        doubts += _inputs(record, m, seen[key], parameters.causes[m], labels or {})
     return tuple(doubts)
 
 
@@ -89,19 +89,16 @@ def _measured(record: SharedRecord, m: int) -> NDArray[np.bool_]:
     return np.asarray(seen & (own.stop > own.start))
 
 
-def _unknowns(record: SharedRecord, m: int, estimate: Estimate) -> int:
-    """Unknown numbers in one row of [A B] of unit m."""
-    whole = sum(record.states) + sum(record.inputs)
-    return whole - (record.states[m] + record.inputs[m] if estimate == "couplings" else 0)
-
-
-def _too_few(record: SharedRecord, m: int, rows: int, needed: int) -> list[Doubt]:
+def _too_few(record: SharedRecord, m: int, rows: int, needed: int, parameters: Parameters) -> list[Doubt]:
     name, out = record.names[m], []
     reason = f"unit {name!r} has {rows} measured rows for {needed} unknowns in each of its states"
     remedy = f"record at least {4 * needed} rows of unit {name!r}"
-    for other in record.names:
-        if other != name:
+    for n, other in enumerate(record.names):
+        if n == m:
+            continue
+        if n in parameters.causes[m]:
             out += [Doubt(name, other, letter, (), reason, remedy) for letter in ("A", "B")]
+        if m in parameters.causes[n]:
             out.append(Doubt(other, name, "A", (), reason, remedy))
     return out
 
@@ -122,9 +119,9 @@ class Excitation:
         return cls(still, np.asarray(np.linalg.qr(centred * scale, mode="r")))
 
 
-def _inputs(record: SharedRecord, m: int, moved: Excitation, estimate: Estimate, labels: Labels) -> list[Doubt]:
+def _inputs(record: SharedRecord, m: int, moved: Excitation, causes: Sequence[int], labels: Labels) -> list[Doubt]:
     owner = np.repeat(np.arange(len(record.names)), record.inputs)
-    candidates = np.flatnonzero(owner != m) if estimate == "couplings" else np.arange(len(owner))
+    candidates = np.flatnonzero(np.isin(owner, causes))
     still = moved.still[candidates]
     out: list[Doubt] = []
 
