@@ -9,6 +9,9 @@
     dt = 60.0                         # seconds between two rows
     recording = "recording.safetensors"
 
+    [options]                         # optional: what counterflow.fit takes besides
+    edges = [["boiler", "turbine"]]   # the only direct couplings, (cause, effect)
+
     [privacy]                         # optional: see counterflow.Privacy
     epsilon = 1.0
     delta = 1e-6
@@ -99,6 +102,10 @@ def read_federation(path: str | Path) -> Federation:
         else:
             units = {name: unit for name, (unit, _) in parsed.items()}
             recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
+    for key in ("edges", "forbidden"):
+        if key in options:
+            with page.blaming(("options", key)):
+                _options_of(method).parse(method, {key: options[key]}).known_edges(recording.names)
     return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
 
 
@@ -220,7 +227,7 @@ def _head(page: Page, head: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]
     if method == "oracle":
         page.refuse(("federation", "method"), "'oracle' needs the true plant, which a federation does not have")
     seed = page.whole(("federation", "seed"), head.get("seed", 0), 0)
-    kind = FEDERATED.get(method, FEDERATED["sufficient"]).options
+    kind = _options_of(method)
     options: dict[str, Any] = {}
     if "estimate" in head:
         with page.blaming(("federation", "estimate")):
@@ -235,6 +242,11 @@ def _head(page: Page, head: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]
     with page.blaming(("options",)):
         kind.parse(method, options)
     return method, seed, options
+
+
+def _options_of(method: str) -> Any:
+    """The class of a method's options; those of the references are the default's."""
+    return FEDERATED.get(method, FEDERATED["sufficient"]).options
 
 
 def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -> tuple[Unit, LocalModel | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Folder
+from counterflow.cli.options import AnswerFormat, Edges, Folder, Forbidden, known_edges
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.engine import engine
@@ -36,6 +36,8 @@ def fit(
     option: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Of the method, as in 'fit'; may repeat.")
     ] = None,
+    edge: Edges = None,
+    forbid: Forbidden = None,
     units: Annotated[str | None, Option(metavar="A,B", help="Which plants, in this order (all).")] = None,
     epsilon: Annotated[float | None, Option(help="With privacy: of this job, for every plant.")] = None,
     delta: Annotated[float | None, Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
@@ -58,7 +60,8 @@ def fit(
     engine().require()
     coordinator = CoordinatorFolder.open(folder)
     described: dict[str, Any] = {
-        "method": method, "units": _names(units), "options": _options(option or ()), "seed": seed,
+        "method": method, "units": _names(units), "options": _options(option or (), known_edges(edge, forbid)),
+        "seed": seed,
         "privacy": _privacy(epsilon, delta, window), "from_logs": from_logs, "begins": begins,
     }  # fmt: skip
     given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
@@ -170,9 +173,9 @@ def _names(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _options(given: Sequence[str]) -> dict[str, Any]:
-    """``--option rounds=30 --option solver=gradient --option 'xi={"boiler": 3}'``."""
-    found: dict[str, Any] = {}
+def _options(given: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """``--option rounds=30 --option solver=gradient --option 'xi={"boiler": 3}'``, after what is ``known``."""
+    found = dict(known)
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name or name in found:

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
-from counterflow.cli.options import AnswerFormat, Force
+from counterflow.cli.options import AnswerFormat, Edges, Forbidden, Force, known_edges
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming
@@ -38,6 +38,8 @@ def fit(
     uncertainty: Annotated[
         bool | None, Option(help="Likelihood: compute intervals (default: where that takes seconds).")
     ] = None,
+    edge: Edges = None,
+    forbid: Forbidden = None,
     force: Force = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
@@ -57,6 +59,7 @@ def fit(
         "tol": tol, "uncertainty": uncertainty,
     }  # fmt: skip
     merged |= {key: value for key, value in options.items() if value is not None}
+    merged |= known_edges(edge, forbid)
     if xi:
         merged["xi"] = _weights(xi)
     found = training.fit(

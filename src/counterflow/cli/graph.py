@@ -17,7 +17,7 @@ from counterflow.questions.question import envelope
 from counterflow.report.content import acting_directly
 from counterflow.report.graph import kind_of
 
-_FIELDS = "cause effect direct reaches p_value p_value_A p_value_B q_value direct_strength total_strength"
+_FIELDS = "cause effect direct reaches possible p_value p_value_A p_value_B q_value direct_strength total_strength"
 
 
 def graph(

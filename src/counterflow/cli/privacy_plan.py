@@ -20,6 +20,7 @@ from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Estimate, Parameters
 from counterflow.estimation.uncertainty import uncertainty
@@ -45,6 +46,7 @@ class Task:
     models: Mapping[str, LocalModel]
     inputs: Mapping[str, FloatArray]  # (T+1, U_m), as the models take them
     estimate: Estimate = "couplings"
+    known: KnownEdges | None = None  # couplings that there can be
 
     @property
     def rows(self) -> int:
@@ -166,7 +168,8 @@ def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expe
             messages = [message for message, _ in made]
             clipped = max(release.clipped for _, release in made)
         shared = share(messages)
-        parameters = Parameters(shared, task.estimate, np.eye(len(plant.A)))  # the root moves nothing here
+        root = np.eye(len(plant.A))  # it moves nothing here
+        parameters = Parameters(shared, task.estimate, root, known=task.known)
         truth = Estimated(plant.A, plant.B, plant.Q, 0.0, 0, True, 0.0, parameters=parameters)
         A, B = uncertainty(shared, truth).standard_errors
         between = np.hstack([_between(plant, plant.A, "states"), _between(plant, plant.B, "n_inputs")])
@@ -197,7 +200,7 @@ def _of_fit(directory: Path) -> Task:
     shared = couplings.shared
     inputs = {name: shared.u[:, own] for name, own in zip(shared.names, shared.input_slices, strict=True)}
     models = {name: part.model for name, part in fit.parts.items()}
-    return Task(fit.plant, models, inputs, parameters.estimate)
+    return Task(fit.plant, models, inputs, parameters.estimate, parameters.known)
 
 
 def _notes(under: Sequence[Expected]) -> list[Caveat]:

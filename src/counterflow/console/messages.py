@@ -194,7 +194,7 @@ class PlantTold(BaseModel):
 class EdgeTold(BaseModel):
     cause: str
     effect: str
-    kind: Literal["direct", "through others", "not determined", "none found"]
+    kind: Literal["direct", "through others", "not determined", "none found", "ruled out"]
     p_value: Known
     q_value: Known
     direct_strength: Known

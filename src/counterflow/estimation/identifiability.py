@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, scope_of
 from counterflow.estimation.likelihood import SharedRecord
-from counterflow.estimation.parameters import Estimate
 
 STILL = 1e-9  # standard deviation relative to level below which an input counts as never moved
-LEAST_ROWS = 60  # of a unit, for a network to be learned
 TOGETHER = 1e-4  # singular value, relative to the largest, below which inputs move together
 
 
@@ -50,21 +48,30 @@ class Doubt:
 Labels = Mapping[str, Sequence[str]]  # names of each unit's inputs, if known here
 
 
-def diagnose(record: SharedRecord, estimate: Estimate, labels: Labels | None = None) -> tuple[Doubt, ...]:
-    """All doubts about the couplings of a record, effect by effect."""
+Causes = Sequence[Sequence[int]]  # for each unit, the units that can act on it
+
+
+def diagnose(
+    record: SharedRecord, causes: Causes, labels: Labels | None = None, unknowns: int | None = None
+) -> tuple[Doubt, ...]:
+    """All doubts about what moves among the couplings of a record, effect by effect.
+
+    ``unknowns`` in one equation of a unit; None: the states and inputs of all that can act on it.
+    """
     doubts: list[Doubt] = []
     seen: dict[bytes, Excitation] = {}  # units that were measured in the same rows share it
     for m in range(len(record.names)):
         measured = _measured(record, m)
         rows = np.flatnonzero(measured[1:])  # u[t-1] for the measured rows t
-        needed = _unknowns(record, m, estimate)
+        whole = sum(record.states[n] + record.inputs[n] for n in causes[m])  # in one row of [A B]
+        needed = whole if unknowns is None else unknowns
         if len(rows) < 2 * needed:
-            doubts += _too_few(record, m, len(rows), needed)
+            doubts += _too_few(record, m, len(rows), needed, causes)
             continue
         key = measured.tobytes()
         if key not in seen:
             seen[key] = Excitation.of(record.u[rows])
-        doubts += _inputs(record, m, seen[key], estimate, labels or {})
+        doubts += _inputs(record, m, seen[key], causes[m], labels or {})
     return tuple(doubts)
 
 
@@ -90,21 +97,16 @@ def _measured(record: SharedRecord, m: int) -> NDArray[np.bool_]:
     return np.asarray(seen & (own.stop > own.start))
 
 
-def _unknowns(record: SharedRecord, m: int, estimate: Estimate) -> int:
-    """Unknown numbers in one row of [A B] of unit m."""
-    if estimate == "network":  # it takes as few weights as the rows can carry
-        return LEAST_ROWS // 2
-    whole = sum(record.states) + sum(record.inputs)
-    return whole - (record.states[m] + record.inputs[m] if estimate == "couplings" else 0)
-
-
-def _too_few(record: SharedRecord, m: int, rows: int, needed: int) -> list[Doubt]:
+def _too_few(record: SharedRecord, m: int, rows: int, needed: int, causes: Causes) -> list[Doubt]:
     name, out = record.names[m], []
     reason = f"unit {name!r} has {rows} measured rows for {needed} unknowns in each of its states"
     remedy = f"record at least {4 * needed} rows of unit {name!r}"
-    for other in record.names:
-        if other != name:
+    for n, other in enumerate(record.names):
+        if n == m:
+            continue
+        if n in causes[m]:
             out += [Doubt(name, other, letter, (), reason, remedy) for letter in ("A", "B")]
+        if m in causes[n]:
             out.append(Doubt(other, name, "A", (), reason, remedy))
     return out
 
@@ -125,9 +127,9 @@ class Excitation:
         return cls(still, np.asarray(np.linalg.qr(centred * scale, mode="r")))
 
 
-def _inputs(record: SharedRecord, m: int, moved: Excitation, estimate: Estimate, labels: Labels) -> list[Doubt]:
+def _inputs(record: SharedRecord, m: int, moved: Excitation, causes: Sequence[int], labels: Labels) -> list[Doubt]:
     owner = np.repeat(np.arange(len(record.names)), record.inputs)
-    candidates = np.flatnonzero(owner != m) if estimate == "couplings" else np.arange(len(owner))
+    candidates = np.flatnonzero(np.isin(owner, causes))
     still = moved.still[candidates]
     out: list[Doubt] = []
 

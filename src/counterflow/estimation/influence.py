@@ -7,6 +7,7 @@ does to m in the end, through whichever units it passes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Edge:
     ``p_value``, ``p_value_A``, ``p_value_B``: of no direct influence at all, through states, through inputs; NaN where
     the data do not determine it. ``q_value``: the smallest false-discovery rate at which the edge is kept.
     ``direct`` says whether it is kept, ``reaches`` whether kept edges lead from cause to effect at all.
+    ``possible`` says whether there can be a direct influence: where it was ruled out beforehand (``edges`` or
+    ``forbidden`` of a fit), nothing was tested, all p-values and the q-value are 1, and it is not direct.
     ``direct_strength`` and ``total_strength``: root mean square of what white inputs of unit variance at the cause do
     to the effect's whitened measurements, directly (no third unit in between) and in total.
     """
@@ -40,6 +43,7 @@ class Edge:
     reaches: bool
     direct_strength: float
     total_strength: float
+    possible: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class InfluenceGraph:
             kind = "direct" if edge.direct else ("through others" if edge.reaches else "none found")
             if not np.isfinite(edge.p_value):
                 kind = "not determined"
+            if not edge.possible and not edge.reaches:
+                kind = "ruled out"
             lines.append(
                 f"  {edge.cause} -> {edge.effect}: {kind}, q {edge.q_value:.2g}, "
                 f"direct {edge.direct_strength:.3g}, total {edge.total_strength:.3g}"
@@ -93,13 +99,15 @@ def influence_graph(
         inputs = record.input_slices[n]
         owner[record.state_slices[m], P + inputs.start : P + inputs.stop] = 1 + m * len(names) + n
     owners, kinds = spread.parameters.pack(owner).astype(int), spread.parameters.pack(kind).astype(int)
-    tests = {}
-    for m, n in pairs:
+    tests: dict[tuple[int, int], tuple[float, ...]] = dict.fromkeys(pairs, (1.0, 1.0, 1.0))
+    possible = np.array([n in spread.parameters.causes[m] for m, n in pairs], bool)
+    for m, n in itertools.compress(pairs, possible):
         mine = owners == 1 + m * len(names) + n
         tests[m, n] = tuple(
             _wald(values, spread.covariance, mask) for mask in (mine, mine & (kinds == 0), mine & (kinds == 1))
         )
-    q_values = _benjamini_hochberg(np.array([tests[pair][0] for pair in pairs]))
+    q_values = np.ones(len(pairs))
+    q_values[possible] = _benjamini_hochberg(np.array([tests[pair][0] for pair in pairs])[possible])
     kept = {pair: bool(q <= rate) for pair, q in zip(pairs, q_values, strict=True)}
     reach = _reach(len(names), kept)
     total, direct = _strengths(A, B, observation, record.state_slices, record.input_slices)
@@ -107,9 +115,9 @@ def influence_graph(
         Edge(
             cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
             p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reach[m, n]),
-            direct_strength=float(direct[m, n]), total_strength=float(total[m, n]),
+            direct_strength=float(direct[m, n]), total_strength=float(total[m, n]), possible=bool(can),
         )
-        for (m, n), q in zip(pairs, q_values, strict=True)
+        for (m, n), q, can in zip(pairs, q_values, possible, strict=True)
     )  # fmt: skip
     return InfluenceGraph(names, edges, rate)
 

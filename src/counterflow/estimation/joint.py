@@ -32,8 +32,9 @@ from counterflow.estimation.free import (
     standard_free,
 )
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Allowed, Rows, learn, products_of
+from counterflow.estimation.network_learning import Rows, learn, products_of
 from counterflow.estimation.realisation import realised
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.layout import own_blocks
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, maximum_likelihood
@@ -59,7 +60,7 @@ class JointOptions:
     order: int | Mapping[str, int] | None = None  # states of each unit; of the whole system in the free form
     same_row: bool | Mapping[str, bool] | None = None
     form: str = "network"
-    allowed: Allowed | None = None
+    known: KnownEdges | None = None
     tolerance: float = 1e-3
     evaluations: int = 100
 
@@ -99,7 +100,7 @@ def identify(
     u = np.hstack([_ahead(v) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)])
     widths = tuple(v.shape[1] for v in inputs)
     if options.form == "network":
-        network, free = _network(names, s, u - level, own, widths, options.allowed, progress)
+        network, free = _network(names, s, u - level, own, widths, options.known, progress)
         record, found, observation, noise, _ = standard_free(free, names, widths, own, np.ones_like(scale))
         notes = _notes(names, same_row, unsure, "network", options)
         return System(record, found, observation, noise, own, level, same_row, notes, network=network)
@@ -123,11 +124,11 @@ def identify(
 
 def _network(
     names: tuple[str, ...], s: FloatArray, u: FloatArray, own: tuple[slice, ...], widths: tuple[int, ...],
-    allowed: Allowed | None, progress: Callable[[int, float], None] | None,
+    known: KnownEdges | None, progress: Callable[[int, float], None] | None,
 ) -> tuple[Network, FreeSystem]:  # fmt: skip
     """The network of units, and its linear part as a system whose states belong to nobody."""
     rows = Rows(names, tuple(mine.stop - mine.start for mine in own), widths, np.hstack([s, u]))
-    network = learn(rows, products_of(rows), allowed, progress)
+    network = learn(rows, products_of(rows), known, progress)
     system = realised(network)
     Q, R = independent_noises(system.A, system.C, system.K, system.noise)
     record = SharedRecord(

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.errors import UnidentifiedError
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped
 from counterflow.identification.sparse import sparse_weights
-
-Allowed = Callable[[str, str], bool]  # (cause, effect): whether a unit may act on another directly
 
 
 class Costs(NamedTuple):
@@ -125,9 +124,9 @@ def products_of(rows: Rows) -> Products:
 
 
 def learn(
-    rows: Rows, products: Products, allowed: Allowed | None = None, progress: Callable[[int, float], None] | None = None
+    rows: Rows, products: Products, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None
 ) -> Network:
-    """All replicates. ``allowed``: which units may act on which; None: any."""
+    """All replicates. ``known``: which units can act on which; None: any."""
     r, m = sum(rows.numbers), rows.z.shape[1]
     spans, pairs, owner = products.spans, products.pairs, rows.owner
     n = len(spans) * m + len(pairs)
@@ -145,7 +144,7 @@ def learn(
         moments = np.tensordot(draw, products.blocks, 1)
         level = 0.0
         for i in range(r):
-            first, further = _costs(costs, rows, products, i, column, allowed)
+            first, further = _costs(costs, rows, products, i, column, known)
             found = sparse_weights(
                 moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i]), products.used,
                 sources[costs.by_unit], first, further,
@@ -178,14 +177,13 @@ def _noise(moments: FloatArray, weights: FloatArray, rows: int) -> FloatArray:
 
 
 def _costs(
-    costs: Costs, rows: Rows, products: Products, i: int, column: NDArray[np.intp], allowed: Allowed | None
+    costs: Costs, rows: Rows, products: Products, i: int, column: NDArray[np.intp], known: KnownEdges | None
 ) -> tuple[FloatArray, FloatArray]:
     """Nats of every feature for target i; inf for what may not act on it."""
     owner, pairs, unit = rows.owner, products.pairs, int(rows.owner[i])
     open_ = np.ones(len(rows.names), bool)
-    if allowed is not None:
-        target = rows.names[unit]
-        open_ = np.array([n == target or allowed(n, target) for n in rows.names])
+    if known is not None:
+        open_ = np.array([known.allows(name, rows.names[unit]) for name in rows.names])
     may = (open_[owner] & products.moving)[column]
     one, two = owner[pairs[:, 0]], owner[pairs[:, 1]]
     # the two factors are of one unit, or one of them is of the target's: other products have no pipe to come through

@@ -61,10 +61,10 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     )  # fmt: skip
     centre = parameters.pack(np.hstack([found.A, found.B]))
     estimate: Estimate = "couplings" if parameters.estimate == "couplings" else "blocks"
-    moving = Parameters(joined, estimate, np.eye(P))
+    moving = Parameters(joined, estimate, np.eye(P), known=parameters.known)
 
     past = Quadratic(centre, memory.information)
-    next_found = maximum_likelihood(joined, estimate, start=(found.A, found.B), penalty=past)
+    next_found = maximum_likelihood(joined, estimate, start=(found.A, found.B), penalty=past, known=parameters.known)
     # of all rows, to second order: what the past loses by moving away from its own maximum is the quadratic
     total = memory.found.log_likelihood - past(moving.pack(np.hstack([next_found.A, next_found.B])))[0]
     next_found = replace(next_found, parameters=moving, log_likelihood=total + next_found.log_likelihood)

@@ -17,6 +17,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError, ModelError, OptionError
 from counterflow.estimation.information import QUICK_FORM, settled_information
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import Evaluation, SharedRecord, evaluate, rows_measured
 from counterflow.estimation.parameters import ESTIMATES, Estimate, Parameters
 from counterflow.filtering import compress
@@ -69,7 +70,7 @@ def maximum_likelihood(
     record: SharedRecord, estimate: Estimate = "couplings", *, start: tuple[FloatArray, FloatArray] | None = None,
     tolerance: float = 1e-5, evaluations: int = 200, flat: float = 0.0,
     floors: tuple[FloatArray, FloatArray] | None = None, near: bool = False, penalty: Quadratic | None = None,
-    progress: Callable[[int, float], None] | None = None,
+    known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None,
 ) -> Estimated:  # fmt: skip
     """Estimate couplings from a shared record.
 
@@ -87,15 +88,16 @@ def maximum_likelihood(
         be larger.
     near : the start is near the maximum, so that steps by the information pay from the first pass on.
     penalty : added to the negative log-likelihood: what earlier data said, or a prior.
+    known : couplings that there can be; what a start has in the blocks of others is left out.
     progress : called with the pass and the log-likelihood.
     """
     if estimate not in (*ESTIMATES, "system"):
         raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
     root = _noise_root(record, None if floors is None else floors[0])
-    parameters = Parameters(record, estimate, root, floors)
+    parameters = Parameters(record, estimate, root, floors, known)
     limit = STABLE if estimate == "system" else _stability_limit(record)
     local = np.hstack([record.A_local, record.B_local])
-    A, B = start if start is not None else least_squares_start(record, estimate, limit)
+    A, B = start if start is not None else least_squares_start(record, estimate, limit, known)
     packed = parameters.pack(np.hstack([A, B]))
     if start is None and penalty is not None and penalty(packed)[0] > len(packed):
         packed = parameters.pack(local)  # noise has sent the start further out than can be believed
@@ -311,7 +313,9 @@ def _stability_limit(record: SharedRecord) -> float:
     return 1.0 - 1e-9 if own < 1.0 - 1e-6 else own + 1e-3
 
 
-def least_squares_start(record: SharedRecord, estimate: Estimate, limit: float) -> tuple[FloatArray, FloatArray]:
+def least_squares_start(
+    record: SharedRecord, estimate: Estimate, limit: float, known: KnownEdges | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Bias-compensated least squares on z = C̃⁺ s = h + noise of known covariance J.
 
     In Σ z zᵀ the noise adds n J, which is subtracted; the estimate is then consistent. Only pairs of rows in which
@@ -334,7 +338,7 @@ def least_squares_start(record: SharedRecord, estimate: Estimate, limit: float) 
     if not (np.isfinite(S_xx).all() and np.isfinite(S_yx).all()):
         return record.A_local, record.B_local  # the filter will say what is wrong
     S_xx[:P, :P] -= _affordable(S_xx[:P, :P], both.sum() * J)
-    parameters = Parameters(record, estimate, np.eye(P))
+    parameters = Parameters(record, estimate, np.eye(P), known=known)
     local = np.hstack([record.A_local, record.B_local])
     fixed = local - parameters.unpack(parameters.pack(local))
     target = S_yx - fixed @ S_xx

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import Evaluation, SharedRecord
 
-Estimate = Literal["couplings", "blocks", "all", "system", "network"]
+Estimate = Literal["couplings", "blocks", "all", "system"]
 ESTIMATES = ("couplings", "blocks", "all")  # what a user may ask for; "system" is for logs without models
 LEAST, MOST = 1e-3, 1e3  # of a standard deviation of noise, in units of its start
 
@@ -110,6 +111,21 @@ class Parameters:
     estimate: Estimate
     noise_root: FloatArray  # Cholesky factor of the process noise at the start, block-diagonal
     floors: tuple[FloatArray, FloatArray] | None = None  # of Q and R, while a whole system is climbed
+    known: KnownEdges | None = None  # which units can act on which; None: all on all
+
+    @cached_property
+    def causes(self) -> tuple[tuple[int, ...], ...]:
+        """For every unit, by index: the units whose blocks of A and B move in its rows."""
+        names = self.record.names
+        own = self.estimate != "couplings"
+        return tuple(
+            tuple(
+                n
+                for n, cause in enumerate(names)
+                if (own if n == m else self.known is None or self.known.allows(cause, effect))
+            )
+            for m, effect in enumerate(names)
+        )
 
     @cached_property
     def free(self) -> tuple[NDArray[np.intp], ...]:
@@ -117,11 +133,11 @@ class Parameters:
         record = self.record
         P, U = sum(record.states), sum(record.inputs)
         out = []
-        for own, inputs in zip(record.state_slices, record.input_slices, strict=True):
-            keep = np.ones(P + U, bool)
-            if self.estimate == "couplings":
-                keep[own] = False
-                keep[P + inputs.start : P + inputs.stop] = False
+        for causes in self.causes:
+            keep = np.zeros(P + U, bool)
+            for n in causes:
+                keep[record.state_slices[n]] = True
+                keep[P + record.input_slices[n].start : P + record.input_slices[n].stop] = True
             out.append(np.flatnonzero(keep))
         return tuple(out)
 

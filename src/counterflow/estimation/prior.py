@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, scope_of
 from counterflow.estimation.information import positions
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, Quadratic
 from counterflow.estimation.parameters import Estimate, Parameters
@@ -32,9 +33,9 @@ SETTLED = 0.1
 DROWNED_CODE = "drowned-by-noise"  # of caveats about couplings that noise leaves open
 
 
-def weak_prior(record: SharedRecord, estimate: Estimate) -> Quadratic | None:
+def weak_prior(record: SharedRecord, estimate: Estimate, known: KnownEdges | None = None) -> Quadratic | None:
     """Of the packed couplings; None if a unit's own model does not settle, which leaves nothing to compare with."""
-    parameters = Parameters(record, estimate, np.eye(sum(record.states)))
+    parameters = Parameters(record, estimate, np.eye(sum(record.states)), known=known)
     size = parameters.coupling_size()
     precision = np.zeros((size, size))
     forms = list(_strengths(record, parameters))

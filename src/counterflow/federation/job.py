@@ -44,7 +44,7 @@ class Job(Task):
     id : 1 to 64 letters, digits, dots, dashes or underscores; unique in the federation, because files are called so.
     method : "sufficient", a published method, or "questions" (what-ifs, after a fit).
     inputs : {unit: its input channels in order}; the order of the units is that of the estimate.
-    options : of the method, as in ``counterflow.fit``; numbers, text, true or false, or {unit: number}.
+    options : of the method, as in ``counterflow.fit``; numbers, text, true or false, {unit: number}, or [[unit, unit]].
     seed : as in ``counterflow.fit``.
     privacy : what is asked of every unit; where a unit keeps its ledger is its own affair.
     from_logs : units have no models, the server identifies the system ("sufficient" only).
@@ -138,6 +138,8 @@ class Job(Task):
     def part_for(self, unit: str) -> Job:
         """What one plant needs of it, and no more: of other units the names; of options by unit, its own.
 
+        Pairs of units (``edges``, ``forbidden``) are for the server alone: a plant is not told who acts on whom.
+
         Examples
         --------
         >>> job = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": ["valve"]})
@@ -147,7 +149,9 @@ class Job(Task):
         """
         inputs = {name: channels if name == unit else () for name, channels in self.inputs.items()}
         options = {
-            name: value.get(unit) if isinstance(value, Mapping) else value for name, value in self.options.items()
+            name: value.get(unit) if isinstance(value, Mapping) else value
+            for name, value in self.options.items()
+            if not isinstance(value, list | tuple)
         }
         return replace(self, inputs=inputs, options=options)
 
@@ -238,16 +242,20 @@ def _table(label: str, found: object, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _plain(label: str, value: object) -> None:
-    """Text, numbers, truth values, or {name: of these}."""
+    """Text, numbers, truth values, {name: of these}, or pairs of texts."""
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) and not isinstance(one, Mapping) for name, one in value.items()):
             raise OptionError(f"{label} must be {{unit: number}}, got {value!r:.80}")
         for name, one in value.items():
             _plain(f"{label}, {checked(name, label, error=OptionError)!r}", one)
         return
+    if isinstance(value, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
+        for name in (name for pair in value for name in pair):
+            checked(name, label, error=OptionError)
+        return
     good = value is None or type(value) in (bool, int, float, str)
     if not good or (isinstance(value, float) and not math.isfinite(value)):
-        raise OptionError(f"{label} must be a number, text, true or false, got {value!r:.80}")
+        raise OptionError(f"{label} must be a number, text, true or false, or pairs of units, got {value!r:.80}")
     if isinstance(value, str):
         checked(value, label, error=OptionError)
 

@@ -13,6 +13,7 @@ import numpy as np
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.online import Predictor
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.fits import storage
@@ -81,6 +82,24 @@ class Fit(Questions):
                 "uncertainty=False was given): see its status; fit with uncertainty=True, or fewer units at once"
             )
         return self.couplings.spread
+
+    @property
+    def known_edges(self) -> KnownEdges | None:
+        """Which direct couplings between units were allowed (``edges``, ``forbidden``); None: all.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine", "condenser"], topology="chain", rng=1)
+        >>> known = [("boiler", "turbine"), ("turbine", "condenser")]
+        >>> found = cf.fit(plant.simulate(500, rng=2), plant.locals(), edges=known)
+        >>> print(found.known_edges)
+        only boiler -> turbine, turbine -> condenser
+        >>> found.graph().edge("turbine", "boiler").possible
+        False
+        """
+        parameters = None if self.couplings is None else self.couplings.found.parameters
+        return None if parameters is None else parameters.known
 
     def graph(self, rate: float = 0.05) -> InfluenceGraph:
         """Which unit acts on which: block tests of A_mn and B_mn with false-discovery rate ``rate``.
@@ -160,6 +179,8 @@ class Fit(Questions):
         lines = [f"Counterflow fit, method {self.method!r}: {self.status}", f"traffic: {self.traffic}"]
         if self.privacy is not None:
             lines.append(self.privacy.summary())
+        if self.known_edges is not None:
+            lines.append(f"direct couplings that were estimated: {self.known_edges}")
         lines += [f"note: {text}" for text in self.caveats]
         if len(self.history):
             lines.append(

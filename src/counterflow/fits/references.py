@@ -33,8 +33,9 @@ def centralized(task: Task, own: Mapping[str, UnitData], provenance: Provenance,
     chosen = LikelihoodOptions.parse(task.method, task.options)
     shared = pool(own)
     found = maximum_likelihood(
-        shared, cast(Estimate, chosen.estimate), tolerance=chosen.tol, evaluations=chosen.evaluations, progress=progress
-    )
+        shared, cast(Estimate, chosen.estimate), tolerance=chosen.tol, evaluations=chosen.evaluations,
+        known=chosen.known_edges(task.units), progress=progress,
+    )  # fmt: skip
     traffic = Traffic(1, sum(brought.y.nbytes + brought.u.nbytes for brought in own.values()), 0)
     return _fit(task, own, judged(task, shared, found), traffic, provenance)
 

@@ -24,6 +24,7 @@ import numpy as np
 from counterflow import records
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import OptionError, StorageError
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
@@ -407,6 +408,8 @@ def _check_server(found: ServerContent) -> None:
     for kind in (Estimated, Parameters):
         for estimate in _parts_of(server, kind):
             _check_shapes(estimate, dict(total))
+    if any(not known.units <= set(names) for known in _parts_of(server, KnownEdges)):
+        _wrong("its known edges are of units that are not there")
     for spread in _parts_of(server, Uncertainty):
         _check_shapes(spread, total | {"n": spread.parameters.coupling_size()})
     for memory in _parts_of(server, Memory):

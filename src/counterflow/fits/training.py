@@ -56,8 +56,9 @@ def fit(
         The published methods train on their states; the others use them only in ``Fit.validate``.
     watch : called with (message, goes_up) for every message that crosses.
     over_the_wire : encode and decode every message, as between machines.
-    **options : see ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized",
-        ``counterflow.TrainingOptions`` for the published methods.
+    **options : such as ``edges`` and ``forbidden``, what is known of direct couplings: lists of (cause, effect). See
+        ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized", ``counterflow.TrainingOptions`` for the
+        published methods.
 
     Examples
     --------
@@ -67,6 +68,9 @@ def fit(
     >>> found = cf.fit(recording, plant.locals())
     >>> found.status.converged, found.traffic.rounds
     (True, 1)
+    >>> known = cf.fit(recording, plant.locals(), edges=[("boiler", "turbine")])  # nothing acts on the boiler
+    >>> bool(known.plant.block("A", effect="boiler", cause="turbine").any())
+    False
     >>> published = cf.fit(recording, plant.locals(), method="penalty", xi=1.0)
     >>> published.traffic.rounds <= 10
     True

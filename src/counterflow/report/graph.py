@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from counterflow.estimation.influence import Edge, InfluenceGraph
 
 DIRECT, THROUGH, UNDETERMINED, NONE = "direct", "through others", "not determined", "none found"
+RULED_OUT = "ruled out"  # beforehand, by who knows the plant
 MOST_FAINT = 14  # arrows through others beyond which they only make a drawing unreadable
 # class of the mark, CSS variable of its colour, text
 LEGEND = {
@@ -53,7 +54,9 @@ def kind_of(edge: Edge) -> str:
         return UNDETERMINED
     if edge.direct:
         return DIRECT
-    return THROUGH if edge.reaches else NONE
+    if edge.reaches:
+        return THROUGH
+    return NONE if edge.possible else RULED_OUT
 
 
 def drawing(graph: InfluenceGraph, prefix: str, narrow: bool = False) -> Svg:
@@ -61,7 +64,7 @@ def drawing(graph: InfluenceGraph, prefix: str, narrow: bool = False) -> Svg:
     size = size_of(len(graph.names), narrow)
     labels = [_cut(plain(name), size.letters) for name in graph.names]
     places = _places([size.node_width(label) for label in labels], size)
-    shown = [edge for edge in graph if kind_of(edge) != NONE]
+    shown = [edge for edge in graph if kind_of(edge) not in (NONE, RULED_OUT)]
     if left_out(graph):
         shown = [edge for edge in shown if kind_of(edge) != THROUGH]
     strongest = max((edge.direct_strength for edge in shown if math.isfinite(edge.direct_strength)), default=0.0)

@@ -198,7 +198,7 @@ def _remedy(told: Remedy, prefix: str) -> Question:
 def _graph(found: InfluenceGraph) -> dict[str, Any]:
     kinds, hidden = [graph.kind_of(edge) for edge in found], graph.left_out(found)
     words = graph.description(found)
-    if len(kinds) - kinds.count(graph.NONE) > MOST_PAIRS:
+    if len(kinds) - kinds.count(graph.NONE) - kinds.count(graph.RULED_OUT) > MOST_PAIRS:
         words = f"{kinds.count(graph.DIRECT)} of {len(kinds)} pairs of units act on each other directly"
         words += f", {kinds.count(graph.THROUGH)} only through others."
     shown = set(kinds) - ({graph.THROUGH} if hidden else set())

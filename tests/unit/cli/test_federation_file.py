@@ -113,6 +113,33 @@ def test_privacy_in_the_words_of_the_library(folder: Path) -> None:
     assert read_federation(folder / "f.toml").privacy is None
 
 
+def test_known_couplings_in_the_file_and_on_the_command_line(folder: Path) -> None:
+    units = WATER.replace('"water treatment"', "boiler", 1).replace("water treatment", "boiler") + WATER
+    path, out = folder / "f.toml", str(folder / "fit")
+    path.write_text(HEAD + units + '[options]\nedges = [["boiler", "water treatment"]]\n')
+
+    def known(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["fit", str(path), "--out", out, "--force", *arguments])
+        assert done.exit_code == 0, done.output
+        return str(cf.load(out).known_edges)
+
+    assert known() == "only boiler -> water treatment"
+    assert known("--edge", "water treatment:boiler") == "only water treatment -> boiler"
+    path.write_text(HEAD + units)
+    pairs = ("boiler:water treatment", "water treatment:boiler")
+    assert known("--edge", pairs[0], "--edge", pairs[1]) == "only boiler -> water treatment, water treatment -> boiler"
+    assert known("--forbid", pairs[1]) == "all but water treatment -> boiler"
+    for mistake, said in (
+        (("--edge", "boiler"), "--edge 'boiler': give CAUSE:EFFECT"),
+        (("--forbid", "a:b:c"), "--forbid 'a:b:c': give CAUSE:EFFECT"),
+        (("--edge", "boiler:pump"), "boiler -> pump names unit 'pump', but the units are boiler, water treatment"),
+        (("--edge", pairs[0], "--forbid", pairs[0]), "stands in 'edges' and in 'forbidden'"),
+    ):
+        done = CliRunner().invoke(app, ["fit", str(path), "--out", out, "--force", *mistake])
+        assert done.exit_code == 2
+        assert said in done.stderr
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_logs_of_the_units_are_the_recording(folder: Path, kind: str) -> None:
     text = f'[units.boiler]\nlog = "boiler.{kind}"\ninputs = ["valve"]\noutputs = ["pressure", "flow"]\n'
@@ -259,6 +286,15 @@ FEDERATION_MISTAKES = [
     ('[units."../evil"]\nstates=1\noutputs=["y"]\nlog="boiler.csv"\n', '1: units."../evil": unit: name'),
     ('[units.x]\noutputs = ["y"]\n', "1: units.x: it has no data; give it a 'log'"),
     ('[units.x]\nlog = "boiler.csv"\n', "1: units.x: 'outputs' is missing"),
+    (
+        HEAD + BOILER + WATER + '[options]\nedges = [["boiler", "pump"]]\n',
+        "12: options.edges: option 'edges': boiler -> pump names unit 'pump', but the units are boiler, water",
+    ),
+    (
+        HEAD + BOILER + WATER + '[options]\nforbidden = [["boiler", "boiler"]]\n',
+        "12: options.forbidden: option 'forbidden': boiler -> boiler is a unit and itself",
+    ),
+    (HEAD + BOILER + WATER + '[options]\nedges = ["x"]\n', "12: options.edges: option 'edges': 'x' is no pair"),
     (LOGS.replace("boiler.csv", "boiler.xlsx"), "2: units.boiler.log: there is no file 'boiler.xlsx'"),
     (LOGS.replace("boiler.csv", "recording.safetensors"), "2: units.boiler.log: recording.safetensors: a log"),
     (LOGS.replace('"valve"', '"vlave"'), "2: units.boiler.log: boiler.csv has no column 'vlave'; its columns are time"),

@@ -114,6 +114,14 @@ def test_effects_are_the_librarys(page: TestClient, shape: str) -> None:
     assert (told["level"], told["caveats"]) == (0.9, [caveat.to_json() for caveat in wanted.caveats])
 
 
+def test_a_graph_tells_what_was_ruled_out(tmp_path: Path) -> None:
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    cf.fit(plant.simulate(200, rng=2), plant.locals(), edges=[("boiler", "turbine")]).save(tmp_path / "fit")
+    with TestClient(create(tmp_path / "fit")) as client:
+        edges = client.get("/api/seats/server/graph").json()["edges"]
+    assert {edge["cause"]: edge["kind"] for edge in edges} == {"boiler": "direct", "turbine": "ruled out"}
+
+
 def test_several_inputs_add_up_and_one_of_them_twice(page: TestClient) -> None:
     changes = [*MOVED, dict(MOVED[0], size=-0.5), {"unit": "pump", "input": "speed", "size": 2.0, "start": 3}]
     told = _post(page, "unit:turbine/effect", {"effect": "turbine", "changes": changes, "horizon": 9})

@@ -15,6 +15,7 @@ INPUTS = {"boiler": [cf.Channel("fuel", "kg/s", (0, 5)), cf.Channel("y1", "", (0
 JOBS = [
     Job("a", "sufficient", INPUTS, options={"tol": 1e-6}, privacy=cf.Privacy(1.0, 1e-6, models=(0.1, 1e-7), seed=1)),
     Job("b", "sufficient", INPUTS, options={"order": {"boiler": 2, "turbine": 1}}, from_logs=True, dt=0.5),
+    Job("k", "sufficient", INPUTS, options={"edges": [["boiler", "turbine"]], "forbidden": [["turbine", "boiler"]]}),
     Job("c", "penalty", INPUTS, options={"xi": {"boiler": 1.0, "turbine": 2}, "rounds": 5}, seed=3),
     Job("d", "lagrangian", INPUTS, privacy=cf.Privacy(1.0, 1e-6, accounting="published")),
     Job("e", "questions", INPUTS, {"of": "a"}, created="2026-01-01T00:00:00+00:00"),
@@ -48,6 +49,10 @@ def test_a_job_survives_its_text(job: Job) -> None:
         ({"units": [{"name": "a", "inputs": [{"name": 3, "unit": "", "limits": None}]}]}, "name"),
         ({"options": {"nothing": 1}}, "no option 'nothing'"),
         ({"options": {"tol": [1]}}, "must be a number"),
+        ({"options": {"edges": [["boiler", 3]]}}, "must be text"),
+        ({"options": {"edges": [["boiler", "pump"]]}}, "the units are boiler, turbine"),
+        ({"options": {"edges": [["boiler", "turbine", "boiler"]]}}, "pairs of units"),
+        ({"options": {"tol": [["boiler", "turbine"]]}}, "must be a finite number"),
         ({"options": {"tol": {"a": {"b": 1}}}}, "must be"),
         ({"options": []}, "must be a table"),
         ({"options": {"order": 2}}, "for fits from logs"),

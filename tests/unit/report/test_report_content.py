@@ -162,6 +162,16 @@ def test_a_fit_without_uncertainty_or_couplings_has_a_report_too() -> None:
             assert said.count("treat this number as") == 2  # under the first question, and before you act
 
 
+def test_what_was_ruled_out_is_not_drawn_and_not_called_none_found() -> None:
+    one = Edge("a", "b", 1e-9, 1e-9, 1e-9, 1e-9, True, True, 1.0, 1.0)
+    two = Edge("b", "a", 1.0, 1.0, 1.0, 1.0, False, False, 0.0, 0.0, possible=False)
+    assert [graph.kind_of(edge) for edge in (one, two, replace(two, reaches=True))] == [
+        graph.DIRECT, graph.RULED_OUT, graph.THROUGH
+    ]  # fmt: skip
+    drawing = ElementTree.fromstring("<svg" + graph.drawing(InfluenceGraph(("a", "b"), (one, two), 0.05), "g-").markup)
+    assert [group.get("class") for group in drawing.iter("g") if group.get("class")] == ["direct"]
+
+
 @pytest.mark.parametrize("count", [2, 3, 5, 12])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_graph_is_drawn_inside_its_canvas_with_title_and_description(count: int, narrow: bool) -> None:

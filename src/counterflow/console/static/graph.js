@@ -2,7 +2,9 @@
 import { make, draw, put, choices } from "./dom.js";
 import { number } from "./format.js";
 
-const KINDS = { direct: "direct", "through others": "through", "not determined": "unknown", "none found": "none" };
+const KINDS = {
+  direct: "direct", "through others": "through", "not determined": "unknown", "none found": "none", "ruled out": "none"
+};
 
 const CROWD = 30; // arrows; beyond, only those of picked causes stand out
 const PICKED = 4; // causes whose arrows can be told apart
@@ -37,7 +39,7 @@ export function drawGraph(host, given) {
   const places = layout(units.map((unit) => unit.name), wide, high, large);
   // the arrows: those that the chosen strength knows
   const shown = (edges ?? []).filter(
-    (edge) => edge.kind !== "none found" && (strength === "total" || edge.kind !== "through others")
+    (edge) => KINDS[edge.kind] !== "none" && (strength === "total" || edge.kind !== "through others")
       && places.has(edge.cause) && places.has(edge.effect)
   );
   const image = draw(
@@ -207,7 +209,7 @@ export function strengthChoice(name, value, onChange) {
 /** The same as a table. */
 export function edgesTable(edges) {
   const body = make("tbody");
-  const order = { direct: 0, "through others": 1, "not determined": 2, "none found": 3 };
+  const order = { direct: 0, "through others": 1, "not determined": 2, "none found": 3, "ruled out": 4 };
   for (
     const edge of [...edges].sort(
       (a, b) => order[a.kind] - order[b.kind] || (b.total_strength ?? 0) - (a.total_strength ?? 0)

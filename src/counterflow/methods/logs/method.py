@@ -13,6 +13,7 @@ from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.identifiability import diagnose
 from counterflow.estimation.joint import JointOptions, System
+from counterflow.estimation.network_learning import LEAST_ROWS
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.logs.server import LogConfig, LogServer
 from counterflow.methods.logs.unit import SHORT, LogUnit
@@ -45,7 +46,7 @@ class LogMethod(OneExchange):
     options = LikelihoodOptions
 
     def check(self, task: Task) -> None:
-        options_of(task)
+        options_of(task).known_edges(task.units)
         if "estimate" in task.options:
             raise OptionError(
                 f"{task.label}: option 'estimate' goes with given models; from logs all blocks and noises are "
@@ -59,8 +60,9 @@ class LogMethod(OneExchange):
         order = chosen.order if chosen.form == "free" else chosen.for_logs("order", task.units) or None
         same_row = chosen.for_logs("same_row", task.units) or None
         asked = JointOptions(
-            order, same_row, chosen.form, tolerance=chosen.tol, evaluations=chosen.evaluations
-        )
+            order, same_row, chosen.form, chosen.known_edges(task.units), tolerance=chosen.tol,
+            evaluations=chosen.evaluations,
+        )  # fmt: skip
         return LogServer(LogConfig(task.units, asked), progress=progress)
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
@@ -78,7 +80,8 @@ class LogMethod(OneExchange):
         system, chosen = state.system, options_of(task)
         shared, found = system.record, system.found
         if system.network is not None:
-            doubts = diagnose(shared, "network", labels_of(task))
+            everyone = range(len(shared.names))
+            doubts = diagnose(shared, [everyone for _ in everyone], labels_of(task), LEAST_ROWS // 2)
             couplings = Couplings(found, shared, None, doubts, form="network", network=system.network)
             caveats = tuple(doubt.caveat for doubt in doubts)
             caveats += system.notes

@@ -65,7 +65,7 @@ class SufficientMethod(OneExchange):
     options = LikelihoodOptions
 
     def check(self, task: Task) -> None:
-        LikelihoodOptions.parse(task.method, task.options)
+        LikelihoodOptions.parse(task.method, task.options).known_edges(task.units)
         for name in LikelihoodOptions.LOGS:
             if name in task.options:
                 raise OptionError(
@@ -77,8 +77,9 @@ class SufficientMethod(OneExchange):
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         chosen = LikelihoodOptions.parse(task.method, task.options)
         config = SufficientConfig(
-            task.units, _estimate(chosen), chosen.tol, chosen.evaluations, prior=task.privacy is not None
-        )
+            task.units, _estimate(chosen), chosen.tol, chosen.evaluations, prior=task.privacy is not None,
+            known=chosen.known_edges(task.units),
+        )  # fmt: skip
         return SufficientServer(config, progress=progress)
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
@@ -173,12 +174,13 @@ def coupled(
     private : whether the weak prior was leant on.
     spread : of the free form, which computes its own.
     """
-    doubts = diagnose(shared, estimate, labels)
     assert found.parameters is not None
+    doubts = diagnose(shared, found.parameters.causes, labels)
     wanted = affordable(shared, found.parameters) if wanted is None else wanted
     good = found.converged or found.decrement <= near**2
     if form == "partitioned" and wanted and good:
-        spread = uncertainty(shared, found, weak_prior(shared, estimate) if private else None)
+        prior = weak_prior(shared, estimate, found.parameters.known) if private else None
+        spread = uncertainty(shared, found, prior)
     spread = spread.with_doubts(doubts) if spread is not None and good else None
     faint = faint_couplings(shared, found) if private and wanted else ()
     caveats = (*(doubt.caveat for doubt in doubts), *(each.caveat for each in faint))

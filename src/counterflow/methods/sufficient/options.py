@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from counterflow.errors import OptionError
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.methods.options import choice, count, known_names, number, truth
 
 
@@ -21,6 +22,9 @@ class LikelihoodOptions:
     tol : stop when the gradient could move no estimate by more than about this many standard errors.
     evaluations : at most so many passes over the data.
     uncertainty : whether to compute standard errors; None: where that takes seconds, not minutes.
+    edges : (cause, effect) of the only direct couplings that there can be between different units; None: of all. What
+        is not among them is zero, not estimated. An empty list: no unit acts on another.
+    forbidden : (cause, effect) of direct couplings that there cannot be.
     form : of a fit from logs (``models=None``): "partitioned" (every state belongs to a unit) or "free" (to nobody).
     order : of a fit from logs: states of each unit, one number or {unit: number}; in the free form, of the whole
         system. None: by the likelihood of held-out rows.
@@ -34,6 +38,8 @@ class LikelihoodOptions:
     tol: float = 1e-5
     evaluations: int = 200
     uncertainty: bool | None = None
+    edges: Sequence[Sequence[str]] | None = None
+    forbidden: Sequence[Sequence[str]] | None = None
     form: str = "network"
     order: int | Mapping[str, int] | None = None
     rank: int | Mapping[str, int] | None = None
@@ -57,7 +63,30 @@ class LikelihoodOptions:
                     raise OptionError(f"fit: option {name!r} must be {wanted}, or {{unit: ...}} of them, got {one!r}")
         if options.form == "free" and isinstance(options.order, Mapping):
             raise OptionError("fit: option 'order' must be one number if form='free': its states belong to no unit")
+        if options._known is not None and options.form == "free":
+            raise OptionError(
+                "fit: options 'edges' and 'forbidden' go with form='partitioned': in the free form states belong to no "
+                "unit, so it has no couplings between units"
+            )
         return options
+
+    @property
+    def _known(self) -> KnownEdges | None:
+        return KnownEdges.parse(self.edges, self.forbidden)
+
+    def known_edges(self, units: Sequence[str]) -> KnownEdges | None:
+        """Couplings that there can be between these units; None: all. OptionError if another unit is named.
+
+        Examples
+        --------
+        >>> chosen = LikelihoodOptions.parse("sufficient", {"edges": [["boiler", "turbine"]]})
+        >>> print(chosen.known_edges(("boiler", "turbine")))
+        only boiler -> turbine
+        """
+        known = self._known
+        if known is not None:
+            known.check(units)
+        return known
 
     LOGS: ClassVar[tuple[str, ...]] = ("form", "order", "rank", "same_row")
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import ProtocolError
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.layout import refuse_other_rows
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, maximum_likelihood
@@ -31,6 +32,7 @@ class SufficientConfig:
     tolerance: float = 1e-5
     evaluations: int = 200
     prior: bool = False  # whether to lean on the weak prior, as records drowned in noise need
+    known: KnownEdges | None = None  # couplings that there can be
 
 
 class OneMessage:
@@ -73,7 +75,8 @@ class SufficientServer(OneMessage):
         config, shared = self.config, share([state.messages[name] for name in self.units])
         found = maximum_likelihood(
             shared, config.estimate, tolerance=config.tolerance, evaluations=config.evaluations,
-            penalty=weak_prior(shared, config.estimate) if config.prior else None, progress=self.progress,
+            penalty=weak_prior(shared, config.estimate, config.known) if config.prior else None, known=config.known,
+            progress=self.progress,
         )  # fmt: skip
         state = replace(state, shared=shared, found=found, round=1, finished=True)
         return state, tuple(Finished(name, 1, found.converged) for name in self.units)
