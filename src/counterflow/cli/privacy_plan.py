@@ -194,7 +194,7 @@ def _of_fit(directory: Path) -> Task:
     if fit.method != "sufficient" or couplings is None:
         raise OptionError(f"--fit {str(directory)!r} is of method {fit.method!r}; a plan needs one of 'sufficient'.")
     parameters = couplings.found.parameters
-    if couplings.form == "free" or parameters is None or parameters.estimate == "system":
+    if parameters is None:
         remedy = "a plan needs units with models"
         raise OptionError(f"--fit {str(directory)!r} was made from logs without models; {remedy}.")
     shared = couplings.shared

@@ -222,9 +222,7 @@ class Seat(Questions):
         known = self.server.couplings
         if known is None:
             return f"method {self.method!r} gives no uncertainty, so that influences cannot be told from noise"
-        if known.form == "free":
-            return "states of the free form belong to no unit: fit with form='partitioned'"
-        if known.spread is None:
+        if known.spread is None and known.network is None:
             return "standard errors were not computed for this fit: fit with uncertainty=True"
         return "" if len(self.plant.units) > 1 else "one unit alone has nobody to act on"
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnknownNameError
+from counterflow.estimation.network import Network
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.filtering.initial import lyapunov
+
+FOLLOWED = 60  # rows after a shift that strengths of a network are measured over
+MATTERS = 0.5  # share of what a cause does to an effect that would not happen without the direct coupling
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Edge:
     ``direct`` says whether it is kept, ``reaches`` whether kept edges lead from cause to effect at all.
     ``possible`` says whether there can be a direct influence: where it was ruled out beforehand (``edges`` or
     ``forbidden`` of a fit), nothing was tested, all p-values and the q-value are 1, and it is not direct.
+    ``direct_interval``: 95 % of the direct strength, where it is known. From logs, see ``network_graph``.
     ``direct_strength`` and ``total_strength``: root mean square of what white inputs of unit variance at the cause do
     to the effect's whitened measurements, directly (no third unit in between) and in total.
     """
@@ -44,6 +49,7 @@ class Edge:
     direct_strength: float
     total_strength: float
     possible: bool = True
+    direct_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,92 @@ def influence_graph(
         for (m, n), q, can in zip(pairs, q_values, possible, strict=True)
     )  # fmt: skip
     return InfluenceGraph(names, edges, rate)
+
+
+def network_graph(network: Network, rate: float = 0.05) -> InfluenceGraph:
+    """The graph of a network of units, as it is learned from logs.
+
+    p-values are the share of replicates without the coupling (of all, through numbers, through inputs), which is about
+    the probability that there is none; q-values are their mean over all couplings that are at least as sure. A coupling
+    is direct if its q-value is at most ``rate`` *and* it matters: without it, at least half of what the cause does to
+    the effect would not happen. That keeps out what reaches the effect by way of others. Strengths are root mean square
+    movements of the effect's standardised numbers over ``FOLLOWED`` rows after one of the cause's numbers or inputs has
+    been shifted by one standard deviation for good.
+    """
+    names, count = network.names, len(network.names)
+    pairs = [(m, n) for m in range(count) for n in range(count) if m != n]
+    r, owner = network.size, network.owner
+    target, source_number = owner[:r], np.arange(len(owner)) < r
+    there = np.abs(network.linear).sum(axis=1) > 0  # (K, m, r)
+    bent = _bent(network)
+    tests = {}
+    for m, n in pairs:
+        block = (there | bent)[:, owner == n][:, :, target == m]
+        numbers = source_number[owner == n]
+        tests[m, n] = tuple(_absent(part) for part in (block, block[:, numbers], block[:, ~numbers]))
+    possible = np.array([network.known is None or network.known.allows(names[n], names[m]) for m, n in pairs], bool)
+    p_values = np.array([tests[pair][0] for pair in pairs])
+    q_values = np.ones(len(pairs))
+    order = np.flatnonzero(possible)[np.argsort(p_values[possible], kind="stable")]
+    q_values[order] = np.cumsum(p_values[order]) / np.arange(1, len(order) + 1)
+    sure = {pair: bool(q <= rate and can) for pair, q, can in zip(pairs, q_values, possible, strict=True)}
+    total, direct, ends = _network_strengths(network, [pair for pair in pairs if tests[pair][0] < 1])
+    kept = {pair: sure[pair] and direct[pair] >= MATTERS * total[pair[0], pair[1]] for pair in pairs}
+    reach = _reach(count, kept)
+    edges = tuple(
+        Edge(
+            cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
+            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reach[m, n]),
+            direct_strength=direct[m, n], total_strength=float(total[m, n]), possible=bool(can),
+            direct_interval=ends[m, n],
+        )
+        for (m, n), q, can in zip(pairs, q_values, possible, strict=True)
+    )  # fmt: skip
+    return InfluenceGraph(names, edges, rate)
+
+
+def _bent(network: Network) -> NDArray[np.bool_]:
+    """(K, m, r): which columns act on which numbers through products."""
+    out = np.zeros(network.linear.shape[:1] + network.linear.shape[2:], bool)
+    for k, factors in enumerate(network.pairs):
+        for factor in factors:
+            out[:, factor] |= network.bends[:, k] != 0
+    return out
+
+
+def _absent(block: NDArray[np.bool_]) -> float:
+    """Share of replicates in which nothing of a block (K, columns, numbers) is there, as one in more than all."""
+    if not block.shape[1]:
+        return 1.0
+    missing = int((~block.any(axis=(1, 2))).sum())
+    return 1.0 if missing == len(block) else (missing + 0.5) / (len(block) + 1)
+
+
+def _network_strengths(
+    network: Network, pairs: list[tuple[int, int]]
+) -> tuple[FloatArray, dict[tuple[int, int], float], dict[tuple[int, int], tuple[float, float]]]:
+    """Total strengths (effect, cause), direct ones by pair, and the interval of these."""
+    count, r, owner = len(network.names), network.size, network.owner
+    total = np.zeros((count, count))
+    direct: dict[tuple[int, int], float] = {(m, n): 0.0 for m in range(count) for n in range(count)}
+    ends = dict.fromkeys(direct, (0.0, 0.0))
+    mean = replace(network, linear=network.linear.mean(axis=0, keepdims=True))
+    for n in range(count):
+        columns = np.flatnonzero(owner == n)
+        whole = np.cumsum(mean.responses(columns, FOLLOWED)[0], axis=0)
+        for m in range(count):
+            total[m, n] = _rms(whole[:, owner[:r] == m])
+        for m in [m for m, cause in pairs if cause == n]:
+            apart = np.cumsum(mean.responses(columns, FOLLOWED, cut=(m, n))[0], axis=0)
+            direct[m, n] = _rms((whole - apart)[:, owner[:r] == m])
+            weights = np.sqrt(np.square(network.linear[:, :, columns][..., owner[:r] == m]).sum(axis=(1, 2, 3)))
+            spread = float(weights.std(ddof=1) / max(float(weights.mean()), 1e-300)) * network.widening
+            ends[m, n] = (max(direct[m, n] * (1 - 2 * spread), 0.0), direct[m, n] * (1 + 2 * spread))
+    return total, direct, ends
+
+
+def _rms(values: FloatArray) -> float:
+    return float(np.sqrt(np.square(values).mean())) if values.size else 0.0
 
 
 def _wald(values: FloatArray, covariance: FloatArray, mask: NDArray[np.bool_]) -> float:

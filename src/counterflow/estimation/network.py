@@ -6,7 +6,8 @@ Each number s_i (a unit's compressed measurement, standardised) is predicted fro
            + Σ over pairs (j, k) of           c_ijk · (z̄_j z̄_k, centred and scaled)            + e_i[t]
 
 where z̄ is the mean of the last two rows, limited to what was seen. Most w and c are zero. Several *replicates* of the
-weights, learned from rows weighted at random, stand side by side: an answer is their mean, its uncertainty their spread.
+weights, learned from rows weighted at random, stand side by side: an answer is their mean, its uncertainty comes from
+their spread.
 
 Two worlds that differ in inputs share their residuals e. In the past these are what each replicate leaves of the
 record, so that the factual world is the record itself; in the future they are zero.
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, slices
+from counterflow.estimation.known_edges import KnownEdges
 
 IntArray = NDArray[np.int64]
 RECENT = 2  # rows whose mean is multiplied in products
@@ -55,6 +57,7 @@ class Network:
     scale: FloatArray
     noise: FloatArray
     widening: float
+    known: KnownEdges | None = None  # which units can act on which; None: any
 
     @property
     def memory(self) -> int:
@@ -122,7 +125,7 @@ class Network:
         return self._run(before, inputs)[0]
 
     def free_runs(self, z: FloatArray, starts: NDArray[np.intp], horizon: int) -> FloatArray:
-        """Standardised numbers (starts, horizon, r) by the mean weights after rows ``starts`` of z, inputs as they were."""
+        """Standardised numbers (starts, horizon, r) after rows ``starts`` of z: mean weights, inputs as they were."""
         p, r, S = self.memory, self.size, len(starts)
         weights, bends = self.linear.mean(axis=0).reshape(-1, r), self.bends.mean(axis=0)
         first, last = self.spans[:, 0], self.spans[:, 1]
@@ -135,9 +138,7 @@ class Network:
             means = (total[p + t - first + 1] - total[p + t - last]) / width
             foreseen = means.transpose(1, 0, 2).reshape(S, -1) @ weights
             if len(bends):
-                recent = np.clip(newest.mean(axis=0), self.low, self.high)
-                products = (recent[:, self.pairs[:, 0]] * recent[:, self.pairs[:, 1]] - self.pair_centre) / self.pair_size
-                foreseen = foreseen + products @ bends
+                foreseen = foreseen + self._products(newest.mean(axis=0)) @ bends
             out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
             row = np.hstack([out[:, t], z[starts + t + 1, r:]])
             total[p + t + 1] = total[p + t] + row
@@ -165,10 +166,14 @@ class Network:
         for (first, last), weights in zip(self.spans, self.linear.swapaxes(0, 1), strict=True):
             out += (total[rows - first + 1] - total[rows - last]) / (last - first + 1) @ weights
         if self.curved:
-            recent = np.clip(sum(z[rows - k] for k in range(1, RECENT + 1)) / RECENT, self.low, self.high)
-            products = recent[:, self.pairs[:, 0]] * recent[:, self.pairs[:, 1]]
-            out += (products - self.pair_centre) / self.pair_size @ self.bends
+            out += self._products(np.mean([z[rows - k] for k in range(1, RECENT + 1)], axis=0)) @ self.bends
         return out
+
+    def _products(self, recent: FloatArray) -> FloatArray:
+        """(n, k) of the last rows' means (n, m), which are limited to what was seen."""
+        inside = np.clip(recent, self.low, self.high)
+        products = inside[:, self.pairs[:, 0]] * inside[:, self.pairs[:, 1]]
+        return np.asarray((products - self.pair_centre) / self.pair_size)
 
     def _run(
         self, before: FloatArray, inputs: FloatArray, residual: FloatArray | None = None,
@@ -197,10 +202,8 @@ class Network:
             foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0]
             if self.curved:
                 recent = newest.mean(axis=0)
-                inside = np.clip(recent, self.low, self.high)
-                met += int((recent[:, factors] != inside[:, factors]).sum())
-                products = (inside[:, self.pairs[:, 0]] * inside[:, self.pairs[:, 1]] - self.pair_centre) / self.pair_size
-                foreseen = foreseen + np.matmul(products[:, None], self.bends)[:, 0]
+                met += int(((recent < self.low) | (recent > self.high))[:, factors].sum())
+                foreseen = foreseen + np.matmul(self._products(recent)[:, None], self.bends)[:, 0]
             if residual is not None:
                 foreseen = foreseen + residual[:, t]
             out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)

@@ -8,14 +8,14 @@ channel that is in already, a channel of the unit itself, a product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray, slices
+from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped
@@ -44,6 +44,12 @@ CHUNK = 8192  # rows whose features are made at once
 LEAST_ROWS = 60
 STEADY = 0.9999  # growth from row to row that a replicate may have at most: levels hardly decay
 STILL = 1e-9  # standard deviation, relative to the values, of a column that never moves
+FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
+JUDGE = COSTS[1]  # that these are learned with
+AHEAD = 40  # rows of the free runs
+MOST_STARTS = 400  # of a fold
+VETO = -1.0  # standard errors below zero from which on curvature is left out
+WILD = 1e3  # times the usual error that counts at most
 WIDENING = 1.15  # of the replicates' spread; see docs/theory/identification.md
 
 
@@ -84,6 +90,7 @@ class Products:
     low: FloatArray
     high: FloatArray
     moving: NDArray[np.bool_]
+    at: tuple[NDArray[np.intp], ...]  # rows of each block
     rows: int
 
     @property
@@ -95,7 +102,7 @@ def products_of(rows: Rows) -> Products:
     """One pass over the rows."""
     z, owner = rows.z, rows.owner
     r, m = sum(rows.numbers), rows.z.shape[1]
-    known = np.isfinite(z).all(axis=1)
+    known = np.asarray(np.isfinite(z).all(axis=1), bool)
     spans = _spans(int(known.sum()))
     memory = int(spans[-1, 1])
     at = _whole_windows(known, memory)
@@ -114,60 +121,158 @@ def products_of(rows: Rows) -> Products:
     total = np.vstack([np.zeros(m), np.cumsum(centred, axis=0)])
     centre, size = _pair_scale(centred, at, pairs)
     blocks, counts = np.zeros((BLOCKS, n + r, n + r)), np.zeros(BLOCKS)
-    for b, part in enumerate(np.array_split(at, BLOCKS)):
+    parts = tuple(np.array_split(at, BLOCKS))
+    for b, part in enumerate(parts):
         counts[b] = len(part)
         for begin in range(0, len(part), CHUNK):
             some = part[begin : begin + CHUNK]
             F = np.hstack([_features(centred, total, some, spans, pairs, centre, size), centred[some, :r]])
             blocks[b] += F.T @ F
-    return Products(blocks, counts, spans, pairs, centre, size, level, scale, low, high, moving, whole)
+    return Products(blocks, counts, spans, pairs, centre, size, level, scale, low, high, moving, parts, whole)
+
+
+class Bend(NamedTuple):
+    """What curvature is worth on rows that were held out.
+
+    ``gain``: relative fall of the free runs' squared error; ``deviations``: that in its standard errors.
+    """
+
+    gain: float
+    deviations: float
+
+
+@dataclass(frozen=True, eq=False)
+class Learning:
+    """A network, and how it was learned."""
+
+    network: Network
+    bend: Bend
+    rows: int
+    used: int
+
+    blocks = BLOCKS
+
+    @property
+    def words(self) -> str:
+        """Which kind of model was used, and why."""
+        runs = f"free runs over held-out rows err {abs(100 * self.bend.gain):.1f} %"
+        if not self.network.curved:
+            if self.bend.deviations < VETO:
+                return f"linear: products of channels are left out, with them {runs} more"
+            return "linear: no product of channels is worth its cost"
+        side = "less" if self.bend.gain >= 0 else "more"
+        return (
+            f"curved: {len(self.network.pairs)} products of channels are in use, with them {runs} {side}; effects "
+            "depend on where the plant stands"
+        )
 
 
 def learn(
-    rows: Rows, products: Products, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None
-) -> Network:
+    rows: Rows, products: Products, known: KnownEdges | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Learning:  # fmt: skip
     """All replicates. ``known``: which units can act on which; None: any."""
-    r, m = sum(rows.numbers), rows.z.shape[1]
-    spans, pairs, owner = products.spans, products.pairs, rows.owner
-    n = len(spans) * m + len(pairs)
-    column = np.tile(np.arange(m), len(spans))
-    sources = {
-        False: np.concatenate([column, m + np.arange(len(pairs))]),
-        True: np.concatenate([owner[column], len(rows.names) + np.arange(len(pairs))]),
-    }
+    bend = _bend(rows, products, known)
+    curved = bend.deviations >= VETO
     rng = np.random.default_rng(0)
-    linear, bends = np.zeros((REPLICATES, len(spans), m, r)), np.zeros((REPLICATES, len(pairs), r))
+    found = []
     for k in range(REPLICATES):
         draw = rng.exponential(size=BLOCKS)
         draw *= products.used / (draw @ products.counts)
-        costs = COSTS[k % len(COSTS)]
         moments = np.tensordot(draw, products.blocks, 1)
-        level = 0.0
-        for i in range(r):
-            first, further = _costs(costs, rows, products, i, column, known)
-            found = sparse_weights(
-                moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i]), products.used,
-                sources[costs.by_unit], first, further,
-            )  # fmt: skip
-            weights = np.zeros(n)
-            weights[found.chosen] = found.mean
-            linear[k, :, :, i] = weights[: len(spans) * m].reshape(len(spans), m)
-            bends[k, :, i] = weights[len(spans) * m :]
-            level += np.log(found.noise)
-        linear[k] = damped(linear[k], spans, STEADY)
+        weights, noise = _weights(rows, products, moments, products.used, COSTS[k % len(COSTS)], known, curved)
+        found.append(weights)
         if progress is not None:
-            progress(k + 1, -0.5 * products.used * level)
+            progress(k + 1, -0.5 * products.used * float(np.log(noise).sum()))
+    network = _network(rows, products, np.array(found), products.blocks.sum(axis=0), products.used)
+    return Learning(replace(network, known=known), bend, products.rows, products.used)
+
+
+def _weights(
+    rows: Rows, products: Products, moments: FloatArray, count: float, costs: Costs, known: KnownEdges | None,
+    curved: bool,
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+    """Weights (n, r) of every feature for every target, and the noises (r,), from one set of moments."""
+    r, m, spans = sum(rows.numbers), rows.z.shape[1], products.spans
+    n, linear = len(moments) - r, len(spans) * m
+    column = np.tile(np.arange(m), len(spans))
+    if costs.by_unit:
+        source = np.concatenate([rows.owner[column], len(rows.names) + np.arange(n - linear)])
+    else:
+        source = np.concatenate([column, m + np.arange(n - linear)])
+    out, noise = np.zeros((n, r)), np.zeros(r)
+    for i in range(r):
+        first, further = _costs(costs, rows, products, i, column, known)
+        if not curved:
+            first[linear:] = further[linear:] = np.inf
+        found = sparse_weights(
+            moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i]), count, source, first, further
+        )
+        out[found.chosen, i], noise[i] = found.mean, found.noise
+    steady = damped(out[:linear].reshape(len(spans), m, r), spans, STEADY)
+    out[:linear] = steady.reshape(linear, r)
+    return out, noise
+
+
+def _network(rows: Rows, products: Products, weights: FloatArray, moments: FloatArray, count: float) -> Network:
+    """Of weights (K, n, r)."""
+    K, _, r = weights.shape
+    spans, linear = products.spans, len(products.spans) * rows.z.shape[1]
+    bends = weights[:, linear:]
     kept = np.flatnonzero(bends.any(axis=(0, 2)))
-    moments = products.blocks.sum(axis=0)
-    mean = np.concatenate([linear.mean(axis=0).reshape(-1, r), bends.mean(axis=0)])
     return Network(
-        rows.names, rows.numbers, rows.inputs, spans, linear, pairs[kept], np.ascontiguousarray(bends[:, kept]),
-        products.pair_centre[kept], products.pair_size[kept], products.low, products.high, products.level,
-        products.scale, _noise(moments, mean, products.used), WIDENING,
+        rows.names, rows.numbers, rows.inputs, spans,
+        np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
+        np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
+        products.high, products.level, products.scale, _noise(moments, weights.mean(axis=0), count), WIDENING,
     )  # fmt: skip
 
 
-def _noise(moments: FloatArray, weights: FloatArray, rows: int) -> FloatArray:
+def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
+    """Whether products of channels help to foretell rows that were held out, many rows ahead.
+
+    One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
+    """
+    if not len(products.pairs):
+        return Bend(0.0, 0.0)
+    r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
+    there = np.asarray(np.isfinite(z).all(axis=1), bool)
+    gains = []
+    for part in np.array_split(np.arange(BLOCKS), FOLDS):
+        moments = products.blocks.sum(axis=0) - products.blocks[part].sum(axis=0)
+        count = products.used - float(products.counts[part].sum())
+        starts = _starts(np.concatenate([products.at[b] for b in part]), there)
+        if not len(starts):
+            continue
+        truth = z[starts[:, None] + 1 + np.arange(AHEAD), :r]
+        errors: list[FloatArray] = []
+        for curved in (False, True):
+            weights, _ = _weights(rows, products, moments, count, JUDGE, known, curved)
+            network = _network(rows, products, weights[None], moments, count)
+            if curved and not network.curved:
+                errors.append(errors[0])
+            else:
+                errors.append(np.square(network.free_runs(z, starts, AHEAD) - truth))
+        size = np.maximum(errors[0].mean(axis=(0, 1)), 1e-12)
+        gains.append((np.minimum((errors[0] - errors[1]) / size, WILD)).mean(axis=(1, 2)))
+    whole = np.concatenate([*gains, np.zeros(0)])
+    if len(whole) < BLOCKS or not whole.any():
+        return Bend(0.0, 0.0)
+    batches = np.array([part.mean() for part in np.array_split(whole, BLOCKS)])
+    error = float(batches.std(ddof=1)) / np.sqrt(BLOCKS)
+    return Bend(float(whole.mean()), float(whole.mean()) / error if error > 0 else 0.0)
+
+
+def _starts(at: NDArray[np.intp], there: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Rows of ``at`` from which on everything is there for as many rows as are looked ahead, half that far apart."""
+    some = at[:: AHEAD // 2]
+    some = some[some + AHEAD < len(there)]
+    missing = np.concatenate([[0], np.cumsum(~there)])
+    some = some[missing[some + AHEAD + 1] == missing[some + 1]]
+    return np.asarray(some[:: max(1, len(some) // MOST_STARTS)], np.intp)
+
+
+def _noise(moments: FloatArray, weights: FloatArray, rows: float) -> FloatArray:
     """Covariance (r, r) of what the mean weights (n, r) leave, with a floor."""
     n = len(weights)
     cross, gram, own = moments[:n, n:], moments[:n, :n], moments[n:, n:]
@@ -205,7 +310,7 @@ def _features(
 
 
 def _multiplied(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> FloatArray:
-    recent = sum(z[at - k] for k in range(1, RECENT + 1)) / RECENT
+    recent = np.mean([z[at - k] for k in range(1, RECENT + 1)], axis=0)
     return np.asarray(recent[:, pairs[:, 0]] * recent[:, pairs[:, 1]])
 
 
@@ -249,9 +354,3 @@ def _pairs(owner: IntArray, moving: NDArray[np.bool_], rows: int, linear: int) -
         if some.sum() <= min(MOST_PRODUCTS, 2 * rows):
             return np.stack([one[some], two[some]], axis=1).astype(np.int64)
     return np.zeros((0, 2), np.int64)
-
-
-def columns_of(numbers: Sequence[int], inputs: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Where the units' numbers and inputs stand in z."""
-    r = sum(numbers)
-    return slices(numbers), tuple(slice(r + own.start, r + own.stop) for own in slices(inputs))

@@ -10,22 +10,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from counterflow.arrays import block_diagonal
 from counterflow.caveats import Caveat, distinct
-from counterflow.fits.checks import server_checks
+from counterflow.fits.checks import failed_checks
 from counterflow.fits.engine import Traffic
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
 from counterflow.methods.method import ServerState, UnitState
 from counterflow.methods.outcome import Learned, Provenance, Status
-from counterflow.methods.part import UnitPart
+from counterflow.methods.part import UnitPart, plant_of
 from counterflow.methods.privacy import PrivacyReport, promise
 from counterflow.methods.registry import method_of
 from counterflow.methods.task import Task, UnitData
-from counterflow.plant import Plant, PublicUnit
+from counterflow.plant import PublicUnit
 from counterflow.questions.answering import Server
-
-MOST_NUMBERS = 2_000_000  # that the server holds, up to which all rows are checked; of more, the newest
 
 
 def server_part(task: Task, state: ServerState, link: str | None = None) -> tuple[Server, Status]:
@@ -62,33 +59,12 @@ def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Se
     return replace(server, caveats=distinct(caveats)), status
 
 
-def failed_checks(server: Server, status: Status) -> tuple[Caveat, ...]:
-    """What answers carry along of the checks: those that fail, and hints of feedback."""
-    shared, couplings = server.shared, server.couplings
-    assert shared is not None
-    width = shared.values.shape[1] + shared.u.shape[1]
-    rows = MOST_NUMBERS // max(width, 1)
-    found = server_checks(replace(server, shared=shared.last(rows)) if len(shared.values) > rows else server, status)
-    doubted = couplings is not None and bool(couplings.doubts)  # doubts are caveats already
-    kept = tuple(c for c in found.checks if c.name != "convergence" and (c.name != "excitation" or not doubted))
-    faint = tuple(c for c in found.checks if c.name == "feedback")  # of feedback a hint is enough to be told
-    return (*replace(found, checks=kept).caveats(), *replace(found, checks=faint).caveats("caution"))
-
-
 def joined(
     server: Server, status: Status, parts: Mapping[str, UnitPart], *, dt: float, history: History, traffic: Traffic,
     provenance: Provenance, privacy: PrivacyReport | None = None,
 ) -> Fit:  # fmt: skip
-    """Both sides in one object, for who holds both.
-
-    Process noise that units share (the free form has such) has no place in a plant: each unit's own part is kept.
-    """
-    models = [part.model for part in parts.values()]
-    own = block_diagonal([model.Q for model in models])
-    within = block_diagonal([np.ones_like(model.Q) for model in models])
-    C, R = (block_diagonal([getattr(model, letter) for model in models]) for letter in "CR")
-    Q, units = own if server.couplings is None else server.Q * within, tuple(part.unit for part in parts.values())
-    plant = Plant(units=units, A=server.A, B=server.B, C=C, Q=Q, R=R, dt=dt)
+    """Both sides in one object, for who holds both."""
+    plant = plant_of(parts, server.A, server.B, None if server.couplings is None else server.Q, dt)
     return Fit(
         server.method, plant, parts, history, traffic, status, provenance,
         server_caveats=server.caveats, couplings=server.couplings, privacy=privacy,

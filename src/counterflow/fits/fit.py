@@ -12,7 +12,7 @@ import numpy as np
 
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
-from counterflow.estimation.influence import InfluenceGraph, influence_graph
+from counterflow.estimation.influence import InfluenceGraph, influence_graph, network_graph
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.online import Predictor
 from counterflow.estimation.uncertainty import Uncertainty
@@ -76,6 +76,11 @@ class Fit(Questions):
         """Covariance of the estimated couplings."""
         if self.couplings is None:
             raise OptionError(f"method {self.method!r} gives no uncertainty; fit with method='sufficient'")
+        if self.couplings.network is not None:
+            raise OptionError(
+                "a fit from logs has no couplings of states with standard errors; its effects and its graph have "
+                "intervals: ask for them"
+            )
         if self.couplings.spread is None:
             raise OptionError(
                 "standard errors were not computed for this fit (it did not converge, it has too many couplings, or "
@@ -98,8 +103,10 @@ class Fit(Questions):
         >>> found.graph().edge("turbine", "boiler").possible
         False
         """
-        parameters = None if self.couplings is None else self.couplings.found.parameters
-        return None if parameters is None else parameters.known
+        if self.couplings is None:
+            return None
+        rests_on = self.couplings.network or self.couplings.found.parameters
+        return None if rests_on is None else rests_on.known
 
     def graph(self, rate: float = 0.05) -> InfluenceGraph:
         """Which unit acts on which: block tests of A_mn and B_mn with false-discovery rate ``rate``.
@@ -116,9 +123,10 @@ class Fit(Questions):
         """
         if not 0 < rate < 1:
             raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
+        if self.couplings is not None and self.couplings.network is not None:
+            return network_graph(self.couplings.network, rate)
         spread = self.uncertainty
         assert self.couplings is not None
-        self._refuse_free("graph")
         return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
 
     def update(self, recording: Recording, privacy: Privacy | None = None) -> Fit:
@@ -142,15 +150,7 @@ class Fit(Questions):
         """
         from counterflow.fits.updating import updated
 
-        self._refuse_free("update")
         return updated(self, recording, privacy)
-
-    def _refuse_free(self, what: str) -> None:
-        if self.couplings is not None and self.couplings.form == "free":
-            raise OptionError(
-                f"{what}: states of the free form belong to no unit, so it has no couplings between units; ask for "
-                "effects, or fit with form='partitioned'"
-            )
 
     def predictor(self) -> Predictor:
         """One-step predictor at the server, standing after the last row of the fitted recording.

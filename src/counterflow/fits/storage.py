@@ -26,6 +26,7 @@ from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import OptionError, StorageError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.network import Network
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Parameters
@@ -55,6 +56,7 @@ _TITLES = {"server": "counterflow fit, server part", "unit": "counterflow fit, u
 _SUFFIX = ".safetensors"
 _LETTERS = ("C", "Q", "R")  # of a unit's model, and of the plant after the fit
 _NOTHING: Mapping[str, FloatArray] = MappingProxyType({})
+MOST_MEMORY = 10_000  # rows that a network may look back
 T = TypeVar("T")
 
 
@@ -353,6 +355,10 @@ SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Parameters: {"noise_root": "PP"},
     Uncertainty: {"covariance": "nn"},
     Memory: {"information": "nn", "mean": "P", "covariance": "PP", "last_input": "U"},
+    Network: {
+        "spans": "b2", "linear": "Kbmr", "pairs": "k2", "bends": "Kkr", "pair_centre": "k", "pair_size": "k",
+        "low": "m", "high": "m", "level": "m", "scale": "m", "noise": "rr",
+    },
     History: {"server_loss": "k", "residual_loss": "k", "disentanglement": "k", "gradient": "k"},
     UnitPart: {"theta": "PD", "phi": "P", "output_level": "D"},
     UnitContent: {"client_loss": "k", "proprietary_loss": "k"},
@@ -434,13 +440,35 @@ def _check_couplings(server: Server) -> None:
     couplings = server.couplings
     if couplings is None:
         return
-    if couplings.form not in ("network", "partitioned", "free"):
-        _wrong(f"form {couplings.form!r:.60} is not known")
+    if couplings.network is not None:
+        _check_network(couplings.network, server)
     for doubt in couplings.doubts:
         if doubt.effect not in server.names or doubt.cause not in server.names or doubt.letter not in ("A", "B"):
             _wrong("a doubt about units or letters that are not there")
         if not all(0 <= channel < server.unit(doubt.cause).n_inputs for channel in doubt.channels):
             _wrong("a doubt about inputs that are not there")
+
+
+def _check_network(network: Network, server: Server) -> None:
+    """Whether its arrays are of these units and of each other's sizes."""
+    inputs = tuple(server.unit(name).n_inputs for name in network.names if name in server.names)
+    if network.names != server.names or network.inputs != inputs or len(network.numbers) != len(network.names):
+        _wrong("its network is not one of these units")
+    states = [server.unit(name).states for name in network.names]
+    if any(not 1 <= count <= most for count, most in zip(network.numbers, states, strict=True)):
+        _wrong("its network has more numbers than its units have states")
+    r = sum(network.numbers)
+    sizes = {"r": r, "m": r + sum(inputs), "2": 2}
+    _check_shapes(network, sizes)
+    spans, pairs = network.spans, network.pairs
+    if sizes["b"] < 1 or sizes["K"] < 2 or (spans[:, 0] < 1).any() or (spans[:, 1] < spans[:, 0]).any():
+        _wrong("its network has no spans, or ones that make no sense")
+    if spans.max() > MOST_MEMORY or (np.diff(spans[:, 1]) < 0).any():
+        _wrong("its network looks back too far")
+    if ((pairs < 0) | (pairs >= sizes["m"])).any():
+        _wrong("its network multiplies columns that are not there")
+    if (network.scale <= 0).any() or (network.pair_size <= 0).any() or not network.widening > 0:
+        _wrong("its network has a scale that is not above zero")
 
 
 def _check_unit(found: UnitContent) -> None:

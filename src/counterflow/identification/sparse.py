@@ -108,7 +108,7 @@ def _posterior(
 ) -> tuple[FloatArray, FloatArray]:
     """Mean (a,) and covariance (a, a) of the chosen weights."""
     precision = gram[np.ix_(inside, inside)] / noise + np.diag(1.0 / variance)
-    covariance = np.linalg.inv(precision)
+    covariance = np.asarray(np.linalg.inv(precision), np.float64)
     return covariance @ cross[inside] / noise, covariance
 
 

@@ -51,3 +51,15 @@ def truth(name: str, value: object) -> None:
     """OptionError unless it is True, False or None."""
     if value is not None and not isinstance(value, bool):
         raise OptionError(f"fit: option {name!r} must be True, False or None, got {value!r}")
+
+
+def by_unit(name: str, value: Any, units: tuple[str, ...]) -> dict[str, Any]:
+    """An option that is one value or {unit: value}, by unit; units that it says nothing of are left out."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(units, value)
+    for unit in value:
+        if unit not in units:
+            raise OptionError(f"fit: option {name!r} names unit {unit!r}, but the units are {', '.join(units)}")
+    return dict(value)

@@ -96,7 +96,6 @@ class Couplings:
     spread: Uncertainty | None
     doubts: tuple[Doubt, ...]
     memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
-    form: str = "partitioned"  # or "free": its states belong to no unit, so there are no couplings to look at
     network: Network | None = None  # of a fit from logs: what its effects are computed with
 
 

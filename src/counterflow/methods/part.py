@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from counterflow.arrays import FloatArray, frozen
+from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.filtering import compress
@@ -17,7 +17,7 @@ from counterflow.methods.published.augmented import ClientData
 from counterflow.methods.sufficient.private import PrivateRelease, privatised
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.methods.task import Task, UnitData
-from counterflow.plant import LocalModel, OperatingPoint, Recording, Unit
+from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording, Unit
 from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient
 
@@ -80,8 +80,33 @@ class UnitPart:
             raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
         return np.asarray(compress(self.model.C, self.model.R).reach @ self.departures(row))
 
+    def with_blocks(self, A: FloatArray, B: FloatArray, Q: FloatArray, numbers: int) -> UnitPart:
+        """Of a fit from logs: the same numbers (the first states), in a system with other blocks A, B and Q."""
+        wide = np.zeros((self.model.n_outputs, len(A)))
+        wide[:, :numbers] = self.model.C[:, :numbers]
+        model = LocalModel(A=A, B=B, C=wide, Q=Q, R=self.model.R)
+        doubt = self.C_doubt
+        if doubt is not None:
+            matrix = np.zeros((len(A), len(A)))
+            matrix[:numbers, :numbers] = doubt[1][:numbers, :numbers]
+            doubt = (doubt[0], matrix)
+        unit = replace(self.unit, states=len(A))
+        return replace(self, unit=unit, model=model, estimator=KalmanEstimator(model), C_doubt=doubt, link=None)
+
     def trained(self, theta: FloatArray, phi: FloatArray) -> UnitPart:
         return replace(self, theta=frozen(theta), phi=frozen(phi))
+
+
+def plant_of(parts: Mapping[str, UnitPart], A: FloatArray, B: FloatArray, Q: FloatArray | None, dt: float) -> Plant:
+    """The plant of units' own parts and the server's A, B and Q; Q None: the units' own.
+
+    Process noise that units share has no place in a plant: each unit's own part is kept.
+    """
+    models = [part.model for part in parts.values()]
+    C, R, own = (block_diagonal([getattr(model, letter) for model in models]) for letter in "CRQ")
+    within = block_diagonal([np.ones_like(model.Q) for model in models])
+    units = tuple(part.unit for part in parts.values())
+    return Plant(units=units, A=A, B=B, C=C, Q=own if Q is None else Q * within, R=R, dt=dt)
 
 
 def sufficient_messages(parts: Mapping[str, UnitPart], names: Sequence[str], recording: Recording) -> list[Sufficient]:

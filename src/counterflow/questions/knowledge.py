@@ -225,16 +225,21 @@ class Knowledge:
         counts = zip(self.network.names, self.network.numbers, strict=True)
         return np.concatenate([self.own(name).start + np.arange(count) for name, count in counts])
 
+    @property
+    def numbers(self) -> FloatArray:
+        """Numbers (T+1, r) that units have sent of the recorded rows, of a fit from logs; NaN: missing."""
+        assert self.shared is not None
+        return np.asarray(np.linalg.solve(self.shared.observation[:, self.number_states], self.shared.values.T).T)
+
     @cached_property
     def standard_rows(self) -> FloatArray:
         """Recorded rows as the network takes them (T+1, m); numbers that were not measured are the smoothed ones."""
         assert self.network is not None
-        assert self.shared is not None
-        numbers = np.linalg.solve(self.shared.observation[:, self.number_states], self.shared.values.T).T
+        numbers = self.numbers
         missing = ~np.isfinite(numbers)
         if missing.any():
             numbers = np.where(missing, self.states[0][:, self.number_states], numbers)
-        return self.network.standard(numbers, self.shared.u)
+        return self.network.standard(numbers, self.u)
 
     def worlds_apart(
         self, schedule: FloatArray, row: int | None = None, still: Sequence[str] = ()

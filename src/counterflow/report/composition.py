@@ -132,7 +132,8 @@ def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
 
 def graph_of(fit: Fit) -> InfluenceGraph | None:
     """The influence graph, where the fit has one."""
-    if fit.couplings is None or fit.couplings.spread is None or len(fit.names) < 2 or fit.couplings.form == "free":
+    known = fit.couplings
+    if known is None or (known.spread is None and known.network is None) or len(fit.names) < 2:
         return None
     return fit.graph()
 

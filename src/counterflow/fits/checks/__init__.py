@@ -4,9 +4,9 @@
 `free_run` returns the predictions themselves.
 """
 
-from counterflow.fits.checks.check import check, server_checks
+from counterflow.fits.checks.check import check, failed_checks, server_checks
 from counterflow.fits.checks.free_runs import FreeRun, UnitRun, free_run
 from counterflow.fits.checks.kinds import Verdict
 from counterflow.fits.checks.verdicts import Check, Checks
 
-__all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "free_run", "server_checks"]
+__all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "failed_checks", "free_run", "server_checks"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow.arrays import slices
+from counterflow.caveats import Caveat
 from counterflow.fits.checks.free_runs import HORIZON, FreeRun, free_run_checks, run_of_messages, run_of_recording
 from counterflow.fits.checks.innovations import drift_checks, size_checks, white_checks
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 TIME_CONSTANTS = 10  # of the slowest mode that a record should hold
 INTEGRATOR = 1e-6  # distance to the unit circle below which a mode counts as one that never decays
+MOST_NUMBERS = 2_000_000  # that the server holds, up to which all rows are checked; of more, the newest
 FAR = 1.0  # standard errors that the gradient may still be worth where a fit calls itself converged
 
 
@@ -96,6 +98,19 @@ def server_checks(
         found += checks(material)
     found += free_run_checks(material, horizon, run or run_of_messages)
     return Checks(_sorted(_with_units(server, found)), material.rows, fitted)
+
+
+def failed_checks(server: Server, status: Status) -> tuple[Caveat, ...]:
+    """What answers carry along of the checks: those that fail, and hints of feedback."""
+    shared, couplings = server.shared, server.couplings
+    assert shared is not None
+    width = shared.values.shape[1] + shared.u.shape[1]
+    rows = MOST_NUMBERS // max(width, 1)
+    found = server_checks(replace(server, shared=shared.last(rows)) if len(shared.values) > rows else server, status)
+    doubted = couplings is not None and bool(couplings.doubts)  # doubts are caveats already
+    kept = tuple(c for c in found.checks if c.name != "convergence" and (c.name != "excitation" or not doubted))
+    faint = tuple(c for c in found.checks if c.name == "feedback")  # of feedback a hint is enough to be told
+    return (*replace(found, checks=kept).caveats(), *replace(found, checks=faint).caveats("caution"))
 
 
 def _with_units(server: Server, found: list[Check]) -> list[Check]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from counterflow.estimation.joint import JointOptions, System, identify
+from counterflow.estimation.system import System, SystemOptions, identify
 from counterflow.methods.sufficient.server import OneMessage, collected
 from counterflow.protocol import Finished, Identified, Message, Reduced
 
@@ -17,7 +17,7 @@ class LogConfig:
     """What the server is asked to identify, and how far."""
 
     units: tuple[str, ...]
-    options: JointOptions = field(default_factory=JointOptions)
+    options: SystemOptions = field(default_factory=SystemOptions)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class LogServer(OneMessage):
 
 def _own_blocks(system: System, m: int) -> Identified:
     record, found = system.record, system.found
-    states, inputs, numbers = record.state_slices[m], record.input_slices[m], system.number_slices[m]
+    states, inputs = record.state_slices[m], record.input_slices[m]
+    numbers = system.network.number_slices[m]
     return Identified(
         record.names[m], system.same_row[m], found.A[states, states].copy(), found.B[states, inputs].copy(),
         found.Q[states, states].copy(), system.observation[numbers, states].copy(),

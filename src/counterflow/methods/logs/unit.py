@@ -32,8 +32,7 @@ class LogUnit:
     description: Unit
     y: FloatArray  # (T+1, D_m); NaN where missing
     u: FloatArray  # (T+1, U_m)
-    rank: int | None = None  # numbers a row; None: as many as stand out of the noise,
-    most: int | None = None  # but no more than this
+    rank: int | None = None  # numbers a row; None: as many as stand out of the noise, and some to spare
     reading: Reading | None = None
     model: LocalModel | None = None
     doubt: tuple[FloatArray, FloatArray] | None = None  # how uncertain the rows of the model's C are
@@ -43,7 +42,7 @@ class LogUnit:
     proprietary_loss: float = 0.0
     release: None = None  # nothing of it is private
 
-    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "rank", "most"})
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "rank"})
 
     @property
     def unit(self) -> str:
@@ -54,8 +53,6 @@ class LogUnit:
             case Request() if self.reading is None:
                 state = replace(self, y=filled(self.y))
                 reading = Reading.of(state.description, state.y, state.u, state.rank)
-                if state.most is not None and reading.space.rank > state.most:
-                    reading = Reading.of(state.description, state.y, state.u, state.most)
                 return replace(state, reading=reading), (reading.message(state.unit, state.y, state.u),)
             case Identified() if self.reading is not None and self.model is None:
                 if message.input_level.shape != (self.u.shape[1],):

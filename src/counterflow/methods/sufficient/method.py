@@ -18,7 +18,7 @@ from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Estimate
 from counterflow.estimation.prior import faint_couplings, weak_prior
-from counterflow.estimation.uncertainty import Uncertainty, uncertainty
+from counterflow.estimation.uncertainty import uncertainty
 from counterflow.methods.method import Charge, Progress, ServerState, UnitState
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
@@ -65,12 +65,12 @@ class SufficientMethod(OneExchange):
     options = LikelihoodOptions
 
     def check(self, task: Task) -> None:
-        LikelihoodOptions.parse(task.method, task.options).known_edges(task.units)
-        for name in LikelihoodOptions.LOGS:
+        for name in ("rank", "same_row"):
             if name in task.options:
                 raise OptionError(
                     f"{task.label}: option {name!r} is for fits from logs; models are given here, which settle it"
                 )
+        LikelihoodOptions.parse(task.method, task.options).known_edges(task.units)
         if task.privacy is not None and task.privacy.accounting != "rigorous":
             raise OptionError(f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out")
 
@@ -161,8 +161,8 @@ def labels_of(task: Task) -> Labels:
 
 
 def coupled(
-    shared: SharedRecord, found: Estimated, estimate: Estimate, labels: Labels, wanted: bool | None, *,
-    near: float = NEARLY, private: bool = False, form: str = "partitioned", spread: Uncertainty | None = None,
+    shared: SharedRecord, found: Estimated, estimate: Estimate, labels: Labels, wanted: bool | None,
+    private: bool = False,
 ) -> tuple[Couplings, tuple[Caveat, ...]]:  # fmt: skip
     """Doubts and uncertainty of an estimate, and what to say of them.
 
@@ -170,21 +170,18 @@ def coupled(
     ----------
     labels : names of the units' inputs.
     wanted : whether to compute standard errors; None: where that takes seconds.
-    near : standard errors that the estimate may still be away from its maximum and have intervals.
     private : whether the weak prior was leant on.
-    spread : of the free form, which computes its own.
     """
     assert found.parameters is not None
     doubts = diagnose(shared, found.parameters.causes, labels)
     wanted = affordable(shared, found.parameters) if wanted is None else wanted
-    good = found.converged or found.decrement <= near**2
-    if form == "partitioned" and wanted and good:
+    spread = None
+    if wanted and (found.converged or found.decrement <= NEARLY**2):
         prior = weak_prior(shared, estimate, found.parameters.known) if private else None
-        spread = uncertainty(shared, found, prior)
-    spread = spread.with_doubts(doubts) if spread is not None and good else None
+        spread = uncertainty(shared, found, prior).with_doubts(doubts)
     faint = faint_couplings(shared, found) if private and wanted else ()
     caveats = (*(doubt.caveat for doubt in doubts), *(each.caveat for each in faint))
-    return Couplings(found, shared, spread, doubts, form=form), caveats
+    return Couplings(found, shared, spread, doubts), caveats
 
 
 def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool) -> tuple[Caveat, ...]:

@@ -1,0 +1,71 @@
+"""A system whose states belong to nobody, written so that every state has an owner, and in the form of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from counterflow.arrays import FloatArray, slices
+from counterflow.estimation.layout import own_blocks
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.realisation import Realised
+from counterflow.filtering import compress
+from counterflow.filtering.initial import lyapunov
+from counterflow.identification import independent_noises
+
+
+@dataclass(frozen=True, eq=False)
+class Owned:
+    """Record and estimate in the form of sufficient messages; how numbers see the states, and their noise."""
+
+    record: SharedRecord
+    found: Estimated
+    observation: FloatArray  # (r, P), block-diagonal
+    noise: FloatArray  # (r, r), block-diagonal
+
+
+def owned(
+    system: Realised, names: tuple[str, ...], s: FloatArray, u: FloatArray, own: Sequence[slice],
+    inputs: tuple[int, ...],
+) -> Owned:  # fmt: skip
+    """Add the units' numbers to the states, and give every other state to the unit whose numbers it moves most.
+
+    ``s`` (T+1, r), ``u`` (T+1, U): numbers and inputs of all units; ``own``: where each unit's numbers stand.
+    """
+    Q, noise = independent_noises(system.A, system.C, system.K, system.noise)
+    A, B, C = system.A, system.B, system.C
+    N, r = len(A), len(C)
+    drive = u @ B.T
+    spread = lyapunov(A, Q + drive.T @ drive / len(u))
+    energy = C**2 * np.diag(spread)  # what each state adds to each number
+    owner = np.array([energy[mine].sum(axis=0) for mine in own]).argmax(axis=0)
+    rows, states, columns = [], [], np.zeros(N, np.intp)
+    observation, at = np.zeros((r, N + r)), 0
+    for m, mine in enumerate(own):
+        hidden, width = np.flatnonzero(owner == m), mine.stop - mine.start
+        observation[mine, at : at + width] = np.eye(width)
+        rows += [C[mine], np.eye(N)[hidden]]
+        columns[hidden] = at + width + np.arange(len(hidden))
+        states.append(width + len(hidden))
+        at += states[-1]
+    T = np.vstack(rows)  # the new states are T times the old ones
+    wide = np.zeros((N + r, N + r))
+    wide[:, columns] = T @ A
+    R = own_blocks(noise, own, own)
+    values, seen = [], np.zeros_like(observation)
+    for mine in own:
+        squeezed = compress(observation[mine], R[mine, mine])
+        values.append(s[:, mine] @ squeezed.reach.T)
+        seen[mine] = squeezed.observation
+    blocks, spread_noise = slices(states), T @ Q @ T.T
+    record = SharedRecord(
+        names=names, states=tuple(states), inputs=inputs, values=np.hstack(values), u=u, observation=seen,
+        noise=np.eye(r), A_local=own_blocks(wide, blocks, blocks), B_local=own_blocks(T @ B, blocks, slices(inputs)),
+        Q_local=own_blocks(spread_noise, blocks, blocks),
+    )  # fmt: skip
+    likelihood = record.filter(wide, T @ B, spread_noise).log_likelihood
+    found = Estimated(wide, T @ B, spread_noise, likelihood, 1, True, 0.0)
+    return Owned(record, found, observation, R)

@@ -1,0 +1,124 @@
+"""A whole system from logs, from what units without a model have sent.
+
+Each unit has sent a few numbers a row, s_m = Wᵀ(standardised y_m), and its inputs. The server learns the network of
+units (``counterflow.estimation.network``), which effects are computed with; and writes its linear part as a state-space
+system, for questions that are asked of states::
+
+    h[t] = A h[t-1] + B u[t-1] + w[t-1],      s_m[t] = [I 0] h_m[t] + v_m[t]
+
+The first states of a unit are its numbers without their noise; the others carry the rest, such as delays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from counterflow.arrays import FloatArray, slices
+from counterflow.caveats import Caveat, scope_of
+from counterflow.errors import UnidentifiedError
+from counterflow.estimation.alignment import LAGS, alignment
+from counterflow.estimation.known_edges import KnownEdges
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.network import Network
+from counterflow.estimation.network_learning import Rows, learn, products_of
+from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.ownership import owned
+from counterflow.estimation.realisation import realised
+from counterflow.identification import stretches
+from counterflow.protocol import Reduced
+
+
+@dataclass(frozen=True)
+class SystemOptions:
+    """What is asked of the identification; None: decided by what the rest of the data say."""
+
+    same_row: Mapping[str, bool] | None = None
+    known: KnownEdges | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """What the server has found: the network, its linear part in the form of sufficient messages, and how it came."""
+
+    network: Network
+    record: SharedRecord
+    found: Estimated
+    observation: FloatArray  # (r, P) of the units' own numbers, block-diagonal
+    noise: FloatArray  # (r, r), block-diagonal
+    input_level: FloatArray  # (U,)
+    same_row: tuple[bool, ...]
+    notes: tuple[Caveat, ...]
+
+
+def identify(
+    messages: Sequence[Reduced], options: SystemOptions, progress: Callable[[int, float], None] | None = None
+) -> System:
+    """Find the system behind the messages of all units."""
+    names = tuple(message.unit for message in messages)
+    s, own = _numbers(messages)
+    runs = stretches(s, 4 * LAGS)
+    if not runs:
+        missing = {n: int(np.isnan(s[:, o]).any(axis=1).sum()) for n, o in zip(names, own, strict=True)}
+        raise UnidentifiedError(
+            f"identification: no {4 * LAGS} rows in a row in which every unit was measured (missing rows: {missing}); "
+            "record all units over a common period"
+        )
+    inputs = [message.inputs for message in messages]
+    level, scale = _input_scale(np.hstack(inputs))
+    same_row, unsure = alignment(names, s, inputs, scale, runs, options.same_row)
+    aligned = [np.vstack([v[1:], v[-1:]]) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)]
+    widths = tuple(v.shape[1] for v in inputs)
+    numbers = tuple(mine.stop - mine.start for mine in own)
+    rows = Rows(names, numbers, widths, np.hstack([s, np.hstack(aligned) - level]))
+    ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
+    acting = "inputs act on the next row"
+    if ahead:
+        acting = f"inputs of {', '.join(ahead)} act on their own row, others on the next"
+    how = "as given" if options.same_row else "by the likelihood of held-out rows"
+    notes = [Caveat("input-alignment", scope_of(names), f"{acting} ({how})")]
+    text = (
+        "inputs of {} are taken to act on their own row, but earlier measurements foretell them: if a controller sets "
+        "them from their own row's measurements, effects of them are wrong, even in sign, and their intervals do not "
+        "say so; then fit with same_row=False for this unit"
+    )
+    notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
+    found = system_of(rows, options.known, progress)
+    return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
+
+
+def system_of(
+    rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None
+) -> System:
+    """The system of rows whose inputs are departures from their level and act on the next row."""
+    learned = learn(rows, products_of(rows), known, progress)
+    r, everybody = sum(rows.numbers), scope_of(rows.names)
+    s, u = rows.z[:, :r], rows.z[:, r:]
+    found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
+    notes = [Caveat("model-form", everybody, learned.words)]
+    if learned.used < learned.rows:
+        text = f"of {learned.rows:,} rows, {learned.used:,} in {learned.blocks} stretches were learned from"
+        notes.append(Caveat("rows-thinned", everybody, text))
+    return System(
+        learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),
+        (False,) * len(rows.names), tuple(notes),
+    )  # fmt: skip
+
+
+def _numbers(messages: Sequence[Reduced]) -> tuple[FloatArray, tuple[slice, ...]]:
+    """All numbers side by side, NaN where a unit is missing."""
+    rows = messages[0].inputs.shape[0]
+    own = slices(message.values.shape[1] for message in messages)
+    out = np.full((rows, own[-1].stop), np.nan)
+    for message, mine in zip(messages, own, strict=True):
+        out[message.rows, mine] = message.values
+    return out, own
+
+
+def _input_scale(u: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and standard deviation of all inputs; 1 for one that never moved."""
+    level, spread = u.mean(axis=0), u.std(axis=0)
+    still = spread <= 1e-9 * np.maximum(np.abs(u).max(axis=0, initial=0.0), 1e-300)
+    return level, np.where(still, 1.0, spread)
