@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,7 +195,7 @@ def _network_strengths(
     total = np.zeros((count, count))
     direct: dict[tuple[int, int], float] = {(m, n): 0.0 for m in range(count) for n in range(count)}
     ends = dict.fromkeys(direct, (0.0, 0.0))
-    mean = replace(network, linear=network.linear.mean(axis=0, keepdims=True))
+    mean = network.mean
     for n in range(count):
         columns = np.flatnonzero(owner == n)
         whole = np.cumsum(mean.responses(columns, FOLLOWED)[0], axis=0)

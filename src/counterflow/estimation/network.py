@@ -16,7 +16,7 @@ record, so that the factual world is the record itself; in the future they are z
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -57,6 +57,7 @@ class Network:
     scale: FloatArray
     noise: FloatArray
     widening: float
+    bend: tuple[float, float] = (0.0, 0.0)  # what curvature is worth, see ``network_learning.Bend``
     known: KnownEdges | None = None  # which units can act on which; None: any
 
     @property
@@ -73,6 +74,13 @@ class Network:
     def curved(self) -> bool:
         """Whether any replicate has products."""
         return bool(self.bends.any())
+
+    @cached_property
+    def mean(self) -> Network:
+        """The same with one set of weights, the mean of all replicates."""
+        return replace(
+            self, linear=self.linear.mean(axis=0, keepdims=True), bends=self.bends.mean(axis=0, keepdims=True)
+        )
 
     @cached_property
     def number_slices(self) -> tuple[slice, ...]:
@@ -174,6 +182,29 @@ class Network:
         inside = np.clip(recent, self.low, self.high)
         products = inside[:, self.pairs[:, 0]] * inside[:, self.pairs[:, 1]]
         return np.asarray((products - self.pair_centre) / self.pair_size)
+
+    def brought(self, z: FloatArray) -> FloatArray:
+        """What the numbers and inputs of each unit bring to every number one row ahead (units, T - memory, r).
+
+        For rows z (T, m), by the mean weights. A product of two units' columns counts half for each.
+        """
+        p, r = self.memory, self.size
+        rows = np.arange(p, len(z))
+        total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
+        out = np.zeros((len(self.names), len(rows), r))
+        weights, bends = self.linear.mean(axis=0), self.bends.mean(axis=0)
+        for (first, last), part in zip(self.spans, weights, strict=True):
+            means = (total[rows - first + 1] - total[rows - last]) / (last - first + 1)
+            for unit in range(len(self.names)):
+                mine = self.owner == unit
+                out[unit] += means[:, mine] @ part[mine]
+        if self.curved:
+            products = self._products(np.mean([z[rows - k] for k in range(1, RECENT + 1)], axis=0))
+            for side in (0, 1):
+                for unit in range(len(self.names)):
+                    mine = self.owner[self.pairs[:, side]] == unit
+                    out[unit] += 0.5 * products[:, mine] @ bends[mine]
+        return out
 
     def _run(
         self, before: FloatArray, inputs: FloatArray, residual: FloatArray | None = None,

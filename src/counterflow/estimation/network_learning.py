@@ -95,11 +95,17 @@ class Products:
 
     @property
     def used(self) -> int:
+        """Rows that were summed."""
         return int(self.counts.sum())
 
+    @property
+    def features(self) -> int:
+        """n."""
+        return len(self.spans) * len(self.level) + len(self.pairs)
 
-def products_of(rows: Rows) -> Products:
-    """One pass over the rows."""
+
+def products_of(rows: Rows, curved: bool = True) -> Products:
+    """One pass over the rows; ``curved``: with products of columns among the features."""
     z, owner = rows.z, rows.owner
     r, m = sum(rows.numbers), rows.z.shape[1]
     known = np.asarray(np.isfinite(z).all(axis=1), bool)
@@ -114,7 +120,7 @@ def products_of(rows: Rows) -> Products:
     level, scale, moving = _scales(z[known])
     centred = np.where(known[:, None], (z - level) / scale, 0.0)
     low, high = centred[known].min(axis=0), centred[known].max(axis=0)
-    pairs = _pairs(owner, moving, len(at), len(spans) * m)
+    pairs = _pairs(owner, moving, len(at)) if curved else np.zeros((0, 2), np.int64)
     n = len(spans) * m + len(pairs)
     whole = len(at)
     at = _stretches(at, int(MOST_WORK / (2.0 * (n + r) ** 2)))
@@ -185,7 +191,7 @@ def learn(
         if progress is not None:
             progress(k + 1, -0.5 * products.used * float(np.log(noise).sum()))
     network = _network(rows, products, np.array(found), products.blocks.sum(axis=0), products.used)
-    return Learning(replace(network, known=known), bend, products.rows, products.used)
+    return Learning(replace(network, bend=(bend.gain, bend.deviations), known=known), bend, products.rows, products.used)
 
 
 def _weights(
@@ -346,7 +352,7 @@ def _scales(z: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
     return level, np.where(moving, spread, 1.0), moving
 
 
-def _pairs(owner: IntArray, moving: NDArray[np.bool_], rows: int, linear: int) -> IntArray:
+def _pairs(owner: IntArray, moving: NDArray[np.bool_], rows: int) -> IntArray:
     """Pairs of columns that may be multiplied, (k, 2): all of them if they are few, else those of one unit, or none."""
     one, two = np.triu_indices(len(owner))
     there = moving[one] & moving[two]

@@ -6,7 +6,7 @@ states (Ho and Kalman, 1966; Kung, 1978). The range is found by random projectio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,9 +34,8 @@ class Realised:
 def realised(network: Network) -> Realised:
     """The system of the mean of all replicates."""
     r, m = network.size, network.linear.shape[2]
-    mean = replace(network, linear=network.linear.mean(axis=0, keepdims=True))
     columns = np.concatenate([np.arange(r, m), np.arange(r)])
-    responses = mean.responses(columns, 2 * DEPTH)[0]  # (2 depth, r, U + r): of inputs, then of innovations
+    responses = network.mean.responses(columns, 2 * DEPTH)[0]  # (2 depth, r, U + r): of inputs, then of innovations
     inputs = m - r
     hankel = np.empty((DEPTH, r, DEPTH, m))
     for i in range(DEPTH):

@@ -15,6 +15,7 @@ from counterflow.fits.checks.innovations import drift_checks, size_checks, white
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
 from counterflow.fits.checks.kinds import KINDS, Verdict
 from counterflow.fits.checks.material import Material
+from counterflow.fits.checks.networks import network_checks
 from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.methods.outcome import Status
 from counterflow.methods.sufficient.method import NEARLY
@@ -94,8 +95,9 @@ def server_checks(
         return Checks(_sorted(found))
     doubts = () if server.couplings is None else server.couplings.doubts
     found += excitation_checks(material, doubts)
-    for checks in (feedback_checks, white_checks, size_checks, drift_checks):
+    for checks in (feedback_checks, white_checks, size_checks):
         found += checks(material)
+    found += drift_checks(material) if server.network is None else network_checks(server, material)
     found += free_run_checks(material, horizon, run or run_of_messages)
     return Checks(_sorted(_with_units(server, found)), material.rows, fitted)
 
@@ -167,13 +169,13 @@ def _stability(server: Server, material: Material | None) -> Check:
         short = "the estimated system is unstable"
         remedy = "fit more rows; check the units' models; ask about short horizons only"
     elif radius >= 1 - INTEGRATOR:
-        verdict = "caution"
+        verdict = "caution" if server.network is None else "pass"
         finding = (
             f"a mode never decays (spectral radius {radius:.6g}), as a tank without outflow: effects do not settle"
         )
         short = "a mode never decays, so that effects do not settle"
         remedy = "ask about a horizon that matters, not about where it ends"
-    elif rows and constant * TIME_CONSTANTS > rows:
+    elif rows and constant * TIME_CONSTANTS > rows and server.network is None:  # of a network, "precision" says it
         verdict = "caution"
         finding += f", and the record holds {rows / constant:.1f} times that: its slow end is hardly seen"
         short = f"the slowest mode decays in {constant:.3g} rows, of which the record holds few"

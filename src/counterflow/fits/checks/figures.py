@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, MATERIAL, ORDER, Verdict
+from counterflow.fits.checks.kinds import ALONE, DOUBTFUL, KINDS, LARGE_CHANGE, LARGE_SHARE, MATERIAL, ORDER, Verdict
 from counterflow.questions.plots import COLOURS, canvas, literal
 
 if TYPE_CHECKING:
@@ -155,6 +155,24 @@ def _drift(pen: _Pen, checks: list[Check]) -> None:
     pen.axis.set_xlim(0, max(0.5, 1.1 * max(check.number for check in checks[:MOST_BARS])))
 
 
+def _linearity(pen: _Pen, checks: list[Check]) -> None:
+    _bars(pen, checks, [check.number for check in checks], None, "fall of the error of free runs by curvature")
+
+
+def _shared(pen: _Pen, checks: list[Check]) -> None:
+    _bars(pen, checks, [check.number for check in checks], LARGE_SHARE, "share of residuals that other units' tell")
+    pen.axis.set_xlim(0, 1)
+
+
+def _precision(pen: _Pen, checks: list[Check]) -> None:
+    """Of every effect of an input on another unit, least doubtful first."""
+    doubts = np.minimum(checks[0].data["doubts"], 10.0)
+    pen.axis.semilogy(np.arange(1, len(doubts) + 1), np.maximum(doubts, 1e-4), ".", color=pen.shades[checks[0].verdict])
+    pen.line(DOUBTFUL)
+    pen.axis.set_xlabel("effects of inputs on other units", fontsize=8)
+    pen.axis.set_ylabel("expected 1 - R²", fontsize=8)
+
+
 def _free_run(pen: _Pen, checks: list[Check]) -> None:
     for k, check in enumerate(checks[:MOST_CURVES]):
         held, colour = check.data["persistence"], pen.curve(k)
@@ -176,5 +194,8 @@ _PANELS: dict[str, Callable[[_Pen, list[Check]], None]] = {
     "whiteness": _whiteness,
     "innovation size": _size,
     "drift": _drift,
+    "linearity": _linearity,
+    "shared disturbance": _shared,
+    "precision": _precision,
     "free run": _free_run,
 }

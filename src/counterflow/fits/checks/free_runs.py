@@ -204,6 +204,8 @@ def _states_ahead(material: Material, horizon: int, starts: Starts) -> tuple[NDA
     if isinstance(horizon, bool) or not isinstance(horizon, (int, np.integer)) or not 1 <= horizon < material.rows:
         raise OptionError(f"free_run: horizon must be a whole number from 1 to {material.rows - 1}, got {horizon!r}")
     at = _starts(starts, material.rows, int(horizon))
+    if material.network is not None:
+        return at, _network_ahead(material, at, int(horizon))
     return at, _ahead(material.A, material.B, material.filtered.filtered, material.u, at, int(horizon))
 
 
@@ -283,6 +285,25 @@ def _starts(given: Starts, rows: int, horizon: int) -> NDArray[np.intp]:
             f"{at.max()}"
         )
     return at.astype(np.intp)
+
+
+def _network_ahead(material: Material, at: NDArray[np.intp], horizon: int) -> FloatArray:
+    """The same by a network; its numbers are the first states of each unit. NaN where it lacks rows to start from."""
+    network, z = material.network, material.z
+    assert network is not None
+    assert z is not None
+    p, r = network.memory, network.size
+    missing = np.concatenate([[0], np.cumsum(~np.isfinite(z).all(axis=1))])
+    good = at >= p - 1
+    good[good] = missing[at[good] + 1] == missing[at[good] - p + 1]
+    out = np.full((len(at), horizon, len(material.A)), np.nan)
+    blocks = material.shared.state_slices
+    places = np.concatenate([own.start + np.arange(n) for own, n in zip(blocks, network.numbers, strict=True)])
+    found = np.zeros((int(good.sum()), horizon, len(material.A)))
+    numbers = network.free_runs(np.nan_to_num(z), at[good], horizon) * network.scale[:r] + network.level[:r]
+    found[:, :, places] = numbers
+    out[good] = found
+    return out
 
 
 def _ahead(

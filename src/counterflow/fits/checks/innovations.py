@@ -18,6 +18,7 @@ from counterflow.fits.checks.verdicts import Check, beyond, worst
 LAGS = 10
 LIKELY = 1e-3  # a p-value below this is no accident: a handful of units is looked at, not thousands
 NEGLIGIBLE, MATERIAL = 0.01, 0.05  # share of an innovation's variance that could still be foreseen
+LEFT_OUT, MUCH_LEFT_OUT = 0.1, 0.3  # the same, of networks
 SIZE, FAR = 1.1, 1.5  # factor by which the variance of innovations departs from one: worth a word, wrong
 COLLINEAR = 1e5  # condition of regressors beyond which the size of a change is not to be trusted
 SHIFT, LARGE_SHIFT = 0.1, 0.5  # of the mean innovation between the halves, in standard deviations
@@ -84,8 +85,10 @@ def white_checks(material: Material) -> list[Check]:
             out.append(_too_few("whiteness", name, "share foreseeable"))
             continue
         verdict: Verdict = "pass"
-        if found.p_value < LIKELY and found.share >= NEGLIGIBLE:
-            verdict = "fail" if found.share >= MATERIAL else "caution"
+        # a network leaves out what is not worth its cost: what is left counts only where it is much
+        some, much = (NEGLIGIBLE, MATERIAL) if material.network is None else (LEFT_OUT, MUCH_LEFT_OUT)
+        if found.p_value < LIKELY and found.share >= some:
+            verdict = "fail" if found.share >= much else "caution"
         finding = (
             f"earlier innovations foretell {_percent(found.share)} of the variance of {name}'s (Ljung-Box over {LAGS} "
             f"lags and all units: p = {found.p_value:.2g}; largest correlation {found.largest.max():.2f})"
@@ -93,8 +96,8 @@ def white_checks(material: Material) -> list[Check]:
         if verdict == "pass" and found.p_value < LIKELY:
             finding += ": no accident, but too little to matter"
         remedy = "" if verdict == "pass" else (
-            "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'; from logs: order= with more "
-            "states, or form='free'), or record what else acts on the unit"
+            "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'), or record what else acts on "
+            "the unit"
         )  # fmt: skip
         short = f"the model misses dynamics: {_percent(found.share)} of its innovations could have been foreseen"
         out.append(Check("whiteness", name, verdict, found.share, "share foreseeable", finding, remedy, short, data))

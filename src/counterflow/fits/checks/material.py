@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.network import Network
 from counterflow.filtering import FilterResult, compress, kalman_filter
 from counterflow.questions.answering import Server
 
@@ -40,6 +41,8 @@ class Material:
     initial_mean: FloatArray | None
     initial_covariance: FloatArray
     shared: SharedRecord
+    network: Network | None = None  # of a fit from logs
+    z: FloatArray | None = None  # (T+1, m) its rows, standardised; NaN where missing
 
     @classmethod
     def of(cls, server: Server) -> Material | None:
@@ -53,7 +56,8 @@ class Material:
         within = block_diagonal([np.ones((unit.states, unit.states)) for unit in server.units])
         return cls(
             shared.names, labels, columns, shared.input_slices, s, shared.u, server.A, server.B, server.Q * within,
-            C, R, shared.initial_mean, shared.prior, shared,
+            C, R, shared.initial_mean, shared.prior, shared, server.network,
+            None if server.network is None else server.network.standard(server.numbers, shared.u),
         )  # fmt: skip
 
     @property
@@ -83,7 +87,9 @@ class Material:
 
     @cached_property
     def innovations(self) -> Innovations:
-        """Of every row from ``settled`` on."""
+        """Of every row from ``settled`` on; of a network, what its mean leaves of rows whose whole past is there."""
+        if self.network is not None and self.z is not None:
+            return self._residuals(self.network, self.z)
         e = self.s - self.filtered.predicted @ self.C.T
         own, joint = np.zeros_like(e), np.zeros_like(e)
         long = [run for run in self.filtered.runs if run.stop - run.start > 1]
@@ -100,6 +106,16 @@ class Material:
             own[at], joint[at] = self._whitened(e[at], S, np.isfinite(e[at]))
         begin = self.settled
         return Innovations(self.columns, own[begin:], joint[begin:], self.measured[begin:])
+
+    def _residuals(self, network: Network, z: FloatArray) -> Innovations:
+        r, p = network.size, network.memory
+        whole = np.isfinite(z).all(axis=1)
+        missing = np.concatenate([[0], np.cumsum(~whole)])
+        at = np.arange(p, len(z))
+        there = missing[at + 1] == missing[at - p]
+        e = z[p:, :r] - network.mean.predicted(np.nan_to_num(z))[0]
+        own, joint = self._whitened(e, network.noise[None], np.repeat(there[:, None], r, axis=1))
+        return Innovations(network.number_slices, own, joint, np.repeat(there[:, None], len(self.names), axis=1))
 
     def _whitened(self, e: FloatArray, S: FloatArray, there: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Rows of e with S of all of them (1, r, r) or of each (n, r, r): each unit's by itself, and all together."""
