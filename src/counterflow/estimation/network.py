@@ -102,6 +102,12 @@ class Network:
         """Rows z (n, m) of numbers (n, r) and inputs (n, U) in the units' own terms."""
         return np.asarray((np.hstack([numbers, inputs]) - self.level) / self.scale)
 
+    def doubt(self, found: FloatArray) -> float:
+        """Squared error over squared effect that is to be expected of replicates (K, n, columns) of an effect."""
+        mean = found.mean(axis=0)
+        size, spread = float(np.square(mean).sum()), float(np.square(found - mean).sum()) / max(len(found) - 1, 1)
+        return self.widening**2 * spread / size if size > 0 else np.inf if spread > 0 else 0.0
+
     # ---- running it
 
     def difference(

@@ -50,7 +50,7 @@ AHEAD = 40  # rows of the free runs
 MOST_STARTS = 400  # of a fold
 VETO = -1.0  # standard errors below zero from which on curvature is left out
 WILD = 1e3  # times the usual error that counts at most
-WIDENING = 1.15  # of the replicates' spread; see docs/theory/identification.md
+WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,8 @@ def learn(
         if progress is not None:
             progress(k + 1, -0.5 * products.used * float(np.log(noise).sum()))
     network = _network(rows, products, np.array(found), products.blocks.sum(axis=0), products.used)
-    return Learning(replace(network, bend=(bend.gain, bend.deviations), known=known), bend, products.rows, products.used)
+    network = replace(network, bend=(bend.gain, bend.deviations), known=known)
+    return Learning(network, bend, products.rows, products.used)
 
 
 def _weights(

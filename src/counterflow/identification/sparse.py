@@ -25,6 +25,7 @@ from counterflow.arrays import FloatArray
 MOST_STEPS = 600
 DONE = 1e-3  # nats that a step must gain
 LEAST_NOISE = 1e-6  # of the target's energy: channels without noise, such as a controller's output, have so much
+MOST_SHARE = 3  # rows for each weight that is chosen, at the least
 REPEATED = 1e-9  # share of a feature that the chosen ones must leave open, so that it may join them
 FIRST_NOISE = 0.1  # of the target's energy, before anything is known
 
@@ -77,6 +78,7 @@ def sparse_weights(
         gain, best = np.full(size, -np.inf), np.zeros(size)
         may = (q * q > s) & open_
         may[inside] = False
+        may &= len(chosen) < rows / MOST_SHARE
         best[may] = (q[may] ** 2 - s[may]) / s[may] ** 2
         gain[may] = _evidence(best[may], s[may], q[may]) - cost[may]
         if chosen:

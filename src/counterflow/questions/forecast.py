@@ -14,7 +14,13 @@ from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import check_count, check_level, refuse_beyond_limits, replacements
-from counterflow.questions.knowledge import Knowledge, part_of, refuse_overflow, with_caveats
+from counterflow.questions.knowledge import (
+    Knowledge,
+    part_of,
+    refuse_overflow,
+    spread_of_replicates,
+    with_caveats,
+)
 from counterflow.questions.peaks import left_out
 from counterflow.questions.phrases import moved, plainly
 from counterflow.questions.question import LEVEL, Entry, Form, Request, horizon
@@ -108,12 +114,17 @@ class AskForecast(Request):
         if server.couplings is None and server.method != "oracle":
             raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
         own, (_, last, X) = server.own(ask.unit), server.states
+        size = own.stop - own.start
         base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
         plan = server.schedule(server.departures(changes), base)
-        mean = linear_recurrence(server.A, plan @ server.B.T, last)
-        before = np.vstack([last, mean[:-1]])
-        covariance = coupling_covariance(server.A, server.spread, np.hstack([before, plan]), own)
-        size = own.stop - own.start
+        if server.network is not None:
+            found = server.ahead(plan)
+            mean = found.mean(axis=0)
+            covariance = spread_of_replicates(found[:, :, own], server.network.widening)[1]
+        else:
+            mean = linear_recurrence(server.A, plan @ server.B.T, last)
+            before = np.vstack([last, mean[:-1]])
+            covariance = coupling_covariance(server.A, server.spread, np.hstack([before, plan]), own)
         if not len(covariance):
             covariance = np.zeros((ask.steps * size, size))
         blocks = covariance.reshape(ask.steps, size, size)
@@ -125,7 +136,8 @@ class AskForecast(Request):
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
-        if server.couplings is None or server.couplings.spread is not None:
+        known = server.couplings
+        if known is None or known.spread is not None or known.network is not None:
             return []
         text = (
             "standard errors were not computed for this fit: the band holds noise and the state, and not how far the "

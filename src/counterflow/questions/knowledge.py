@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 Watch = Callable[[Message, bool], None]
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far
 OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
+DOUBTFUL = 0.15  # squared error over squared effect that is to be expected: beyond, an answer says so
 HELD = 0.2  # of the range seen, by which inputs are held higher to see what one of them does
 EXTRAPOLATION = "extrapolation"
 OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond which an answer says so
@@ -45,6 +46,13 @@ BEYOND_SEEN = Caveat(
     "curvature-limited", EVERYBODY,
     "part of this answer lies beyond what was seen: there the fit's curvature is held as it is at the edge",
 )  # fmt: skip
+
+
+def doubtful_answer(doubt: float) -> Caveat:
+    """Of an effect that is not known well; ``doubt``: squared error over squared effect that is to be expected."""
+    told = f"an R² of about {1 - doubt:.1f}" if doubt < 0.95 else "no more than its sign, if that"
+    text = f"this effect is hardly known: by what these rows tell, {told} is to be expected; read its interval"
+    return Caveat("doubtful-answer", EVERYBODY, text)
 
 
 def far_change(names: Sequence[str]) -> Caveat:
@@ -266,14 +274,28 @@ class Knowledge:
         out[:, :, self.number_states] = found
         return out, limited
 
+    def ahead(self, inputs: FloatArray) -> FloatArray:
+        """States (K, n, P) after the last recorded row under inputs (n, U), by replicate of the network."""
+        network, rows = self.network, self.standard_rows
+        assert network is not None
+        r, p = network.size, network.memory
+        before = rows[-p:]
+        before = np.vstack([np.repeat(rows[:1], p - len(before), axis=0), before])
+        found = network.ahead(before, (inputs - network.level[r:]) / network.scale[r:])
+        out = np.zeros((len(found), len(inputs), self.A.shape[0]))
+        out[:, :, self.number_states] = found * network.scale[:r] + network.level[:r]
+        return out
+
     def difference(self, schedule: FloatArray, ask: Ask, row: int | None = None) -> tuple[Answer, ...]:
         """What inputs ``schedule`` (n, U) do, with its covariance; ``row``: see ``worlds_apart``."""
         own = self.own(ask.unit)
         if self.network is not None:
             found, limited = self.worlds_apart(schedule, row)
             refuse_overflow(found)
-            mean, covariance = _spread_of_replicates(found[:, :, own], self.network.widening)
+            mean, covariance = spread_of_replicates(found[:, :, own], self.network.widening)
+            doubt = self.network.doubt(found[:, :, own])
             caveats = self.far(schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
+            caveats += [doubtful_answer(doubt)] if doubt > DOUBTFUL else []
             return with_caveats([part_of(ask, mean, covariance)], caveats)
         response, _ = driven_by(self.A, self.B, schedule)
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
@@ -365,7 +387,7 @@ class Knowledge:
             )
 
 
-def _spread_of_replicates(found: FloatArray, widening: float) -> tuple[FloatArray, FloatArray]:
+def spread_of_replicates(found: FloatArray, widening: float) -> tuple[FloatArray, FloatArray]:
     """Mean (n, P_m) and covariance (n P_m, P_m) of replicates (K, n, P_m).
 
     Half of a row's covariance is that of all rows: errors last, also where replicates happen to agree.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow.fits.checks.kinds import ALONE, DOUBTFUL, KINDS, LARGE_CHANGE, LARGE_SHARE, MATERIAL, ORDER, Verdict
+from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, LARGE_SHARE, MATERIAL, ORDER, Verdict
+from counterflow.questions.knowledge import DOUBTFUL
 from counterflow.questions.plots import COLOURS, canvas, literal
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ KINDS = {
 # limits that both a check and its picture know
 ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
 FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
-DOUBTFUL = 0.15  # squared error over squared effect that is to be expected: beyond, an answer is not sure
 UNCLEAR, UNCLEAR_AT_ALL = 0.1, 0.3  # share of the effects on other units that are in doubt
 LARGE_SHARE = 0.2  # of a unit's residuals that those of other units tell
 CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves

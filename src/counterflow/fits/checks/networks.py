@@ -8,7 +8,6 @@ from counterflow.arrays import FloatArray
 from counterflow.estimation.network import Network
 from counterflow.fits.checks.kinds import (
     CHANGE,
-    DOUBTFUL,
     LARGE_CHANGE,
     LARGE_SHARE,
     UNCLEAR,
@@ -18,6 +17,7 @@ from counterflow.fits.checks.kinds import (
 from counterflow.fits.checks.material import Material
 from counterflow.fits.checks.verdicts import Check, listed
 from counterflow.questions.answering import Server
+from counterflow.questions.knowledge import DOUBTFUL
 
 STEP = 1.5  # standard deviations by which an input is stepped, to see how well its effect is known
 AHEAD = 60  # rows that the effect is followed
@@ -36,14 +36,6 @@ def network_checks(server: Server, material: Material) -> list[Check]:
     ]  # fmt: skip
 
 
-def doubt_of(found: FloatArray, widening: float) -> float:
-    """Squared error over squared effect that is to be expected of replicates (K, n, columns)."""
-    mean = found.mean(axis=0)
-    size = float(np.square(mean).sum())
-    spread = float(np.square(found - mean).sum()) / max(len(found) - 1, 1)
-    return widening**2 * spread / size if size > 0 else float("inf") if spread > 0 else 0.0
-
-
 def _precision(server: Server, network: Network) -> Check:
     """Which inputs' effects on other units are known well enough, by what the replicates say of steps."""
     rows, r, p = server.standard_rows, network.size, network.memory
@@ -57,7 +49,7 @@ def _precision(server: Server, network: Network) -> Check:
         for m, own in enumerate(network.number_slices):
             part = found[:, :, own]
             if m != cause and np.sqrt(np.square(part.mean(axis=0)).mean(axis=0)).max() >= SEEN:
-                doubts[j, m] = doubt_of(part, network.widening)
+                doubts[j, m] = network.doubt(part)
     bad = [pair for pair, doubt in doubts.items() if doubt > DOUBTFUL]
     share = len(bad) / len(doubts) if doubts else 0.0
     labels = [f"{unit.name} {name}" for unit in server.units for name in unit.input_names]
