@@ -40,6 +40,7 @@ REPLICATES = 16
 BLOCKS = 20  # of neighbouring rows, which are weighted as one
 MOST_PRODUCTS = 1000
 MOST_WORK = 4e11  # multiplications for the products of all features; of longer records stretches are taken
+ENOUGH = 10_000  # rows that evidence is counted of at most: in longer records what is worth nothing is certain, too
 CHUNK = 8192  # rows whose features are made at once
 LEAST_ROWS = 60
 STEADY = 0.9999  # growth from row to row that a replicate may have at most: levels hardly decay
@@ -202,6 +203,8 @@ def _weights(
     """Weights (n, r) of every feature for every target, and the noises (r,), from one set of moments."""
     r, m, spans = sum(rows.numbers), rows.z.shape[1], products.spans
     n, linear = len(moments) - r, len(spans) * m
+    if count > ENOUGH:
+        moments, count = moments * (ENOUGH / count), ENOUGH
     column = np.tile(np.arange(m), len(spans))
     if costs.by_unit:
         source = np.concatenate([rows.owner[column], len(rows.names) + np.arange(n - linear)])

@@ -5,8 +5,8 @@ noise maximise the marginal likelihood, less a cost (in nats) for every weight t
 *sources* (the lags of one channel, say): the first weight of a source costs more than a further one. Everything is
 computed from products of the features, so that the cost does not depend on the number of rows.
 
-The steps are those of Tipping and Faul (2003): one weight at a time enters, changes its variance or leaves, whichever
-gains most. With the others as they are, a weight adds to the log evidence
+The steps are those of Tipping and Faul (2003): in each, one weight enters or leaves, whichever gains most, and those
+that stay take their best variance. With the others as they are, a weight adds to the log evidence
 
     l(v) = ½ (v q² / (1 + v s) - log(1 + v s)),        v: its prior variance, s and q: see ``_outside``
 
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 
-MOST_STEPS = 600
-DONE = 1e-3  # nats that a step must gain
+MOST_STEPS = 500
+DONE = 0.02  # nats that a step must gain
 LEAST_NOISE = 1e-6  # of the target's energy: channels without noise, such as a controller's output, have so much
 MOST_SHARE = 3  # rows for each weight that is chosen, at the least
 REPEATED = 1e-9  # share of a feature that the chosen ones must leave open, so that it may join them
@@ -71,34 +71,37 @@ def sparse_weights(
     chosen: list[int] = []
     variance = np.zeros(size)
     members = np.zeros(int(source.max()) + 1, int)
-    for step in range(MOST_STEPS):
+    for _ in range(MOST_STEPS):
         inside = np.array(chosen, np.intp)
         s, q, open_ = _outside(gram, cross, diagonal, noise, inside, variance[inside])
-        cost = np.where(members[source] > 0, further, first)
-        gain, best = np.full(size, -np.inf), np.zeros(size)
+        gain = np.full(size, -np.inf)  # of entering, or of leaving
         may = (q * q > s) & open_
         may[inside] = False
         may &= len(chosen) < rows / MOST_SHARE
-        best[may] = (q[may] ** 2 - s[may]) / s[may] ** 2
+        best = np.maximum(q * q - s, 0.0) / s**2
+        cost = np.where(members[source] > 0, further, first)
         gain[may] = _evidence(best[may], s[may], q[may]) - cost[may]
+        moved = 0.0
         if chosen:
             own = np.where(members[source[inside]] > 1, further[inside], first[inside])
-            s_in, q_in = s[inside], q[inside]
-            better = np.maximum(q_in**2 - s_in, 0.0) / s_in**2
-            now, then = _evidence(variance[inside], s_in, q_in), _evidence(better, s_in, q_in)
+            now, then = (_evidence(v, s[inside], q[inside]) for v in (variance[inside], best[inside]))
             stays = then > own
-            gain[inside], best[inside] = np.where(stays, then - now, own - now), np.where(stays, better, 0.0)
+            gain[inside] = np.where(stays, -np.inf, own - now)
+            moved = float((then - now)[stays].max(initial=0.0))
+            variance[inside[stays]] = best[inside[stays]]
         at = int(np.argmax(gain))
-        if not gain[at] > DONE:
+        if gain[at] > DONE:
+            if variance[at] > 0:
+                chosen.remove(at)
+                members[source[at]] -= 1
+                variance[at] = 0.0
+            else:
+                chosen.append(at)
+                members[source[at]] += 1
+                variance[at] = best[at]
+        elif moved <= DONE:
             break
-        if best[at] == 0.0:
-            chosen.remove(at)
-            members[source[at]] -= 1
-        elif variance[at] == 0.0:
-            chosen.append(at)
-            members[source[at]] += 1
-        variance[at] = best[at]
-        if step % 3 == 0 and chosen:
+        if chosen:
             noise = _noise(gram, cross, energy, rows, noise, np.array(chosen, np.intp), variance, floor)
     inside = np.array(chosen, np.intp)
     mean, _ = _posterior(gram, cross, noise, inside, variance[inside])
