@@ -17,6 +17,9 @@ from counterflow.filtering.initial import lyapunov
 from counterflow.identification import independent_noises
 
 
+LIKELY_ROWS = 20_000  # the newest, whose likelihood is told: nothing rests on it
+
+
 @dataclass(frozen=True, eq=False)
 class Owned:
     """Record and estimate in the form of sufficient messages; how numbers see the states, and their noise."""
@@ -66,6 +69,6 @@ def owned(
         noise=np.eye(r), A_local=own_blocks(wide, blocks, blocks), B_local=own_blocks(T @ B, blocks, slices(inputs)),
         Q_local=own_blocks(spread_noise, blocks, blocks),
     )  # fmt: skip
-    likelihood = record.filter(wide, T @ B, spread_noise).log_likelihood
+    likelihood = record.last(LIKELY_ROWS).filter(wide, T @ B, spread_noise).log_likelihood
     found = Estimated(wide, T @ B, spread_noise, likelihood, 1, True, 0.0)
     return Owned(record, found, observation, R)
