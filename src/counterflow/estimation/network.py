@@ -32,7 +32,7 @@ GROWN = 300  # rows in which a replicate's growth is looked at
 RUNAWAY = 1e6  # standard deviations beyond which nothing is computed any more
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Network:
     """K replicates of the weights; m columns z = (r numbers, U inputs), b spans, k pairs.
 

@@ -16,7 +16,6 @@ from counterflow.filtering import compress
 from counterflow.filtering.initial import lyapunov
 from counterflow.identification import independent_noises
 
-
 LIKELY_ROWS = 20_000  # the newest, whose likelihood is told: nothing rests on it
 
 

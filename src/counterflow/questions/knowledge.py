@@ -50,8 +50,8 @@ BEYOND_SEEN = Caveat(
 
 def doubtful_answer(doubt: float) -> Caveat:
     """Of an effect that is not known well; ``doubt``: squared error over squared effect that is to be expected."""
-    told = f"an R² of about {1 - doubt:.1f}" if doubt < 0.95 else "no more than its sign, if that"
-    text = f"this effect is hardly known: by what these rows tell, {told} is to be expected; read its interval"
+    told = f"may be as low as {1 - doubt:.1f}" if doubt < 0.95 else "may be nothing"
+    text = f"this effect is hardly known: by what these rows tell, the answer's R² {told}; read its interval"
     return Caveat("doubtful-answer", EVERYBODY, text)
 
 

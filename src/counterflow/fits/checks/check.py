@@ -15,6 +15,7 @@ from counterflow.fits.checks.innovations import drift_checks, size_checks, white
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
 from counterflow.fits.checks.kinds import KINDS, Verdict
 from counterflow.fits.checks.material import Material
+from counterflow.fits.checks.misfit import bend_checks, shared_checks
 from counterflow.fits.checks.networks import network_checks
 from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.methods.outcome import Status
@@ -97,7 +98,11 @@ def server_checks(
     found += excitation_checks(material, doubts)
     for checks in (feedback_checks, white_checks, size_checks):
         found += checks(material)
-    found += drift_checks(material) if server.network is None else network_checks(server, material)
+    found += shared_checks(material)
+    if server.network is None:
+        found += [*bend_checks(material), *drift_checks(material)]
+    else:
+        found += network_checks(server, material)
     found += free_run_checks(material, horizon, run or run_of_messages)
     return Checks(_sorted(_with_units(server, found)), material.rows, fitted)
 

@@ -15,12 +15,12 @@ KINDS = {
     "drift": "both halves of the record agree",
     "linearity": "gains do not change unnoticed with the operating point",
     "shared disturbance": "nothing unrecorded moves several units at once",
-    "precision": "effects are known well enough",
+    "precision": "effects are known well enough",  # of fits from logs
     "free run": "predictions beat simpler ones",
 }
 # limits that both a check and its picture know
 ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
 FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
-UNCLEAR, UNCLEAR_AT_ALL = 0.1, 0.3  # share of the effects on other units that are in doubt
+UNCLEAR, UNCLEAR_AT_ALL = 0.05, 0.15  # share of the effects on other units that are to be expected wrong
 LARGE_SHARE = 0.2  # of a unit's residuals that those of other units tell
 CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves
