@@ -17,11 +17,9 @@ def counterflow(case: Case) -> Report:
     begin = process_time()
     found = cf.fit(recording)
     answers = [answer for k, twin in enumerate(case.truth) for answer in _answers(case, recording, found, k, twin)]
-    try:
-        graph = frozenset(found.graph().direct())
-    except cf.CounterflowError:
-        graph = None
-    return Report(answers, graph, process_time() - begin, str(found.status))
+    graph = frozenset(found.graph().direct())
+    seconds = process_time() - begin
+    return Report(answers, graph, seconds, str(found.status), found.check().verdict)
 
 
 def _answers(case: Case, recording: cf.Recording, found: cf.Fit, k: int, twin: Twin) -> list[Answer]:

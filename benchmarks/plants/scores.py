@@ -34,12 +34,13 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """All answers to a case, the couplings found (None: no graph), CPU seconds, and a status in words."""
+    """All answers to a case, the couplings found (None: no graph), CPU seconds, status in words, verdict of checks."""
 
     answers: list[Answer]
     graph: frozenset[tuple[str, str]] | None
     seconds: float
     status: str
+    verdict: str = ""
 
 
 Estimator = Callable[[Case], Report]
@@ -71,6 +72,7 @@ class Score:
     recall: float
     seconds: float
     status: str
+    verdict: str = ""
 
     def to_json(self) -> dict[str, object]:
         """In plain types, four digits."""
@@ -121,6 +123,7 @@ def judge(case: Case, report: Report) -> Score:
         recall=recall,
         seconds=report.seconds,
         status=report.status,
+        verdict=report.verdict,
     )
 
 

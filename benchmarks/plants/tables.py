@@ -9,6 +9,7 @@ import numpy as np
 from plants import results
 
 BASELINES = {"arx": "ARX", "cva": "CVA"}
+BAD = 0.2  # 1 - R²
 HALF, WORST, FIFTH = 0.5, 1.1, 0.2  # of the best baseline's error: in the mean, in any cell, where excitation is wide
 COVERAGE, WIDTH, GRAPH = (0.90, 0.98), 8.0, 0.9
 
@@ -59,7 +60,24 @@ def section(method: str, seeds: tuple[int, ...], title: str) -> list[str]:
                 f"| {score['seeds']:.0f} |"
             )
         lines.append("")
-    return lines + aims(own, beside)
+    return lines + verdicts(method, seeds) + aims(own, beside)
+
+
+def verdicts(method: str, seeds: tuple[int, ...]) -> list[str]:
+    """How answers are spread over what the checks said of their fits; bad: R² below 0.8."""
+    counted: dict[str, list[float]] = {}
+    for case, score in results.load(method).items():
+        if int(case.split("/")[3]) in seeds and score.get("verdict"):
+            counted.setdefault(score["verdict"], []).extend(np.inf if e is None else e for e in score["errors"])
+    if not counted:
+        return []
+    bad = {verdict: sum(error > BAD for error in errors) for verdict, errors in counted.items()}
+    whole = max(sum(bad.values()), 1)
+    return [
+        "| verdict of the checks | answers | of them R² < 0.8 | of all such |", "|---|---:|---:|---:|",
+        *(f"| {verdict} | {len(counted[verdict])} | {bad[verdict] / len(counted[verdict]):.1%} "
+          f"| {bad[verdict] / whole:.0%} |" for verdict in ("pass", "caution", "fail") if verdict in counted), "",
+    ]  # fmt: skip
 
 
 def aims(own: dict[Cell, dict[str, float]], beside: dict[str, dict[Cell, dict[str, float]]]) -> list[str]:

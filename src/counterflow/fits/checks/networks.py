@@ -50,10 +50,11 @@ def _precision(server: Server, network: Network) -> Check:
                 doubts[j, m] = network.doubt(part)
     bad = [pair for pair, doubt in doubts.items() if doubt > DOUBTFUL]
     # how often an effect of such a doubt had an R² below 0.8 on plants whose truth is known (docs/theory)
-    share = float(np.mean([doubt / (doubt + HALF) if np.isfinite(doubt) else 1.0 for doubt in doubts.values()] or [0.0]))
+    wrong = [doubt / (doubt + HALF) if np.isfinite(doubt) else 1.0 for doubt in doubts.values()]
+    share = float(np.mean(wrong)) if wrong else 0.0
     labels = [f"{unit.name} {name}" for unit in server.units for name in unit.input_names]
     named = [f"{labels[j]} on {network.names[m]}" for j, m in sorted(bad, key=lambda pair: -doubts[pair])]
-    finding = f"of {len(doubts)} effects of inputs on other units, {100 * share:.1f} % are to be expected wrong (R² < 0.8)"
+    finding = f"of {len(doubts)} effects of inputs on other units {100 * share:.1f} % are expected wrong (R² < 0.8)"
     if bad:
         finding += f"; in doubt are {listed(named)}"
     verdict: Verdict = "fail" if share >= UNCLEAR_AT_ALL else "caution" if share > UNCLEAR else "pass"
