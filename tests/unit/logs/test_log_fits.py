@@ -254,7 +254,7 @@ def test_an_update_is_the_fit_of_all_rows(same_row):
     network, again = grown.couplings.network, learn(rows, products_of(rows)).network
     for name in ("linear", "bends", "noise", "level", "scale"):
         np.testing.assert_allclose(getattr(network, name), getattr(again, name), rtol=ITERATIVE, atol=ITERATIVE)
-    whole = cf.fit(late, rank=2, same_row=same_row)  # its numbers are in the basis of all rows, which is nearly the same
+    whole = cf.fit(late, rank=2, same_row=same_row)  # its numbers are in the basis of all rows
     a, b = (f.effect("boiler", "turbine", {"u1": 1.0}, horizon=8) for f in (whole, grown))
     assert np.abs(a.mean - b.mean).max() < 0.05 * np.abs(a.mean).max()
     assert grown.server.u.shape[0] == 1500
