@@ -26,6 +26,7 @@ MOST_STEPS = 600
 DONE = 1e-3  # nats that a step must gain
 LEAST_NOISE = 1e-6  # of the target's energy: channels without noise, such as a controller's output, have so much
 REPEATED = 1e-9  # share of a feature that the chosen ones must leave open, so that it may join them
+SETTLED = 0.01  # relative change of the noise that is too small to look at all weights again
 FIRST_NOISE = 0.1  # of the target's energy, before anything is known
 
 
@@ -88,7 +89,13 @@ def sparse_weights(
             gain[inside], best[inside] = np.where(stays, then - now, own - now), np.where(stays, better, 0.0)
         at = int(np.argmax(gain))
         if not gain[at] > DONE:
-            break
+            if not chosen:
+                break
+            # the noise was found with fewer weights: with less of it, more of them may be worth their cost
+            before, noise = noise, _noise(gram, cross, energy, rows, noise, inside, variance, floor)
+            if abs(noise - before) <= SETTLED * before:
+                break
+            continue
         if best[at] == 0.0:
             chosen.remove(at)
             members[source[at]] -= 1
@@ -131,7 +138,7 @@ def _outside(
         S = S - np.einsum("an,an->n", reach, reach)
         Q = Q - reach.T @ solve_triangular(root, cross[inside] / noise, lower=True, check_finite=False)
     open_ = diagonal / noise * REPEATED < S
-    S = np.maximum(S, 1e-12)
+    S = np.maximum(S, 1e-12 * diagonal / noise)
     if len(inside):  # what is among the chosen is taken out first
         rest = np.maximum(1.0 - variance * S[inside], 1e-12)
         S[inside], Q[inside] = S[inside] / rest, Q[inside] / rest
