@@ -35,8 +35,8 @@ CASES: dict[str, tuple[cf.Recording, Any, str, dict[str, Any]]] = {
     "undetermined": (still(), PLANT.locals(), "sufficient", {}),
     "stopped early": (RECORDING, HALVED, "sufficient", {"evaluations": 2, "estimate": "all"}),
     "from logs": (RECORDING, None, "sufficient", {}),
-    "from logs, stopped early": (still(), None, "sufficient", {"evaluations": 1}),
-    "from logs, free": (RECORDING, None, "sufficient", {"form": "free"}),
+    "from logs, undetermined": (still(), None, "sufficient", {}),
+    "from logs, couplings known": (RECORDING, None, "sufficient", {"edges": [["turbine", "pump"]], "rank": 3}),
     "penalty": (RECORDING, PLANT.locals(), "penalty", {}),
     "lagrangian, stopped early": (RECORDING, PLANT.locals(), "lagrangian", {"rounds": 3}),
     "fedgc": (RECORDING, PLANT.locals(), "fedgc", {}),
@@ -71,7 +71,7 @@ def test_failed_checks_are_told_between_machines(tmp_path: Path) -> None:
 
 
 def test_no_interval_is_said_only_where_there_is_none() -> None:
-    recording, models, method, options = CASES["from logs, stopped early"]
+    recording, models, method, options = CASES["stopped early"]
     found = cf.fit(recording, models, method, **options)
     (told,) = [caveat for caveat in found.caveats if caveat.code == "not-converged"]
     answer = found.effect("turbine", "pump", {recording.units[1].input_names[1]: 0.1}, horizon=3)

@@ -76,8 +76,8 @@ def test_every_question_has_the_same_answer_as_in_one_process(asking: Asking, al
 
 def test_from_logs_too(tmp_path: Path) -> None:
     """Levels and alignments of others' inputs are the server's affair; answers are the same."""
-    alone = cf.fit(RECORDING, order=2)
-    between = fitted(tmp_path, job_of(from_logs=True, options={"order": 2}), None)
+    alone = cf.fit(RECORDING, rank=2)
+    between = fitted(tmp_path, job_of(from_logs=True, options={"rank": 2}), None)
     with between.running() as server:
         saved = saved_unit(tmp_path / "turbine", "turbine")
         same(

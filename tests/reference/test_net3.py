@@ -1,6 +1,6 @@
 """A plant nobody here wrote: a reduced run of benchmarks/bench_net3.py, and the harness it rests on.
 
-The benchmark fits half of 21 days over ten seeds. Here five days of one seed are fitted, with a small budget of passes.
+The benchmark fits half of 21 days over ten seeds. Here five days of one seed are fitted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.skipif(
 FITTED = 5 * net3.DAY
 START = FITTED + 60  # the row of a change, unseen by the fit
 DURATION, HORIZON = net3.DAY // 2, net3.DAY
-PASSES = 15  # enough for the effects; far from enough for the last digit of the likelihood
 TARGET = 0.95
 # EPANET stores its results in single precision: seven digits of levels and heads of tens of metres
 STORED = 1e-4
@@ -50,14 +49,14 @@ def recorded():
 
 @pytest.fixture(scope="module")
 def found(recorded):
-    return cf.fit(recorded[0].slice(0, FITTED), evaluations=PASSES)
+    return cf.fit(recorded[0].slice(0, FITTED))
 
 
 @pytest.fixture(scope="module")
 def controlled():
     """The same network with its own level controls: pump 335 starts and stops by the level of tank 1."""
     recording, plant = net3.simulate(seed=0, days=FITTED / net3.DAY, controls=True)
-    return recording, plant, cf.fit(recording, evaluations=PASSES)
+    return recording, plant, cf.fit(recording)
 
 
 # ---- the harness

@@ -156,7 +156,7 @@ def network_graph(network: Network, rate: float = 0.05) -> InfluenceGraph:
     q_values[order] = np.cumsum(p_values[order]) / np.arange(1, len(order) + 1)
     sure = {pair: bool(q <= rate and can) for pair, q, can in zip(pairs, q_values, possible, strict=True)}
     total, direct, ends = _network_strengths(network, [pair for pair in pairs if tests[pair][0] < 1])
-    kept = {pair: sure[pair] and direct[pair] >= MATTERS * total[pair[0], pair[1]] for pair in pairs}
+    kept = {pair: bool(sure[pair] and direct[pair] >= MATTERS * total[pair]) for pair in pairs}
     reach = _reach(count, kept)
     edges = tuple(
         Edge(

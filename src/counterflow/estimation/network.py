@@ -29,6 +29,7 @@ IntArray = NDArray[np.int64]
 RECENT = 2  # rows whose mean is multiplied in products
 SPANS = np.array([(1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 17), (18, 23), (24, 30), (31, 39), (40, 51)])
 GROWN = 300  # rows in which a replicate's growth is looked at
+FADED = 1e-8  # of what it was at first: what is left then is soon nothing but rounding, which never decays
 RUNAWAY = 1e6  # standard deviations beyond which nothing is computed any more
 
 
@@ -293,6 +294,8 @@ def growth(linear: FloatArray, spans: IntArray) -> float:
         sizes[t] = np.abs(row).max()
         if not sizes[t] < RUNAWAY:
             return float((sizes[t] / max(sizes[0], 1e-12)) ** (1 / max(t, 1)))
+        if t >= 2 * p and sizes[t - p + 1 : t + 1].max() < FADED * sizes[:p].max():
+            return float((sizes[t - p + 1 : t + 1].max() / sizes[:p].max()) ** (1 / t))
         total[p + t + 1] = total[p + t] + row
     early, late = sizes[GROWN // 2 - 50 : GROWN // 2].max(), sizes[-50:].max()
     return float((late / early) ** (2 / GROWN)) if early > 1e-300 else 0.0

@@ -110,7 +110,7 @@ def products_of(rows: Rows, curved: bool = True) -> Products:
     z, owner = rows.z, rows.owner
     r, m = sum(rows.numbers), rows.z.shape[1]
     known = np.asarray(np.isfinite(z).all(axis=1), bool)
-    spans = _spans(int(known.sum()))
+    spans = _spans(known)
     memory = int(spans[-1, 1])
     at = _whole_windows(known, memory)
     if len(at) < LEAST_ROWS:
@@ -330,9 +330,13 @@ def _pair_scale(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> tuple[F
     return some.mean(axis=0), np.where(size > STILL, size, 1.0)
 
 
-def _spans(rows: int) -> IntArray:
-    """As long a memory as the record carries."""
-    return np.asarray(SPANS[: max(int((SPANS[:, 1] <= max(rows // 8, 4)).sum()), 1)], np.int64)
+def _spans(known: NDArray[np.bool_]) -> IntArray:
+    """As long a memory as the record carries; of a record full of gaps, one that leaves half of its rows of use."""
+    rows = int(known.sum())
+    spans = SPANS[: int((SPANS[:, 1] <= max(rows // 8, 4)).sum())]
+    while spans[-1, 1] > RECENT + 1 and 2 * len(_whole_windows(known, int(spans[-1, 1]))) < rows:
+        spans = spans[:-1]
+    return np.asarray(spans, np.int64)
 
 
 def _whole_windows(known: NDArray[np.bool_], memory: int) -> NDArray[np.intp]:

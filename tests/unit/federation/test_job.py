@@ -14,7 +14,7 @@ from counterflow.federation import Job
 INPUTS = {"boiler": [cf.Channel("fuel", "kg/s", (0, 5)), cf.Channel("y1", "", (0, float("inf")))], "turbine": []}
 JOBS = [
     Job("a", "sufficient", INPUTS, options={"tol": 1e-6}, privacy=cf.Privacy(1.0, 1e-6, models=(0.1, 1e-7), seed=1)),
-    Job("b", "sufficient", INPUTS, options={"order": {"boiler": 2, "turbine": 1}}, from_logs=True, dt=0.5),
+    Job("b", "sufficient", INPUTS, options={"rank": {"boiler": 2, "turbine": 1}}, from_logs=True, dt=0.5),
     Job("k", "sufficient", INPUTS, options={"edges": [["boiler", "turbine"]], "forbidden": [["turbine", "boiler"]]}),
     Job("c", "penalty", INPUTS, options={"xi": {"boiler": 1.0, "turbine": 2}, "rounds": 5}, seed=3),
     Job("d", "lagrangian", INPUTS, privacy=cf.Privacy(1.0, 1e-6, accounting="published")),
@@ -55,7 +55,7 @@ def test_a_job_survives_its_text(job: Job) -> None:
         ({"options": {"tol": [["boiler", "turbine"]]}}, "must be a finite number"),
         ({"options": {"tol": {"a": {"b": 1}}}}, "must be"),
         ({"options": []}, "must be a table"),
-        ({"options": {"order": 2}}, "for fits from logs"),
+        ({"options": {"rank": 2}}, "for fits from logs"),
         ({"method": "penalty", "options": {"compress": True}}, "pools"),
         ({"method": "penalty", "options": {"xi": {"pump": 1}}}, "xi"),
         ({"method": "questions"}, "one option, 'of'"),

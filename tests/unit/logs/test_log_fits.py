@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tolerances import EXACT
+from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
+from counterflow.estimation.network_learning import Rows, learn, products_of
 from counterflow.methods.logs.unit import Reading
 from counterflow.protocol import Finished, Identified, Reduced, Request
 
@@ -40,43 +41,55 @@ def fitted():
 
 
 @cache
-def free_fit():
-    return cf.fit(RECORDING, form="free")
+def small_fit():
+    """As many numbers as there are states: nothing is left to chance."""
+    return cf.fit(RECORDING, rank=2)
 
 
 def r_squared(found, truth):
     return 1 - float(np.square(found - truth).sum() / np.square(truth).sum())
 
 
-def within_a_fiftieth(answer, other):
-    """Whether means agree to a fiftieth of the interval: the likelihood is climbed no further than data can tell."""
-    return bool((np.abs(other - answer.mean) <= (answer.upper - answer.lower) / 50 + 1e-9 * np.abs(answer.mean)).all())
+def same_answer(answer, other, level=0.0, scale=1.0):
+    """Whether another answer, in other units of measure, is the same one, to rounding in the width of the interval."""
+    width = answer.upper - answer.lower
+    for one, two in ((answer.mean, other.mean), (answer.lower, other.lower), (answer.upper, other.upper)):
+        assert (np.abs((two - level) / scale - one) <= LONG * width).all()
 
 
-@pytest.mark.parametrize("fit", [fitted, free_fit], ids=["partitioned", "free"])
-def test_effects_are_found_without_any_model(fit):
+@pytest.mark.parametrize(("fit", "faint"), [(fitted, 0.8), (small_fit, 0.95)], ids=["as found", "rank 2"])
+def test_effects_are_found_without_any_model(fit, faint):
+    """``faint``: of the last effect, which is indirect and a tenth as large as the others.
+
+    With more numbers than states, it is spread over more couplings, each of which must be worth its cost.
+    """
     found = fit()
     assert found.status.converged
-    # the last effect is indirect, and a tenth as large as the others
-    for cause, effect, least in (("boiler", "turbine", 0.99), ("turbine", "tank", 0.99), ("boiler", "tank", 0.95)):
+    for cause, effect, least in (("boiler", "turbine", 0.99), ("turbine", "tank", 0.99), ("boiler", "tank", faint)):
         truth = true_fit().effect(cause, effect, [1.0, -0.5], horizon=20).mean
-        assert r_squared(found.effect(cause, effect, [1.0, -0.5], horizon=20).mean, truth) > least
+        answer = found.effect(cause, effect, [1.0, -0.5], horizon=20)
+        assert r_squared(answer.mean, truth) > least
+        assert ((answer.lower <= truth) & (truth <= answer.upper)).mean() > 0.8  # rows of one answer go together
     truth = true_fit().effect("boiler", "turbine", [1.0, -0.5], horizon=20).mean
     # the chain runs one way: nothing of the tank reaches the boiler
     against = found.effect("tank", "boiler", [1.0, -0.5], horizon=20)
     assert np.abs(against.mean).max() < 0.1 * np.abs(truth).max()
 
 
-def test_order_and_rank_are_those_of_the_plant():
-    assert tuple(unit.states for unit in fitted().plant.units) == (2, 2, 2)
-    chosen = "states of each unit (by the likelihood of held-out rows): boiler 2, turbine 2, tank 2"
-    assert [c.text for c in fitted().caveats if c.code == "states-chosen"] == [chosen]
-    assert [part.model.C.shape for part in fitted().parts.values()] == [(6, 2)] * 3
+def test_rank_is_that_of_the_plant_and_two_to_spare():
+    assert fitted().couplings.network.numbers == (4, 4, 4)
+    assert small_fit().couplings.network.numbers == (2, 2, 2)
+    given = cf.fit(RECORDING.slice(0, 400), rank={"boiler": 3, "tank": 1})
+    assert given.couplings.network.numbers == (3, 4, 1)
+    for name, part in fitted().parts.items():  # a unit's first states are its numbers, and all that its channels show
+        assert part.model.C.shape == (6, fitted().plant.unit(name).states)
+        assert np.linalg.matrix_rank(part.model.C) == 4
+        assert not part.model.C[:, 4:].any()
 
 
 def test_only_numbers_and_inputs_cross():
     seen = []
-    cf.fit(RECORDING.slice(0, 400), watch=lambda message, up: seen.append((message, up)), order=2)
+    cf.fit(RECORDING.slice(0, 400), watch=lambda message, up: seen.append((message, up)))
     kinds = [type(message) for message, _ in seen]
     assert kinds == [Request] * 3 + [Reduced] * 3 + [Identified] * 3 + [Finished] * 3
     for message, up in seen:
@@ -91,25 +104,25 @@ def test_only_numbers_and_inputs_cross():
 
 def test_the_wire_changes_nothing():
     short = RECORDING.slice(0, 500)
-    one, two = (cf.fit(short, order=2, over_the_wire=wire) for wire in (False, True))
+    one, two = (cf.fit(short, over_the_wire=wire) for wire in (False, True))
     assert np.array_equal(one.plant.A, two.plant.A)
     assert np.array_equal(one.plant.C, two.plant.C)
 
 
-def test_units_of_measure_and_levels_change_only_the_units_of_the_answer():
+@pytest.mark.parametrize("options", [{}, {"rank": 2}], ids=["as found", "rank 2"])
+@pytest.mark.parametrize(("scale", "level", "input_level"), [(100.0, -2e4, 350.0), (1e-8, 1e-5, 0.0), (1e8, 1e11, 0.0)])
+def test_units_of_measure_and_levels_change_only_the_units_of_the_answer(options, scale, level, input_level):
     short = RECORDING.slice(0, 1500)
-    plain = cf.fit(short, order=2, rank=2)  # as many states as numbers: nothing is left to chance
-    other = cf.fit(moved(short, 100.0, -2e4, 350.0), order=2, rank=2)
-    one = plain.effect("boiler", "tank", {"u1": 1.0}, horizon=12)
-    two = other.effect("boiler", "tank", {"u1": 1.0}, horizon=12)
-    assert within_a_fiftieth(one, two.mean / 100)
-    assert np.allclose((two.upper - two.mean) / 100, one.upper - one.mean, rtol=0.05)
-    ahead, same = other.forecast(moved(short, 100.0, -2e4, 350.0), 5), plain.forecast(short, 5)
-    assert within_a_fiftieth(same["tank"], (ahead["tank"].mean + 2e4) / 100)
-    assert within_a_fiftieth(same["tank"], (ahead["tank"].upper + 2e4) / 100 - same["tank"].upper + same["tank"].mean)
-    one, two = plain.attribute(short, "tank", 50, 60), other.attribute(moved(short, 100.0, -2e4, 350.0), "tank", 50, 60)
-    assert np.allclose((two.baseline + 2e4) / 100, one.baseline, atol=0.01)
-    assert np.allclose(two.shares["boiler"] / 100, one.shares["boiler"], atol=0.01)
+    elsewhere = moved(short, scale, level, input_level)
+    plain, other = cf.fit(short, **options), cf.fit(elsewhere, **options)
+    one, two = (f.effect("boiler", "tank", {"u1": 1.0}, horizon=12) for f in (plain, other))
+    same_answer(one, two, scale=scale)
+    ahead, same = other.forecast(elsewhere, 5), plain.forecast(short, 5)
+    same_answer(same["tank"], ahead["tank"], level, scale)
+    one, two = plain.attribute(short, "tank", 50, 60), other.attribute(elsewhere, "tank", 50, 60)
+    np.testing.assert_allclose((two.baseline - level) / scale, one.baseline, rtol=ITERATIVE, atol=ITERATIVE)
+    np.testing.assert_allclose(two.shares["boiler"] / scale, one.shares["boiler"], rtol=ITERATIVE, atol=ITERATIVE)
+    assert plain.graph().direct() == other.graph().direct()
 
 
 def test_order_of_units_does_not_matter():
@@ -119,43 +132,52 @@ def test_order_of_units_does_not_matter():
         dt=1.0,
         units=[short[n].unit for n in ("tank", "boiler", "turbine")],
     )
-    one, two = cf.fit(short, order=2, rank=2), cf.fit(turned, order=2, rank=2)
+    one, two = cf.fit(short), cf.fit(turned)
     for cause, effect in (("boiler", "tank"), ("turbine", "tank")):
-        a, b = (f.effect(cause, effect, {"u1": 1.0}, horizon=10) for f in (one, two))
-        assert within_a_fiftieth(a, b.mean)
+        same_answer(*(f.effect(cause, effect, {"u1": 1.0}, horizon=10) for f in (one, two)))
+    assert set(one.graph().direct()) == set(two.graph().direct())
+    # states come from random projections, which the order of units changes
+    ahead, same = two.forecast(turned, 5)["tank"], one.forecast(short, 5)["tank"]
+    assert (np.abs(ahead.mean - same.mean) <= (same.upper - same.lower) / 50).all()
 
 
 def test_inputs_logged_in_the_row_they_act_on_are_noticed_and_answered_for():
     late = moved(RECORDING, 1.0, 0.0, 20.0, same_row=True)
-    found = cf.fit(late)
+    found = cf.fit(late, rank=2)
     assert all(point.same_row for point in found.points.values())
     assert any(c.code == "input-alignment" and "own row" in c.text for c in found.caveats)
     assert not any(point.same_row for point in fitted().points.values())
     # a change in row 0 acts in row 0, so the answer for row k + 1 is one step further along than before
-    truth = true_fit().effect("boiler", "turbine", {"u1": 1.0}, horizon=13).mean
-    answer = found.effect("boiler", "turbine", {"u1": 1.0}, horizon=12)
-    assert r_squared(answer.mean, truth[1:]) > 0.99
-    pulse = true_fit().effect("boiler", "turbine", {"u1": 1.0}, horizon=13, duration=2).mean
-    assert r_squared(found.effect("boiler", "turbine", {"u1": 1.0}, horizon=12, duration=2).mean, pulse[1:]) > 0.99
+    for duration in (None, 2):
+        truth, plain, answer = (
+            fit.effect("boiler", "turbine", {"u1": 1.0}, horizon=horizon, duration=duration).mean
+            for fit, horizon in ((true_fit(), 13), (small_fit(), 13), (found, 12))
+        )
+        assert r_squared(answer, plain[1:]) > 0.999
+        assert r_squared(answer, truth[1:]) > 0.98  # as good as the plain fit: how good, is another test's affair
+        assert r_squared(answer, truth[:-1]) < 0.98
     both = found.effect(["boiler", "turbine"], "tank", {"boiler": {"u1": 1.0}, "turbine": {"u2": -1.0}}, horizon=12)
     alone = [
         found.effect("boiler", "tank", {"u1": 1.0}, horizon=12),
         found.effect("turbine", "tank", [0, -1.0], horizon=12),
     ]
-    assert np.allclose(both.mean, alone[0].mean + alone[1].mean, atol=EXACT * 100)
+    # some replicates have a product or two, with which two changes do not quite add up; a row too late would be far off
+    assert np.abs(both.mean - alone[0].mean - alone[1].mean).max() < 0.005 * np.abs(both.mean).max()
     parts = found.paths("boiler", "tank", {"u1": 1.0}, horizon=12)
     assert np.allclose(parts.total, alone[0].mean, atol=EXACT * 100)
 
 
 def test_counterfactuals_and_restoration_with_inputs_that_act_on_their_own_row():
     late = moved(RECORDING, 1.0, 0.0, 20.0, same_row=True)
-    found = cf.fit(late)
+    found = cf.fit(late, rank=2)
     start, stop = 100, 120
     u = late["boiler"].u[start:stop, 0]
     worlds = found.counterfactual(late, do={"boiler": {"u1": u + 1.0}}, start=start, stop=stop)
     shift = worlds["turbine"].mean - late["turbine"].y[start:stop]
     truth = true_fit().effect("boiler", "turbine", {"u1": 1.0}, horizon=stop - start).mean
-    assert r_squared(shift, truth) > 0.99  # row 100 itself is touched
+    plain = small_fit().effect("boiler", "turbine", {"u1": 1.0}, horizon=stop - start).mean
+    assert r_squared(shift, plain) > 0.999  # row 100 itself is touched
+    assert r_squared(shift, truth) > 0.98  # as good as the plain fit
     assert np.abs(shift[0]).max() > 0
     edge = found.counterfactual(late, do={"boiler": {"u1": late["boiler"].u[:5, 0] + 1.0}}, start=0, stop=5)
     assert np.isfinite(edge["turbine"].mean).all()
@@ -188,22 +210,22 @@ def test_mixed_alignments_are_told_apart():
     for name in RECORDING.names:
         y, u = RECORDING[name].y, RECORDING[name].u
         arrays[name] = (y, np.vstack([u[:1], u[:-1]]) if name == "turbine" else u)
-    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units))
+    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units), rank=2)
     assert {n: p.same_row for n, p in found.points.items()} == {"boiler": False, "turbine": True, "tank": False}
     truth = true_fit().effect("turbine", "tank", {"u1": 1.0}, horizon=13).mean
     assert r_squared(found.effect("turbine", "tank", {"u1": 1.0}, horizon=12).mean, truth[1:]) > 0.99
 
 
-@pytest.mark.parametrize("form", ["partitioned", "free"])
-def test_a_saved_fit_answers_the_same(tmp_path, form):
+def test_a_saved_fit_answers_the_same(tmp_path):
     late = moved(RECORDING.slice(0, 1200), 3.0, 100.0, 20.0, same_row=True)
-    fit = cf.fit(late, form=form, order=2 if form == "partitioned" else 6)
+    fit = cf.fit(late)
     fit.save(tmp_path / "fit")
     loaded = cf.load(tmp_path / "fit")
     ours, again = (f.effect("boiler", "tank", {"u1": 1.0}, horizon=6) for f in (fit, loaded))
     assert np.array_equal(ours.mean, again.mean)
     assert np.array_equal(ours.lower, again.lower)
     assert ours.caveats == again.caveats
+    assert fit.graph() == loaded.graph()
     one, two = fit.forecast(late, 4), loaded.forecast(late, 4)
     assert np.array_equal(one["tank"].upper, two["tank"].upper)
     server, tank = cf.load_server(tmp_path / "fit"), cf.load_unit(tmp_path / "fit" / "units" / "tank.safetensors")
@@ -213,12 +235,30 @@ def test_a_saved_fit_answers_the_same(tmp_path, form):
     assert level[0].tobytes() not in content  # the unit's levels are not the server's business
 
 
-def test_an_update_continues_a_fit_from_logs():
-    late = moved(RECORDING, 1.0, 5.0, 20.0, same_row=True)
-    whole = cf.fit(late, order=2, same_row=True)
-    grown = cf.fit(late.slice(0, 2500), order=2, same_row=True).update(late.slice(2500, 3001))
-    a, b = (f.effect("boiler", "turbine", {"u1": 1.0}, horizon=8).mean for f in (whole, grown))
-    assert np.abs(a - b).max() < 0.05 * np.abs(a).max()
+def acting_inputs(fit, recording):
+    """Inputs as departures from the levels of a fit; those that act on their own row stand in the row before."""
+    out = []
+    for name in fit.names:
+        u = recording[name].u - fit.points[name].input_level
+        out.append(np.vstack([u[1:], u[-1:]]) if fit.points[name].same_row else u)
+    return np.hstack(out)
+
+
+@pytest.mark.parametrize("same_row", [False, True])
+def test_an_update_is_the_fit_of_all_rows(same_row):
+    """The units keep the level, scale and basis of their numbers; in these, the network is learned from all rows."""
+    late = moved(RECORDING.slice(0, 1500), 1.0, 5.0, 20.0, same_row=same_row)
+    grown = cf.fit(late.slice(0, 1200), rank=2, same_row=same_row).update(late.slice(1200, 1500))
+    z = np.hstack([grown.about(late).numbers, acting_inputs(grown, late)])
+    rows = Rows(grown.names, (2, 2, 2), (2, 2, 2), z)
+    network, again = grown.couplings.network, learn(rows, products_of(rows)).network
+    for name in ("linear", "bends", "noise", "level", "scale"):
+        np.testing.assert_allclose(getattr(network, name), getattr(again, name), rtol=ITERATIVE, atol=ITERATIVE)
+    whole = cf.fit(late, rank=2, same_row=same_row)  # its numbers are in the basis of all rows
+    a, b = (f.effect("boiler", "turbine", {"u1": 1.0}, horizon=8) for f in (whole, grown))
+    assert np.abs(a.mean - b.mean).max() < 0.05 * np.abs(a.mean).max()
+    assert grown.server.u.shape[0] == 1500
+    assert {c.code for c in whole.caveats} <= {c.code for c in grown.caveats} | {"exact-message"}
 
 
 def test_gaps_are_missing_information_not_zeros():
@@ -243,10 +283,8 @@ def test_intervals_cover():
         recording = plant.simulate(700, rng=seed + 500)
         cause, effect = plant.names
         truth = cf.fit(recording, plant, method="oracle").effect(cause, effect, [1.0, 0.5], horizon=6).mean
-        answer = cf.fit(recording, order=2, rank=2, same_row=False).effect(cause, effect, [1.0, 0.5], horizon=6)
-        if answer.lower is not None:
-            shares.append(((answer.lower <= truth) & (truth <= answer.upper)).mean())
-    assert len(shares) >= 23
+        answer = cf.fit(recording, rank=2, same_row=False).effect(cause, effect, [1.0, 0.5], horizon=6)
+        shares.append(((answer.lower <= truth) & (truth <= answer.upper)).mean())
     assert abs(np.mean(shares) - 0.95) < 3 * max(np.std(shares) / np.sqrt(len(shares)), 0.01)
 
 
@@ -307,42 +345,36 @@ def test_what_cannot_be_identified_is_said():
     with pytest.raises(cf.ModelError, match="only method 'sufficient' identifies"):
         cf.fit(RECORDING, method="penalty")
     for options, text in (
-        ({"order": 0}, "'order'"),
+        ({"rank": 0}, "'rank'"),
         ({"rank": 1.5}, "'rank'"),
-        ({"form": "other"}, "'form'"),
+        ({"rank": {"nobody": 3}}, "'nobody'"),
         ({"same_row": "yes"}, "'same_row'"),
-        ({"order": {"nobody": 3}}, "'nobody'"),
-        ({"form": "free", "order": {"boiler": 2}}, "one number"),
-        ({"form": "free", "order": 500}, "at most"),
+        ({"order": 2}, "no option 'order'"),
+        ({"form": "free"}, "no option 'form'"),
+        ({"estimate": "all"}, "'estimate' goes with given models"),
+        ({"evaluations": 5}, "'evaluations' goes with given models"),
+        ({"uncertainty": False}, "'uncertainty' goes with given models"),
+        ({"edges": [("boiler", "nobody")]}, "'nobody'"),
     ):
         with pytest.raises(cf.CounterflowError, match=text):
             cf.fit(RECORDING, **options)
     with pytest.raises(cf.OptionError, match="models are given"):
-        cf.fit(RECORDING, PLANT.locals(), order=2)
-    for question in (free_fit().graph, lambda: free_fit().update(RECORDING)):
-        with pytest.raises(cf.OptionError, match="belong to no unit"):
-            question()
+        cf.fit(RECORDING, PLANT.locals(), rank=2)
 
 
-@pytest.mark.parametrize("size", [1e-8, 1e8])
-def test_tiny_and_huge_numbers(size):
-    short = RECORDING.slice(0, 1200)
-    found = cf.fit(moved(short, size, 1e3 * size, 0.0), order=2, rank=2)
-    plain = cf.fit(short, order=2, rank=2)
-    a, b = (f.effect("boiler", "tank", {"u1": 1.0}, horizon=10) for f in (found, plain))
-    assert within_a_fiftieth(b, a.mean / size)
-
-
-def test_a_given_model_of_departures_can_be_asked_again():
-    """The models that a fit from logs leaves at the units are models like any other."""
-    models = {name: part.model for name, part in fitted().parts.items()}
-    levels = {name: part.output_level for name, part in fitted().parts.items()}
-    inputs = {name: part.point.input_level for name, part in fitted().parts.items()}
-    apart = {n: (RECORDING[n].y - levels[n], RECORDING[n].u - inputs[n]) for n in RECORDING.names}
-    again = cf.fit(cf.Recording.from_arrays(apart, dt=1.0), models)
-    a, b = (f.effect("boiler", "turbine", {"u1": 1.0}, horizon=10).mean for f in (fitted(), again))
-    assert np.abs(a - b).max() < 0.02 * np.abs(a).max()
-    assert again.log_likelihood == pytest.approx(fitted().log_likelihood, rel=0.05)
+def test_the_models_that_a_fit_leaves_at_the_units_are_models_like_any_other():
+    """Its plant has the effects of its network, and its units' models can be fitted again."""
+    found = cf.fit(RECORDING.slice(0, 700), rank=2, same_row=False)
+    levels = {name: part.output_level for name, part in found.parts.items()}
+    inputs = {name: part.point.input_level for name, part in found.parts.items()}
+    short = RECORDING.slice(0, 700)
+    apart = cf.Recording.from_arrays({n: (short[n].y - levels[n], short[n].u - inputs[n]) for n in short.names}, dt=1.0)
+    plain = cf.fit(apart, found.plant, method="oracle")
+    a, b = (f.effect("boiler", "turbine", {"u1": 1.0}, horizon=10).mean for f in (found, plain))
+    assert np.abs(a - b).max() < 0.02 * np.abs(a).max()  # of the responses, states of a fiftieth and less are left out
+    models = {name: part.model for name, part in found.parts.items()}
+    again = cf.fit(apart, models, evaluations=2, uncertainty=False)
+    assert np.isfinite(again.log_likelihood)
 
 
 # ---- what could mislead
@@ -393,7 +425,7 @@ def test_inputs_that_nearly_copy_each_other_are_refused():
 def test_an_absurd_reading_is_named():
     arrays = {n: (RECORDING[n].y.copy(), RECORDING[n].u.copy()) for n in RECORDING.names}
     arrays["turbine"][1][777, 0] = -9999.0
-    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units), order=2)
+    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units))
     (absurd,) = [c for c in found.caveats if c.code == "absurd-reading"]
     assert absurd.scope == "turbine"
     assert "u1 is -9999 in row 777" in absurd.text
@@ -403,25 +435,34 @@ def test_an_absurd_reading_is_named():
 def test_a_channel_that_looks_like_noise_is_named():
     arrays = {n: (RECORDING[n].y.copy(), RECORDING[n].u) for n in RECORDING.names}
     arrays["tank"][0][:, 2] = np.random.default_rng(1).standard_normal(RECORDING.rows)
-    found = cf.fit(cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units), order=2)
+    noisy = cf.Recording.from_arrays(arrays, dt=1.0, units=RECORDING.units)
+    found = cf.fit(noisy, rank=2)
     named = [c.text for c in found.caveats if c.scope == "tank" and "y3" in c.text]
     assert named
     assert "noise" in named[0] or "no signal" in named[0]
+    spared = cf.fit(noisy)  # there it is a number of its own, so that no effect on it would be missed
+    assert not any(c.code == "weak-channels" for c in spared.caveats)
+    answer = spared.effect("turbine", "tank", {"u1": 1.0}, horizon=10)
+    assert (answer.lower[:, 2] <= 0).all()
+    assert (answer.upper[:, 2] >= 0).all()
+    assert np.abs(answer.mean[:, 2]).max() < 0.1 * np.abs(answer.mean).max()
 
 
 def test_parts_of_different_fits_do_not_answer_together(tmp_path):
     for name, rows in (("one", 600), ("two", 700)):
-        cf.fit(RECORDING.slice(0, rows), order=2).save(tmp_path / name)
+        cf.fit(RECORDING.slice(0, rows)).save(tmp_path / name)
     server, tank = cf.load_server(tmp_path / "one"), cf.load_unit(tmp_path / "two" / "units" / "tank.safetensors")
     with pytest.raises(cf.DataError, match="belongs to another fit"):
         cf.UnitView(tank, server).effect("boiler", "tank", {"u1": 1.0}, horizon=3)
 
 
-def test_a_report_of_the_free_form_does_without_the_graph(tmp_path):
+def test_a_report_has_the_graph(tmp_path):
     from counterflow.report import AskEffect, write_report
 
-    write_report(tmp_path / "report.html", free_fit(), RECORDING, [AskEffect("boiler", "turbine", {"u1": 0.5})])
-    assert "boiler" in (tmp_path / "report.html").read_text()
+    write_report(tmp_path / "report.html", fitted(), RECORDING, [AskEffect("boiler", "turbine", {"u1": 0.5})])
+    text = (tmp_path / "report.html").read_text()
+    assert "direct influences" in text
+    assert f"{len(fitted().graph().direct())} of 6 pairs" in text
 
 
 def test_an_attribution_says_when_its_level_is_extrapolated():

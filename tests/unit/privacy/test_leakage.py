@@ -193,9 +193,10 @@ def test_logs_without_models_tell_as_many_combinations_as_numbers_are_sent():
     recording = plant.simulate(1500, rng=5)
     transcript = Transcript()
     found = cf.fit(recording, watch=transcript)
-    for unit in plant.names:
+    for unit, numbers in zip(plant.names, found.couplings.network.numbers, strict=True):
         sent = transcript.seen(unit).shape[1] - transcript.inputs(unit).shape[1]
-        assert transcript.leakage(unit, recording[unit].y).rank == sent == found.parts[unit].model.states
+        assert transcript.leakage(unit, recording[unit].y).rank == sent == numbers
+        assert np.linalg.matrix_rank(found.parts[unit].model.C) == numbers
         assert sent < 5
 
 

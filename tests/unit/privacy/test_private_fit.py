@@ -368,14 +368,15 @@ def test_an_update_is_a_release_of_its_own(tmp_path: Path) -> None:
     assert any("sent without noise" in text for text in clear.privacy.excluded)
 
 
-def test_logs_without_models_are_private_by_way_of_an_update() -> None:
-    with pytest.raises(cf.PrivacyError, match="update"):
-        cf.fit(RECORDING, privacy=cf.Privacy(1.0, 1e-6))
-    logs = cf.fit(RECORDING.slice(0, 1500), order=2, rank=2, same_row=False)
-    later = changed("boiler", slice(1600, 1602), np.nan).slice(1500, 2001)
-    found = logs.update(later, privacy=cf.Privacy(20.0, 1e-6, seed=1))
-    assert found.privacy is not None
-    assert found.privacy.epsilon == pytest.approx(20.0, rel=1e-6)
+def test_logs_without_models_are_never_private(tmp_path: Path) -> None:
+    """Neither a fit nor an update of one; what is refused is not charged."""
+    private, later = cf.Privacy(1.0, 1e-6, ledger=tmp_path), RECORDING.slice(600, 700)
+    logs = cf.fit(RECORDING.slice(0, 600), rank=2, same_row=False)
+    for refused in (lambda: cf.fit(RECORDING, privacy=private), lambda: logs.update(later, privacy=private)):
+        with pytest.raises(cf.PrivacyError) as raised:
+            refused()
+        assert raised.value.code == "private-logs"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_private_fit_on_disk_is_split_as_trust_is(tmp_path: Path) -> None:

@@ -237,12 +237,6 @@ def test_mistakes_are_told_with_option_and_value(options: dict, said: str) -> No
         cf.fit(recording, plant.locals(), **options)
 
 
-def test_the_free_form_has_no_couplings_to_know() -> None:
-    _, recording = chain(50)
-    with pytest.raises(OptionError, match="form='partitioned'"):
-        cf.fit(recording, form="free", edges=CHAIN)
-
-
 def test_given_and_allowed() -> None:
     known = KnownEdges.parse([["a", "b"], ["b", "c"]], [["c", "a"]])
     assert [known.allows(*pair) for pair in permutations("abc", 2)] == [True, False, False, True, False, False]
