@@ -1,4 +1,4 @@
-"""The plant of ``counterflow demo``: a boiler, the turbine it feeds, and the water treatment that feeds the boiler.
+"""A linear plant whose models are known: a boiler, the turbine it feeds, the water treatment that feeds the boiler.
 
 One step is one minute. Every number is a deviation from the operating point, at which every valve is half open; states
 are scaled to order one. The matrices are made up, but with the signs and the order of magnitude that an operator would
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterflow.arrays import block_diagonal
-from counterflow.plant import Channel, Plant, Unit
+from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.plant import Channel, Plant, Unit, excitation
 
 VALVE = (-50, 50)  # per cent of opening, from half open
 UNITS = (
@@ -93,11 +93,22 @@ PROCESS_NOISE = 0.15  # standard deviation of every state, a minute
 MEASUREMENT_NOISE = 0.40  # standard deviation of every channel, in units of its scale
 SCALE = {"furnace temperature": 10.0, "exhaust pressure": 10.0, "acidity": 0.1}  # of channels where it is not one
 INPUT_SPREAD = 2.0  # standard deviation of the test signal on every input, per cent of opening
+WINDOW, OPENED, OPENING = 80, 20, 5.0  # the incident: rows before the end, for how many of them, by how much
 
 
-def demo_plant() -> Plant:
-    """The plant that the demo simulates; nothing in the fit sees its couplings."""
+def linear_steam_plant() -> Plant:
+    """The whole plant; its units have ``locals()`` of it."""
     whole = block_diagonal([C[unit.name] for unit in UNITS])
     scale = np.array([SCALE.get(channel.name, 1.0) for unit in UNITS for channel in unit.outputs])
     Q, R = PROCESS_NOISE**2 * np.eye(len(A)), np.diag((MEASUREMENT_NOISE * scale) ** 2)
     return Plant(units=UNITS, A=A, B=B, C=scale[:, None] * whole, Q=Q, R=R, dt=60.0)
+
+
+def record_incident(plant: Plant, steps: int, seed: int) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Inputs as they were, with a make-up valve that stood too far open near the end, and as they should have been."""
+    calm = dict(excitation.white(plant, steps, seed, scale=INPUT_SPREAD))
+    inputs = {name: series.copy() for name, series in calm.items()}
+    valve = plant.unit("water_treatment").input_names.index("make-up valve")
+    start = steps + 1 - WINDOW
+    inputs["water_treatment"][start : start + OPENED, valve] += OPENING
+    return inputs, calm
