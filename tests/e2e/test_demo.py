@@ -182,6 +182,15 @@ def test_the_incident_is_told_as_it_was(demo: tuple[Path, dict[str, Any]], lived
     assert share < -1  # bar
 
 
+def test_a_share_is_the_counterfactual_of_inputs_at_their_mean(demo: tuple[Path, dict[str, Any]]) -> None:
+    recording, fit = cf.Recording.load(demo[0] / "recording.safetensors"), cf.load(demo[0] / "fit")
+    inputs = recording["cooling_tower"].u
+    found = fit.attribute(recording, "turbine", 900, 950).shares["cooling_tower"]
+    usual = np.tile(inputs.mean(axis=0), (50, 1))
+    other = fit.counterfactual(recording, do={"cooling_tower": usual}, start=900, stop=950)["turbine"]
+    np.testing.assert_allclose(found, other.factual - other.mean, atol=1e-6 * np.abs(found).max())
+
+
 def test_what_is_said_to_bring_the_pressure_back_does(
     demo: tuple[Path, dict[str, Any]], lived: tuple[np.ndarray, Worlds]
 ) -> None:
