@@ -1,5 +1,5 @@
 # Two commands are enough on a fresh machine with Python >= 3.11 and make:
-#   make demo    simulate a plant of named units, train the federation, ask what-if, write a report
+#   make demo    simulate a plant of named units, fit it from its log, ask what-if, write a report
 #                (then: .venv/bin/counterflow console demo-output/fit)
 #   make test    the whole test suite (make test-quick: what one runs between two edits, within a minute)
 # Also: make check (lint, types, import rules, docs examples), make bench (benchmarks), make screenshots

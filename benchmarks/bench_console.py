@@ -19,11 +19,10 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.cli.demo import record_incident
-from counterflow.cli.demo_plant import demo_plant
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from console_browser import Desk, Served, browsing, serving, sitting
+from linear_steam_plant import linear_steam_plant, record_incident
 
 MOVES, VISITS = 60, 7
 HORIZON = 1000
@@ -83,7 +82,7 @@ def cases(place: Path) -> list[Case]:
     first, second = (channel.name for channel in large.unit(cause).inputs)
     one = {"unit": cause, "input": first, "shape": "step", "size": 0.5, "start": 0, "length": None, "values": None}
     two = {**one, "input": second}
-    demo = demo_plant()
+    demo = linear_steam_plant()
     steam = saved(place / "demo", demo, demo.simulate(4000, rng=0, inputs=record_incident(demo, 4000, 0)[0]))
     fuel = {**one, "unit": "boiler", "input": "fuel valve", "size": 2.0}
     where = (fit, place / "large" / "fit", f"unit:{effect}", effect)
@@ -92,7 +91,7 @@ def cases(place: Path) -> list[Case]:
         Case("the same, a second input changed too", *where, (one, two), HORIZON),
         Case("the same, a pulse of 100 steps", *where, ({**one, "shape": "pulse", "length": 100},), HORIZON),
         Case("the same, horizon 60", *where, (one,), 60),
-        Case("the demo's plant (M=3), horizon 60", steam, place / "demo/fit", "unit:turbine", "turbine", (fuel,), 60),
+        Case("a steam plant (M=3), horizon 60", steam, place / "demo/fit", "unit:turbine", "turbine", (fuel,), 60),
     ]  # fmt: skip
 
 

@@ -26,19 +26,18 @@ from console_browser import (
     sitting,
     table_of,
 )
+from linear_steam_plant import OPENED, WINDOW, linear_steam_plant, record_incident
 from tolerances import ITERATES, LONG
 
 import counterflow as cf
 from counterflow import wording
-from counterflow.cli.demo import OPENED, WINDOW, record_incident
-from counterflow.cli.demo_plant import demo_plant
 from counterflow.questions.attribution import share_label
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
 
 ROWS = 1500
-PLANT = demo_plant()
+PLANT = linear_steam_plant()
 RECORDING = PLANT.simulate(ROWS, rng=0, inputs=record_incident(PLANT, ROWS, 0)[0])
 
 

@@ -12,16 +12,15 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from console_browser import PHONE, Desk, Served, browsing, screenshot, serving, sitting
+from linear_steam_plant import linear_steam_plant, record_incident
 
 import counterflow as cf
-from counterflow.cli.demo import record_incident
-from counterflow.cli.demo_plant import demo_plant
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROWS = 1500
-PLANT = demo_plant()
+PLANT = linear_steam_plant()
 RECORDING = PLANT.simulate(ROWS, rng=0, inputs=record_incident(PLANT, ROWS, 0)[0])
 SEAT = "unit:turbine"
 FUEL = {"unit": "boiler", "input": "fuel valve", "size": 5.0}

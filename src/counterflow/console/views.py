@@ -50,9 +50,14 @@ def plant(seat: Seat) -> View:
         "units": [_unit(seat, unit) for unit in seat.plant.units],
         "questions": {kind: {"allowed": not reason, "reason": reason} for kind, reason in seat.refusals.items()},
         "caveats": [caveat.to_json() for caveat in seat.caveats],
-        "assumptions": assumptions(seat.method in ("sufficient", "centralized")),
+        "assumptions": assumptions(seat.method in ("sufficient", "centralized"), _from_logs(seat)),
         "status": "" if seat.status is None else str(seat.status),
     }  # fmt: skip
+
+
+def _from_logs(seat: Seat) -> bool:
+    """Whether the fit has a note of its form, which fits from logs have."""
+    return any(caveat.code == "model-form" for caveat in seat.caveats)
 
 
 def _unit(seat: Seat, unit: Unit | PublicUnit) -> View:

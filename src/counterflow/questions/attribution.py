@@ -126,7 +126,12 @@ class AskAttribution(Request):
         decay = np.vstack([start, linear_recurrence(A, np.zeros((ask.steps - 1, P)), start)])
         shares = {BASELINE: np.tile(level, (ask.steps, 1)), INITIAL: decay}
         for name, inputs in server.input_slices.items():
-            shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
+            if server.network is None:
+                shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
+            else:  # what was, less what would have been with these inputs at their mean
+                back = np.zeros_like(departure)
+                back[:, inputs] = -departure[:, inputs]
+                shares[name] = -server.worlds_apart(back, ask.first)[0].mean(axis=0)
         return tuple(part_of(ask, values[:, own], share=name) for name, values in shares.items())
 
     @classmethod

@@ -93,13 +93,17 @@ def compose(
         whatifs=(),
         units=units,
         trainings=tuple(trainings),
-        notes=tuple(dict.fromkeys([*notes, *assumptions(fit.couplings is not None), *map(str, fit.caveats)])),
+        notes=tuple(dict.fromkeys([*notes, *_assumptions(fit), *map(str, fit.caveats)])),
         provenance=provenance(fit, recording),
         graph=graph,
         checks=check(fit, recording if fit.privacy is None else None).checks,
         facts=facts(fit, recording, graph),
         privacy=fit.privacy,
     ).with_sections(told)
+
+
+def _assumptions(fit: Fit) -> tuple[str, ...]:
+    return assumptions(fit.couplings is not None, fit.couplings is not None and fit.couplings.network is not None)
 
 
 def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[str, str]:

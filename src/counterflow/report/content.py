@@ -48,13 +48,15 @@ def singular(unit: str, count: float) -> str:
     return unit[:-1] if count == 1 and unit in ("steps", "days") else unit
 
 
-def assumptions(likelihood: bool) -> tuple[str, ...]:
+def assumptions(likelihood: bool, from_logs: bool = False) -> tuple[str, ...]:
     """What every answer of a method rests on and no check here can show; ``likelihood``: whether it is a fit by it."""
     if not likelihood:
         return ()
     return (
-        "answers hold for a linear plant near where it was recorded, and intervals do not account for a wrong local "
-        "model",
+        "answers hold for a plant that goes on as it was recorded, and within what was seen of it"
+        if from_logs
+        else "answers hold for a linear plant near where it was recorded, and intervals do not account for a wrong "
+        "local model",
         "inputs may react to recorded measurements, but not to something that moves the plant and that nobody records: "
         "effects would be biased, and the data cannot show it. Other inputs are held as they were, also where a "
         "controller would have answered the change",
@@ -144,7 +146,8 @@ class WhatIf(Headed):
     """A question in words, the channels that it asks about, and the answers to it.
 
     ``headline`` is the channel that is drawn large; ``step`` and ``step_unit`` say how long a row is (1 min, say);
-    ``duration`` is for how many rows the change is held.
+    ``duration`` is for how many rows the change is held; ``scale`` (D_m,) is how far channels usually move, in which
+    errors over all channels are measured (None: as they are).
     """
 
     question: str
@@ -154,6 +157,7 @@ class WhatIf(Headed):
     step: float = 1.0
     step_unit: str = "steps"
     duration: int | None = None
+    scale: FloatArray | None = None
 
     def __post_init__(self) -> None:
         if not self.answers:
@@ -199,8 +203,9 @@ class WhatIf(Headed):
         """|answer - truth| / |truth| over all rows and channels; None where there is no truth, or it is zero."""
         if self.truth is None:
             return None
-        size = float(np.linalg.norm(self.truth.mean))
-        return float(np.linalg.norm(answer.mean - self.truth.mean)) / size if size else None
+        scale = 1.0 if self.scale is None else self.scale
+        size = float(np.linalg.norm(self.truth.mean / scale))
+        return float(np.linalg.norm((answer.mean - self.truth.mean) / scale)) / size if size else None
 
     @classmethod
     def of(cls, words: str, reply: Effect, clock: Clock, headline: str | None) -> WhatIf:
@@ -306,13 +311,21 @@ class Shares(Headed):
 
 @dataclass(frozen=True)
 class Remedy:
-    """What would bring outputs to a target: the change found, and the way there with its band (``effect``)."""
+    """What would bring outputs to a target: the change found, and the way there with its band (``effect``).
+
+    ``truth`` (horizon, channels of the unit): the true way, where a simulation knows it.
+    """
 
     question: str
     restoration: Restoration
     unit: Unit
     effect: Effect
     clock: Clock = field(default_factory=Clock)
+    truth: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        if self.truth is not None and self.truth.shape != self.effect.mean.shape:
+            raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
 
     @classmethod
     def of(cls, words: str, reply: Restoration, clock: Clock, headline: str | None) -> Remedy:
@@ -330,7 +343,7 @@ class Remedy:
         out, effect = [], self.effect
         for k, name in enumerate(self.restoration.channels):
             at = self.unit.output_names.index(name)
-            unit, value = self.unit.outputs[at].unit, float(self.restoration.reached[k])
+            unit, value = self.unit.outputs[at].unit, float(effect.mean[-1, at])
             lower, upper = (None if end is None else float(end[-1, at]) for end in (effect.lower, effect.upper))
             got, interval = wording.measured(value, lower, upper, unit, sign=True)
             spread = f"{wording.percent(effect.level)}: {interval}" if interval and effect.level is not None else ""
@@ -341,7 +354,16 @@ class Remedy:
     def sentence(self) -> str:
         """The answer in words, with what to expect of it at the horizon."""
         ends = [f"{name} {got}{f' ({spread})' if spread else ''}" for name, _, got, spread in self.reached()]
-        return f"{self.restoration.sentence()} Expected then: {wording.listed(ends)}."
+        text = f"{self.restoration.sentence()} Expected then: {wording.listed(ends)}."
+        return text if self.truth is None else f"{text} In truth: {wording.listed(self._true_ends(self.truth))}."
+
+    def _true_ends(self, truth: FloatArray) -> list[str]:
+        ends = []
+        for name in self.restoration.channels:
+            at = self.unit.output_names.index(name)
+            value = wording.number(float(truth[-1, at]), sign=True)
+            ends.append(f"{name} {wording.quantity(value, self.unit.outputs[at].unit)}")
+        return ends
 
 
 @dataclass(frozen=True)

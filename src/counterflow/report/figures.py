@@ -138,7 +138,10 @@ def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]
     way, name = remedy.effect, remedy.restoration.channels[index]
     times = remedy.clock.step * np.arange(len(way.mean) + 1)
     curves = [Curve.of(way, remedy.unit.output_names.index(name))]
-    levels = {0.0: (GRID, {"linewidth": 1.0}), float(remedy.restoration.target[index]): (TRUTH, _THIN)}
+    levels = {0.0: (GRID, {"linewidth": 1.0}), float(remedy.restoration.target[index]): (FACT, _THIN)}
+    if remedy.truth is not None:
+        true = _from_zero(remedy.truth[:, remedy.unit.output_names.index(name)])
+        curves.append(Curve(true, TRUTH, look={**_THIN, "zorder": 5}))
     label, below = f"Change of {name} on the way to its target", f"{remedy.clock.unit} since the change began"
     return _course(times, curves, prefix, size, label, below, levels=levels)
 

@@ -190,7 +190,9 @@ def _remedy(told: Remedy, prefix: str) -> Question:
         (("output", "wanted", "expected", "interval"), told.reached()),
     ]
     expected = "expected" + figures.banded(True, told.effect.level)
-    legend = [("", "--series-0", expected), ("dashed", "--truth", "wanted")]
+    legend = [("", "--series-0", expected), ("dashed", "--fact", "wanted")]
+    if told.truth is not None:
+        legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
     caveats = (*told.restoration.caveats, *told.effect.caveats)
     return Question(told, caveats, legend, drawings, tables=tables)
 
