@@ -1,5 +1,7 @@
 """The influence graph: which unit acts on which, how strongly, and how sure the data make us.
 
+With models given:
+
 An edge n -> m is direct if A_mn or B_mn is not zero; both blocks are tested together and apart (Wald, chi-square) and
 the edges pass a false-discovery control over all pairs (Benjamini-Hochberg). Total influence is what a change at n
 does to m in the end, through whichever units it passes.

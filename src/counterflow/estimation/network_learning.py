@@ -180,7 +180,7 @@ def learn(
 ) -> Learning:  # fmt: skip
     """All replicates. ``known``: which units can act on which; None: any."""
     bend = _bend(rows, products, known)
-    curved = bend.deviations >= VETO
+    curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
     rng = np.random.default_rng(0)
     found = []
     for k in range(REPLICATES):

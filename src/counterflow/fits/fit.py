@@ -109,7 +109,10 @@ class Fit(Questions):
         return None if rests_on is None else rests_on.known
 
     def graph(self, rate: float = 0.05) -> InfluenceGraph:
-        """Which unit acts on which: block tests of A_mn and B_mn with false-discovery rate ``rate``.
+        """Which unit acts on which, with false-discovery rate ``rate``.
+
+        With models: block tests of A_mn and B_mn. From logs: the share of replicates that have the coupling, and what
+        would be lost without it (``counterflow.estimation.influence.network_graph``).
 
         Examples
         --------
@@ -134,7 +137,8 @@ class Fit(Questions):
 
         ``recording`` continues the fitted one without a gap: its row 0 follows the last row. What the past said is kept
         as a quadratic around the estimate, so the result is that of a fit of all rows up to terms of order 1/T; the
-        cost grows with the new rows. Process noise stays as it is.
+        cost grows with the new rows. Process noise stays as it is. A fit from logs is learned again from all rows, which
+        takes seconds; the units keep the basis of their messages.
 
         ``privacy``: make the messages of the new rows private, whether the fitted ones were or not. A private fit takes
         in new rows only so. With a ledger, give ``start``: rows that do not overlap do not add up.

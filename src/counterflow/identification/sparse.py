@@ -136,7 +136,7 @@ def _outside(
         S = S - np.einsum("an,an->n", reach, reach)
         Q = Q - reach.T @ solve_triangular(root, cross[inside] / noise, lower=True, check_finite=False)
     open_ = diagonal / noise * REPEATED < S
-    S = np.maximum(S, 1e-12 * diagonal / noise)
+    S = np.maximum(S, np.where(diagonal > 0, 1e-12 * diagonal / noise, 1.0))
     if len(inside):  # what is among the chosen is taken out first
         rest = np.maximum(1.0 - variance * S[inside], 1e-12)
         S[inside], Q[inside] = S[inside] / rest, Q[inside] / rest

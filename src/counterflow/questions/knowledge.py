@@ -1,6 +1,6 @@
 """What the server knows after a fit, as far as questions need it, and what several kinds of answers are made of.
 
-Everything is linear, so the difference of two worlds with the same noise obeys the noise-free recursion,
+With models everything is linear, so the difference of two worlds with the same noise obeys the noise-free recursion,
 
     Δh[t] = A Δh[t-1] + B Δu[t-1]
 

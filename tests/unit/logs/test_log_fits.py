@@ -276,8 +276,8 @@ def test_gaps_are_missing_information_not_zeros():
 
 
 def test_intervals_cover():
-    """Of 25 plants: the share of covered effects, in standard errors over plants."""
-    shares = []
+    """Of 25 linear plants. Intervals make room for plants that bend, so on these they may hold more than 95 %."""
+    shares, widths, misses = [], [], []
     for seed in range(25):
         plant = cf.random_plant(units=2, states=2, outputs=6, rng=seed)
         recording = plant.simulate(700, rng=seed + 500)
@@ -285,7 +285,10 @@ def test_intervals_cover():
         truth = cf.fit(recording, plant, method="oracle").effect(cause, effect, [1.0, 0.5], horizon=6).mean
         answer = cf.fit(recording, rank=2, same_row=False).effect(cause, effect, [1.0, 0.5], horizon=6)
         shares.append(((answer.lower <= truth) & (truth <= answer.upper)).mean())
-    assert abs(np.mean(shares) - 0.95) < 3 * max(np.std(shares) / np.sqrt(len(shares)), 0.01)
+        widths.append((answer.upper - answer.lower).mean())
+        misses.append(np.abs(answer.mean - truth).mean())
+    assert np.mean(shares) > 0.92
+    assert np.mean(widths) < 10 * np.mean(misses)  # 4.9 is a perfect Gaussian band
 
 
 # ---- hostile input

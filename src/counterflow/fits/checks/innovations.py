@@ -95,7 +95,7 @@ def white_checks(material: Material) -> list[Check]:
         )
         if verdict == "pass" and found.p_value < LIKELY:
             finding += ": no accident, but too little to matter"
-        remedy = "" if verdict == "pass" else (
+        remedy = "" if verdict == "pass" else "record what else acts on the unit" if material.network else (
             "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'), or record what else acts on "
             "the unit"
         )  # fmt: skip
@@ -119,7 +119,7 @@ def size_checks(material: Material) -> list[Check]:
             verdict = "fail" if factor > FAR else "caution"
         finding = f"the variance of {name}'s innovations is {size:.2f} ± {2 * error:.2f} where 1 is expected"
         side = "narrow" if size > 1 else "wide"
-        remedy = "" if verdict == "pass" else (
+        remedy = "" if verdict == "pass" else "fit these rows, too" if material.network else (
             "let the fit estimate the noise levels (estimate='all'), or mend R and Q of the unit's model; until then "
             f"intervals are too {side}, by a factor of about {math.sqrt(factor):.1f}"
         )  # fmt: skip

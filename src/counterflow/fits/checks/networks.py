@@ -21,7 +21,8 @@ from counterflow.questions.knowledge import DOUBTFUL
 STEP = 1.5  # standard deviations by which an input is stepped, to see how well its effect is known
 AHEAD = 60  # rows that the effect is followed
 HALF = 2.0  # doubt of which half of the effects are wrong
-SEEN = 0.025  # standard deviations that an effect must move a number by, in the root mean square, to be of interest
+SEEN = 0.025  # standard deviations that an effect must move a number by, in the root mean square, to be of interest,
+NOTICED = 0.5  # and of those that are not foreseen a row ahead
 BEND, CLEARLY = 0.05, 2.0  # fall of the free runs' squared error by curvature: what matters, in standard errors
 PARTS = 12  # of a half, whose scores give the error of a coefficient
 SURE, NO_DOUBT = 5.0, 7.0  # standard errors from which a change is no accident: many are looked at, from few parts
@@ -37,7 +38,7 @@ def network_checks(server: Server, material: Material) -> list[Check]:
 def _precision(server: Server, network: Network) -> Check:
     """Which inputs' effects on other units are known well enough, by what the replicates say of steps."""
     rows, r, p = server.standard_rows, network.size, network.memory
-    doubts = {}
+    doubts, noise = {}, np.sqrt(np.diag(network.noise))
     for j in range(len(network.owner) - r):
         cause = int(network.owner[r + j])
         added = np.zeros((AHEAD, len(network.owner) - r))
@@ -46,7 +47,8 @@ def _precision(server: Server, network: Network) -> Check:
         found = network.difference(rows[-p:], inputs, added)[0] / network.scale[:r]
         for m, own in enumerate(network.number_slices):
             part = found[:, :, own]
-            if m != cause and np.sqrt(np.square(part.mean(axis=0)).mean(axis=0)).max() >= SEEN:
+            moved = np.sqrt(np.square(part.mean(axis=0)).mean(axis=0))
+            if m != cause and (moved >= np.maximum(SEEN, NOTICED * noise[own])).any():
                 doubts[j, m] = network.doubt(part)
     bad = [pair for pair, doubt in doubts.items() if doubt > DOUBTFUL]
     # how often an effect of such a doubt had an R² below 0.8 on plants whose truth is known (docs/theory)
