@@ -45,6 +45,7 @@ from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.fits.training import METHODS
+from counterflow.methods.logs.options import LogOptions
 from counterflow.methods.registry import FEDERATED
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.plant.model_file import load_model
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from counterflow.data import Preparation
 
 
+LOGS_ONLY = ("rank", "same_row")  # options that only fits from logs have
 _UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs")
 
 
@@ -105,7 +107,7 @@ def read_federation(path: str | Path) -> Federation:
     for key in ("edges", "forbidden"):
         if key in options:
             with page.blaming(("options", key)):
-                _options_of(method).parse(method, {key: options[key]}).known_edges(recording.names)
+                _options_of(method, options).parse(method, {key: options[key]}).known_edges(recording.names)
     return Federation(Path(path), recording, models or None, method, seed, options, preparation, privacy)
 
 
@@ -227,7 +229,7 @@ def _head(page: Page, head: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]
     if method == "oracle":
         page.refuse(("federation", "method"), "'oracle' needs the true plant, which a federation does not have")
     seed = page.whole(("federation", "seed"), head.get("seed", 0), 0)
-    kind = _options_of(method)
+    kind = _options_of(method, page.table(("options",), None, optional=True))
     options: dict[str, Any] = {}
     if "estimate" in head:
         with page.blaming(("federation", "estimate")):
@@ -244,8 +246,10 @@ def _head(page: Page, head: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]
     return method, seed, options
 
 
-def _options_of(method: str) -> Any:
-    """The class of a method's options; those of the references are the default's."""
+def _options_of(method: str, given: Mapping[str, Any]) -> Any:
+    """The class of a method's options; those of the references are the default's, and logs have their own."""
+    if method == "sufficient" and any(name in given for name in LOGS_ONLY):
+        return LogOptions
     return FEDERATED.get(method, FEDERATED["sufficient"]).options
 
 

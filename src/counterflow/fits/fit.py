@@ -137,8 +137,8 @@ class Fit(Questions):
 
         ``recording`` continues the fitted one without a gap: its row 0 follows the last row. What the past said is kept
         as a quadratic around the estimate, so the result is that of a fit of all rows up to terms of order 1/T; the
-        cost grows with the new rows. Process noise stays as it is. A fit from logs is learned again from all rows, which
-        takes seconds; the units keep the basis of their messages.
+        cost grows with the new rows. Process noise stays as it is. A fit from logs is learned again from all rows; the
+        units keep the basis of their messages.
 
         ``privacy``: make the messages of the new rows private, whether the fitted ones were or not. A private fit takes
         in new rows only so. With a ledger, give ``start``: rows that do not overlap do not add up.
