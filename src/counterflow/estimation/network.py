@@ -29,6 +29,7 @@ IntArray = NDArray[np.int64]
 RECENT = 2  # rows whose mean is multiplied in products
 SPANS = np.array([(1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 17), (18, 23), (24, 30), (31, 39), (40, 51)])
 GROWN = 300  # rows in which a replicate's growth is looked at
+LATE = 10  # times as many rows, before what seems to grow is damped
 FADED = 1e-8  # of what it was at first: what is left then is soon nothing but rounding, which never decays
 RUNAWAY = 1e6  # standard deviations beyond which nothing is computed any more
 
@@ -279,16 +280,16 @@ class Network:
         return out
 
 
-def growth(linear: FloatArray, spans: IntArray) -> float:
-    """By how much the slowest mode of linear weights (b, m, r) grows from row to row, looked at in late rows."""
+def growth(linear: FloatArray, spans: IntArray, rows: int = GROWN) -> float:
+    """By how much the slowest mode of linear weights (b, m, r) grows from row to row, looked at in the last rows."""
     r = linear.shape[2]
     own = linear[:, :r].reshape(-1, r).T
     first, last = spans[:, 0], spans[:, 1]
     width, p = (last - first + 1)[:, None], int(last[-1])
-    total = np.zeros((p + GROWN + 1, r))
+    total = np.zeros((p + rows + 1, r))
     total[1 : p + 1] = np.cumsum(np.random.default_rng(0).standard_normal((p, r)), axis=0)
-    sizes = np.empty(GROWN)
-    for t in range(GROWN):
+    sizes = np.empty(rows)
+    for t in range(rows):
         means = (total[p + t - first + 1] - total[p + t - last]) / width
         row = own @ means.reshape(-1)
         sizes[t] = np.abs(row).max()
@@ -297,8 +298,8 @@ def growth(linear: FloatArray, spans: IntArray) -> float:
         if t >= 2 * p and sizes[t - p + 1 : t + 1].max() < FADED * sizes[:p].max():
             return float((sizes[t - p + 1 : t + 1].max() / sizes[:p].max()) ** (1 / t))
         total[p + t + 1] = total[p + t] + row
-    early, late = sizes[GROWN // 2 - 50 : GROWN // 2].max(), sizes[-50:].max()
-    return float((late / early) ** (2 / GROWN)) if early > 1e-300 else 0.0
+    early, late = sizes[rows // 2 - 50 : rows // 2].max(), sizes[-50:].max()
+    return float((late / early) ** (2 / rows)) if early > 1e-300 else 0.0
 
 
 def damped(linear: FloatArray, spans: IntArray, most: float) -> FloatArray:
@@ -310,6 +311,8 @@ def damped(linear: FloatArray, spans: IntArray, most: float) -> FloatArray:
     middle = spans.mean(axis=1)[:, None, None]
     for _ in range(8):
         grown = growth(found, spans)
+        if grown > most:  # slow modes in a row grow at first, and decay then
+            grown = growth(found, spans, LATE * GROWN)
         if grown <= most:
             return found
         found = found * (most / grown * 0.999) ** middle

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from equivalent_plants import permuted
+from forged_files import forge, set_array, set_to, with_nan
 from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
@@ -449,99 +449,63 @@ def test_foreign_safetensors(saved: Path) -> None:
         cf.load(saved)
 
 
-Change = Callable[[dict[str, Any], dict[str, np.ndarray]], Any]
-
-
-def forge(path: Path, change: Change, relink: bool = True) -> None:
-    """Rewrite a file as a hostile author would, with digests that are right."""
-    with safe_open(str(path), framework="numpy") as file:
-        described = json.loads(file.metadata()["counterflow"])
-        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    change(described["content"], arrays)
-    path.write_bytes(sealed_file.seal(described["format"], described["version"], described["content"], arrays))
-    if relink and path.name == "server.safetensors":
-        link = sealed_file.digest_of(path.read_bytes())
-        for unit in (path.parent / "units").iterdir():
-            forge(unit, lambda about, _: about["part"].update(link=link), relink=False)
-
-
-def _set(*keys: Any, value: Any) -> Change:
-    def change(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        place: Any = described
-        for key in keys[:-1]:
-            place = place[key]
-        place[keys[-1]] = value
-
-    return change
-
-
-def _array(key: str, make: Callable[[np.ndarray], np.ndarray]) -> Change:
-    return lambda described, arrays: arrays.update({key: make(arrays.get(key, np.zeros(1)))})
-
-
-def _nan(array: np.ndarray) -> np.ndarray:
-    out = array.copy()
-    out.flat[0] = np.nan
-    return out
-
-
 def test_forging_without_a_change_is_read(saved: Path) -> None:
     forge(saved / "server.safetensors", lambda described, arrays: None)
     assert_same(fitted(), cf.load(saved))
 
 
 HOSTILE_SERVER = {
-    "a path as a name": _set("server", "units", 0, "name", value="../../boiler"),
-    "a hidden name": _set("server", "units", 0, "name", value=".boiler"),
-    "a name that is no text": _set("server", "units", 0, "name", value=["boiler"]),
-    "a name twice": _set("server", "units", 1, "name", value="boiler"),
-    "no units": _set("server", "units", value=[]),
-    "units that are no list": _set("server", "units", value={"boiler": 2}),
-    "a unit that is no object": _set("server", "units", 0, value=3),
-    "too many states": _set("server", "units", 0, "states", value=10**9),
-    "a boolean count": _set("server", "units", 1, "states", value=True),
-    "a negative count": _set("server", "units", 0, "states", value=-2),
-    "inputs renamed": _set("server", "units", 0, "inputs", value=["fuel valve", "other"]),
-    "an input that is no text": _set("server", "units", 0, "inputs", value=["fuel valve", 7]),
-    "no method": _set("server", "method", value=None),
-    "dt as text": _set("record", "dt", value="1"),
-    "dt of zero": _set("record", "dt", value=0.0),
-    "an unknown key": _set("server", "loader", value="os.system"),
-    "order of strangers": _set("record", "order", value=["boiler", "boiler", "water"]),
-    "phases missing": _set("record", "history", "phase", value=[]),
-    "caveats of numbers": _set("server", "caveats", value=[1]),
-    "bytes below zero": _set("record", "traffic", "bytes_up", value=-1),
-    "traffic without a key": _set("record", "traffic", value={"rounds": 1}),
-    "converged as a number": _set("record", "status", "converged", value=1),
-    "seed as a fraction": _set("record", "provenance", "seed", value=0.5),
-    "A not finite": _array("server/A", _nan),
-    "A of another shape": _array("server/A", lambda A: A[:-1].copy()),
-    "A with an axis more": _array("server/A", lambda A: A[None].copy()),
-    "A in single precision": _array("server/A", lambda A: A.astype(np.float32)),
-    "history cut": _array("record/history/gradient", lambda series: series[:-1].copy()),
-    "history of a unit cut": _array("record/history/delta_d/water", lambda series: series[:-1].copy()),
-    "history in two axes": _array("record/history/server_loss", lambda series: series[:, None].copy()),
-    "an array too many": _array("server/C", lambda C: C),
+    "a path as a name": set_to("server", "units", 0, "name", value="../../boiler"),
+    "a hidden name": set_to("server", "units", 0, "name", value=".boiler"),
+    "a name that is no text": set_to("server", "units", 0, "name", value=["boiler"]),
+    "a name twice": set_to("server", "units", 1, "name", value="boiler"),
+    "no units": set_to("server", "units", value=[]),
+    "units that are no list": set_to("server", "units", value={"boiler": 2}),
+    "a unit that is no object": set_to("server", "units", 0, value=3),
+    "too many states": set_to("server", "units", 0, "states", value=10**9),
+    "a boolean count": set_to("server", "units", 1, "states", value=True),
+    "a negative count": set_to("server", "units", 0, "states", value=-2),
+    "inputs renamed": set_to("server", "units", 0, "inputs", value=["fuel valve", "other"]),
+    "an input that is no text": set_to("server", "units", 0, "inputs", value=["fuel valve", 7]),
+    "no method": set_to("server", "method", value=None),
+    "dt as text": set_to("record", "dt", value="1"),
+    "dt of zero": set_to("record", "dt", value=0.0),
+    "an unknown key": set_to("server", "loader", value="os.system"),
+    "order of strangers": set_to("record", "order", value=["boiler", "boiler", "water"]),
+    "phases missing": set_to("record", "history", "phase", value=[]),
+    "caveats of numbers": set_to("server", "caveats", value=[1]),
+    "bytes below zero": set_to("record", "traffic", "bytes_up", value=-1),
+    "traffic without a key": set_to("record", "traffic", value={"rounds": 1}),
+    "converged as a number": set_to("record", "status", "converged", value=1),
+    "seed as a fraction": set_to("record", "provenance", "seed", value=0.5),
+    "A not finite": set_array("server/A", with_nan),
+    "A of another shape": set_array("server/A", lambda A: A[:-1].copy()),
+    "A with an axis more": set_array("server/A", lambda A: A[None].copy()),
+    "A in single precision": set_array("server/A", lambda A: A.astype(np.float32)),
+    "history cut": set_array("record/history/gradient", lambda series: series[:-1].copy()),
+    "history of a unit cut": set_array("record/history/delta_d/water", lambda series: series[:-1].copy()),
+    "history in two axes": set_array("record/history/server_loss", lambda series: series[:, None].copy()),
+    "an array too many": set_array("server/C", lambda C: C),
     "an array missing": lambda described, arrays: arrays.pop("server/B"),
     "the history missing": lambda described, arrays: arrays.pop("record/history/server_loss"),
 }
 
 HOSTILE_UNIT = {
-    "another name": _set("part", "unit", "name", value="water"),
-    "no outputs": _set("part", "unit", "outputs", value=[]),
-    "a channel with a key too many": _set("part", "unit", "outputs", 0, "code", value="x"),
-    "limits of one end": _set("part", "unit", "outputs", 0, "limits", value=[1]),
-    "limits in the wrong order": _set("part", "unit", "outputs", 0, "limits", value=[2, 1]),
-    "a channel name twice": _set("part", "unit", "outputs", 1, "name", value="p"),
-    "uses_inputs as text": _set("part", "uses_inputs", value="yes"),
-    "an unknown estimator": _set("part", "estimator", "is", value="os.system"),
-    "R not positive": _array("part/model/R", lambda R: -R),
-    "R not finite": _array("part/model/R", _nan),
-    "C transposed": _array("part/model/C", lambda C: np.zeros((5, 7))),
-    "theta of another shape": _array("part/theta", lambda theta: theta[:, :-1].copy()),
-    "losses of another length": _array("client_loss", lambda series: np.zeros(999)),
-    "an array too many": _array("y", lambda y: y),
-    "an estimator model for nobody": _array("part/estimator/model/A", lambda A: A),
+    "another name": set_to("part", "unit", "name", value="water"),
+    "no outputs": set_to("part", "unit", "outputs", value=[]),
+    "a channel with a key too many": set_to("part", "unit", "outputs", 0, "code", value="x"),
+    "limits of one end": set_to("part", "unit", "outputs", 0, "limits", value=[1]),
+    "limits in the wrong order": set_to("part", "unit", "outputs", 0, "limits", value=[2, 1]),
+    "a channel name twice": set_to("part", "unit", "outputs", 1, "name", value="p"),
+    "uses_inputs as text": set_to("part", "uses_inputs", value="yes"),
+    "an unknown estimator": set_to("part", "estimator", "is", value="os.system"),
+    "R not positive": set_array("part/model/R", lambda R: -R),
+    "R not finite": set_array("part/model/R", with_nan),
+    "C transposed": set_array("part/model/C", lambda C: np.zeros((5, 7))),
+    "theta of another shape": set_array("part/theta", lambda theta: theta[:, :-1].copy()),
+    "losses of another length": set_array("client_loss", lambda series: np.zeros(999)),
+    "an array too many": set_array("y", lambda y: y),
+    "an estimator model for nobody": set_array("part/estimator/model/A", lambda A: A),
     "a model array missing": lambda described, arrays: arrays.pop("part/model/Q"),
 }
 
