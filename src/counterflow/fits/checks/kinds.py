@@ -22,5 +22,5 @@ KINDS = {
 ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
 FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
 UNCLEAR, UNCLEAR_AT_ALL = 0.05, 0.15  # share of the effects on other units that are to be expected wrong
-LARGE_SHARE = 0.2  # of a unit's residuals that those of other units tell
+LARGE_SHARE = 0.08  # of a unit's residuals that those of other units tell
 CHANGE, LARGE_CHANGE = 0.1, 0.2  # relative change of what a unit does to another between the halves
