@@ -170,7 +170,7 @@ class Learning:
         side = "less" if self.bend.gain >= 0 else "more"
         return (
             f"curved: {len(self.network.pairs)} products of channels are in use, with them {runs} {side}; effects "
-            "depend on where the plant stands"
+            "depend on where the plant stands, and those from now on start from the last row"
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks of fits from logs, and of curvature and shared disturbances: each says so where it is so, and not elsewhere."""
+"""Checks of fits from logs, and of curvature and shared disturbances: each speaks where it should, and only there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def tanks(
         x = x + 0.002 * rng.standard_normal(2)
     y = np.stack([states, outflow(states, bend)], axis=-1)
     y = y + 0.03 * y.std(axis=0) * rng.standard_normal(y.shape)
-    return cf.Recording.from_arrays({unit.name: (y[:, k], u[:, k : k + 1]) for k, unit in enumerate(UNITS)}, units=UNITS)
+    parts = {unit.name: (y[:, k], u[:, k : k + 1]) for k, unit in enumerate(UNITS)}
+    return cf.Recording.from_arrays(parts, units=UNITS)
 
 
 @cache
