@@ -30,6 +30,7 @@ FEWEST_MOVES = 8  # about which anything can be said
 ORDERS = 20  # lags over which the ways in which an input moves are counted
 FLAT = 1e-6  # of the largest variance: a way in which an input does not move
 ALONE_AT_ALL = 1e-6
+HARDLY_ALONE = 0.01
 MOST_ROWS, STRETCHES = 131_072, 4  # rows of a long record that feedback is looked for in
 WARM_UP = 4096  # rows before such a stretch in which an input's response builds up
 
@@ -69,10 +70,11 @@ def excitation_checks(material: Material, doubts: tuple[Doubt, ...]) -> list[Che
                 "move it more often: set points drawn at random, held a while",
             )
         elif share < ALONE:
-            verdict = "caution"
+            # a fit from logs takes the fewest inputs that tell what happened, so that its intervals do not show this
+            verdict = "fail" if material.network is not None and share < HARDLY_ALONE else "caution"
             finding = f"{_percent(1 - share)} of {name}'s movement is shared with other inputs"
-            short = "it moved almost only together with others"
-            remedy = "move it more by itself while recording; the intervals of its effects say how little is known"
+            short = "it moved almost only together with others, whose effects may be taken for its own"
+            remedy = "move it more by itself while recording"
         elif order < min(ORDERS, 2 + len(material.A) // max(len(material.names), 1), len(series) // 4):
             verdict = "caution"
             finding = f"{name} moves in {order} independent ways only (a few sinusoids, or nothing but a ramp)"
