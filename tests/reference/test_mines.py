@@ -164,10 +164,6 @@ def test_the_log_is_as_described():
 
 
 @with_log
-@pytest.mark.xfail(
-    strict=True,
-    reason="free runs go by the linear part of a fit from logs; its network, with products, errs half as much at mbr_1",
-)
 def test_the_other_units_help_to_predict_levels(reduced):
     """Half an hour ahead on days that were not fitted: below persistence and below the unit alone."""
     log, joint, alone = reduced

@@ -49,7 +49,7 @@ def shares(network):
     return linear, {tuple(pair): share for pair, share in zip(network.pairs.tolist(), products, strict=True)}
 
 
-@pytest.mark.parametrize("rows", [400, 1500])
+@pytest.mark.parametrize("rows", [600, 1500])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_product_and_the_couplings_around_it_are_found(seed, rows):
     linear, products = shares(learned(-0.2, seed, rows).network)
@@ -59,6 +59,10 @@ def test_a_product_and_the_couplings_around_it_are_found(seed, rows):
     for pair, share in products.items():
         share = np.delete(share, 1) if pair == PRODUCT else share
         assert (share <= 0.25).all(), pair
+
+
+def test_where_too_few_rows_can_be_held_out_there_are_no_products():
+    assert not learned(-0.2, 0, 300).network.curved
 
 
 @pytest.mark.parametrize("rows", [400, 1500])
