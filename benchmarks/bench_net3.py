@@ -86,7 +86,7 @@ def closed_loop(seed: int) -> Controlled:
     for react in (False, True):
         twin = plant.twin(CHANGES[UNDER_CONTROLS], START, react=react)
         worlds = found.counterfactual(recording, do=twin.do, start=twin.start, stop=twin.stop)
-        told = all(any(ANSWERING in caveat for caveat in world.caveats) for world in worlds.values())
+        told = all(any(ANSWERING in caveat.text for caveat in world.caveats) for world in worlds.values())
         pinned = pinned if react else twin.pinned
         scores.append(
             [
