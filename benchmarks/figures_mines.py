@@ -186,24 +186,17 @@ def draw_window(path: Path, log: mines.Log, found: cf.Fit, unit: str = "bio_1", 
         "rest": ("rest",),
     }
     colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", STILL)
-    # a mode that hardly decays puts the level at which the model would rest far away: movement is what can be told
-    far = float(split.shares["initial state"][:, at].mean())
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.6, 4.0), layout="constrained", facecolor="white")
         axes = figure.subplots()
         for (name, members), colour in zip(groups.items(), colours, strict=True):
-            part = sum(split.shares[member][:, at] for member in members) - far * (members == ("initial state",))
+            part = sum(split.shares[member][:, at] for member in members)
             axes.plot(time, part, color=colour, linewidth=1.0 if name == "rest" else 1.7, label=name)
         axes.plot(
-            time,
-            split.departure[:, at] - far,
-            color=INK,
-            linewidth=1.0,
-            dashes=(3, 1.5),
-            label="measured, all together",
+            time, split.departure[:, at], color=INK, linewidth=1.0, dashes=(3, 1.5), label="measured, all together"
         )
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
-        axes.set_ylabel(f"{unit} {channel}: movement [ft]")
+        axes.set_ylabel(f"{unit} {channel}: departure [ft]")
         axes.set_xlabel(f"{WINDOW[0].astype('datetime64[D]')}")
         axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
         figure.legend(loc="outside right upper", frameon=False)
