@@ -1,21 +1,18 @@
 """A real log: half-hour forecasts of the Mines wastewater plant, its influence graph, and what can be asked of it.
 
-Run: python benchmarks/bench_mines.py [--fits DIRECTORY]
+Run: python benchmarks/bench_mines.py
 
-With --fits the fits are kept in that directory, and taken from it if they are there. The log is not part of this
-project; without it nothing is done and the result file stays as it is (see mines.py).
+The log is not part of this project; without it nothing is done and the result file stays as it is (see mines.py).
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from time import process_time
 
 import machine
@@ -23,56 +20,47 @@ import mines
 import numpy as np
 
 import counterflow as cf
-from counterflow.fits.checks import Checks, FreeRun, check, free_run
-
-JOINT, WIDE = "joint", "wide"
-WIDTH = 3  # states for each output in the wide fit
-PASSES = 40  # of fits that are judged by their forecasts alone
+from counterflow.fits.checks import Checks, UnitRun, check, free_run
 
 
 @dataclass(frozen=True)
 class Fits:
-    """Fits of all units, a fit of each unit by itself, and how long each took (processor seconds)."""
+    """A fit of all units, a fit of each unit by itself, and how long each took (processor seconds)."""
 
-    joint: cf.Fit  # as it comes: it chooses its order
-    wide: cf.Fit  # WIDTH states for each output
+    joint: cf.Fit
     alone: Mapping[str, cf.Fit]
     seconds: Mapping[str, float]
 
 
-def fits(log: mines.Log, directory: Path | None = None) -> Fits:
+def fits(log: mines.Log) -> Fits:
     """Fit the training rows: all units together, and each unit knowing nothing of the others."""
     recording = mines.recording(log, log.train)
-    states = {unit.name: WIDTH * unit.n_outputs for unit in recording.units}
-    options: dict[str, dict[str, object]] = {JOINT: {}, WIDE: {"order": states, "evaluations": PASSES}}
     found, seconds = {}, {}
-    for name in (JOINT, WIDE, *recording.names):
-        kept = None if directory is None else directory / name
-        if kept is not None and kept.is_dir():
-            found[name], seconds[name] = cf.load(kept), float(_note(kept).read_text())
-            continue
-        part = recording if name in options else cf.Recording({name: recording[name]}, recording.dt)
+    for name in ("joint", *recording.names):
+        part = recording if name == "joint" else _only(recording, name)
         begin = process_time()
-        found[name] = cf.fit(part, **options.get(name, {"uncertainty": False, "evaluations": PASSES}))
+        found[name] = cf.fit(part)
         seconds[name] = process_time() - begin
         print(f"{name}: {seconds[name]:.0f} s, {found[name].status}", flush=True)
-        if kept is not None:
-            found[name].save(kept)
-            _note(kept).write_text(f"{seconds[name]:.1f}")
-    return Fits(found.pop(JOINT), found.pop(WIDE), found, seconds)
+    return Fits(found.pop("joint"), found, seconds)
 
 
-def _note(kept: Path) -> Path:
-    """Where the processor seconds of a fit stand."""
-    return kept.parent / f"{kept.name}.seconds"
+def _only(recording: cf.Recording, unit: str) -> cf.Recording:
+    return cf.Recording({unit: recording[unit]}, recording.dt)
 
 
-def forecasts(log: mines.Log, fitted: Fits, rows: slice, wide: bool = False) -> FreeRun:
-    """Free runs over ``rows``: from each start the inputs that were, and no measurement any more."""
-    local = {name: alone.parts[name] for name, alone in fitted.alone.items()}
-    starts = log.starts(rows) - rows.start
-    joint = fitted.wide if wide else fitted.joint
-    return free_run(joint, mines.recording(log, rows), mines.HORIZON, starts, local)
+def forecasts(log: mines.Log, fitted: Fits, rows: slice) -> dict[str, UnitRun]:
+    """Free runs over ``rows`` by unit: from each start the inputs that were, and no measurement any more.
+
+    ``joint`` is the free run of the fit of all units, ``local`` that of the fit of the unit's own log.
+    """
+    recording, starts = mines.recording(log, rows), log.starts(rows) - rows.start
+    joint = free_run(fitted.joint, recording, mines.HORIZON, starts)
+    out = {}
+    for name, fit in fitted.alone.items():
+        alone = free_run(fit, _only(recording, name), mines.HORIZON, starts)
+        out[name] = replace(joint[name], local=alone[name].joint)
+    return out
 
 
 @dataclass(frozen=True)
@@ -84,7 +72,7 @@ class Score:
     end: tuple[float, float, float]  # RMSE of persistence, unit alone and joint 30 minutes ahead
 
 
-def scores(log: mines.Log, runs: FreeRun, rows: slice) -> dict[tuple[str, str], Score]:
+def scores(log: mines.Log, runs: Mapping[str, UnitRun], rows: slice) -> dict[tuple[str, str], Score]:
     """Judge the forecasts of every scored output."""
     starts = log.starts(rows)
     days = mines.days(log, starts)
@@ -104,26 +92,22 @@ def scores(log: mines.Log, runs: FreeRun, rows: slice) -> dict[tuple[str, str], 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fits", type=Path, help="directory to keep the fits in, or to take them from")
-    directory = parser.parse_args().fits
     if mines.find() is None:
         print(f"skipped: {mines.ABSENT}")
         return
     begin = process_time()
     log = mines.load()
     matters = mines.coupling_matters(log)
-    fitted = fits(log, directory)
+    fitted = fits(log)
     rows = log.held_out
-    judged, wide = (scores(log, forecasts(log, fitted, rows, which), rows) for which in (False, True))
+    judged = scores(log, forecasts(log, fitted, rows), rows)
     checks = check(fitted.joint)
     seconds = dict(fitted.seconds)
     lines = [
         "# A real log: the Mines wastewater plant",
         "",
-        f"{machine.description()}. Processor seconds of the fits: {seconds.pop(JOINT):.0f} of the joint one, "
-        f"{seconds.pop(WIDE):.0f} of the wide one, {sum(seconds.values()):.0f} of the five units alone; of the "
-        "rest: " + f"{process_time() - begin:.0f}.",
+        f"{machine.description()}. Processor seconds of the fits: {seconds.pop('joint'):.0f} of the joint one, "
+        f"{sum(seconds.values()):.0f} of the five units alone; {process_time() - begin:.0f} in all.",
         "",
         *_data(log),
         "",
@@ -133,29 +117,24 @@ def main() -> None:
         "mean square error over the 30 minutes. The inputs that were are given to all (to a unit alone, its own).",
         "",
         "- *persistence*: the last value stays.",
-        f"- *alone*: a fit of the unit's own log (at most {PASSES} passes).",
-        "- *joint*: a fit of all five units, as it comes.",
-        f"- *wide*: the same with {WIDTH} states for each output (at most {PASSES} passes). That there is room for a "
-        "better order was seen on the held-out rows; that is why both are shown.",
+        "- *alone*: a fit of the unit's own log, `cf.fit` of a recording of that unit only.",
+        "- *joint*: a fit of all five units, `cf.fit(recording)`.",
         "",
         "Brackets: 95 % interval of the ratio, from a bootstrap of whole days. *Coupling*: whether the other units "
         "help, by plain regressions on the training rows alone.",
         "",
-        *_table(judged, wide, matters),
+        *_table(judged, matters),
         "",
-        *_verdict("joint", judged, matters),
-        *_verdict("wide", wide, matters),
+        *_verdict(judged, matters),
         "",
         "Thirty minutes ahead (the last of the rows):",
         "",
-        *_at_the_end(judged, wide),
+        *_at_the_end(judged),
         "",
         "## The fits",
         "",
-        f"- joint: {_states(fitted.joint)}; {fitted.joint.status}. Gradient left: {fitted.joint.status.gradient:.3g} "
-        "standard errors: the likelihood is flat by the rule of the fit, and intervals are to be read with that.",
-        f"- wide: {_states(fitted.wide)}; {fitted.wide.status}.",
-        *(f"- {name} alone: {_states(alone)}; {alone.status}." for name, alone in fitted.alone.items()),
+        f"- joint: {fitted.joint.status}.",
+        *(f"- {name} alone: {alone.status}." for name, alone in fitted.alone.items()),
         "",
         "What the joint fit says of itself:",
         "",
@@ -176,10 +155,6 @@ def main() -> None:
         *_questions(log, fitted.joint, checks),
     ]
     machine.write("mines", "\n".join(lines))
-
-
-def _states(found: cf.Fit) -> str:
-    return ", ".join(f"{name} {found.plant.unit(name).states}" for name in found.names) + " states"
 
 
 def _data(log: mines.Log) -> list[str]:
@@ -204,30 +179,27 @@ def _data(log: mines.Log) -> list[str]:
 
 def _table(
     judged: Mapping[tuple[str, str], Score],
-    wide: Mapping[tuple[str, str], Score],
     matters: Mapping[tuple[str, str], mines.Comparison],
 ) -> list[str]:
     lines = [
-        "| unit, output | persistence | alone | joint | wide | joint / persistence | joint / alone | wide / alone "
+        "| unit, output | persistence | alone | joint | joint / persistence | joint / alone "
         "| coupling (training rows) |",
-        "|---|---:|---:|---:|---:|---|---|---|---|",
+        "|---|---:|---:|---:|---|---|---|",
     ]
     for key, score in judged.items():
         unit, channel = key
         lines.append(
             f"| {unit} {channel} | {score.persistence.second:.4g} | {score.alone.second:.4g} | {score.alone.first:.4g} "
-            f"| {wide[key].alone.first:.4g} | {_ratio(score.persistence)} | {_ratio(score.alone)} "
-            f"| {_ratio(wide[key].alone)} "
+            f"| {_ratio(score.persistence)} | {_ratio(score.alone)} "
             f"| {'matters' if matters[key].better else 'not seen'}: {_ratio(matters[key])} |"
         )
     return lines
 
 
-def _at_the_end(judged: Mapping[tuple[str, str], Score], wide: Mapping[tuple[str, str], Score]) -> list[str]:
-    lines = ["| unit, output | persistence | alone | joint | wide |", "|---|---:|---:|---:|---:|"]
+def _at_the_end(judged: Mapping[tuple[str, str], Score]) -> list[str]:
+    lines = ["| unit, output | persistence | alone | joint |", "|---|---:|---:|---:|"]
     for (unit, channel), score in judged.items():
-        numbers = (*score.end, wide[unit, channel].end[2])
-        lines.append(f"| {unit} {channel} | " + " | ".join(f"{value:.4g}" for value in numbers) + " |")
+        lines.append(f"| {unit} {channel} | " + " | ".join(f"{value:.4g}" for value in score.end) + " |")
     return lines
 
 
@@ -235,9 +207,7 @@ def _ratio(found: mines.Comparison) -> str:
     return f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
-def _verdict(
-    which: str, judged: Mapping[tuple[str, str], Score], matters: Mapping[tuple[str, str], mines.Comparison]
-) -> list[str]:
+def _verdict(judged: Mapping[tuple[str, str], Score], matters: Mapping[tuple[str, str], mines.Comparison]) -> list[str]:
     def named(keys: list[tuple[str, str]]) -> str:
         return ", ".join(f"{unit} {channel}" for unit, channel in keys) or "none"
 
@@ -248,20 +218,17 @@ def _verdict(
     still = [key for key in judged if not judged[key].persistence.better]
     verdict = "**met**" if not missed else f"**missed for {named(missed)}**"
     return [
-        f"- {which}: coupling matters to {named(wanted)}; below both beyond chance there: {verdict}. Below the unit "
-        f"alone although the training rows did not promise it: {named(also)}. Worse than the unit alone beyond chance: "
+        f"Coupling matters to {named(wanted)}; below both beyond chance there: {verdict}. Below the unit alone "
+        f"although the training rows did not promise it: {named(also)}. Worse than the unit alone beyond chance: "
         f"{named(worse)}. Not below persistence beyond chance: {named(still)}.",
     ]
 
 
 def _graph(found: cf.Fit) -> list[str]:
-    try:
-        graph = found.graph()
-    except cf.CounterflowError as problem:
-        return [f"Not to be had from this fit: {problem}"]
+    graph = found.graph()
     lines = [
-        "Rows act on columns: q-value of the test that there is no direct coupling (false-discovery rate "
-        f"{graph.rate:g}; kept ones in bold).",
+        "Rows act on columns: strength of the direct coupling; those kept at a false-discovery rate of "
+        f"{graph.rate:g} in bold.",
         "",
         "| acts | " + " | ".join(f"on {name}" for name in graph.names) + " |",
         "|---|" + "---:|" * len(graph.names),
@@ -270,17 +237,13 @@ def _graph(found: cf.Fit) -> list[str]:
         cells = []
         for effect in graph.names:
             edge = None if cause == effect else graph.edge(cause, effect)
-            text = "" if edge is None else f"{edge.q_value:.2g}"
+            text = "" if edge is None else f"{edge.direct_strength:.2f}"
             cells.append(f"**{text}**" if edge is not None and edge.direct else text)
         lines.append(f"| {cause} | " + " | ".join(cells) + " |")
     return [
         *lines,
         "",
-        "This is no map of pipes. The tests take the innovations for white and the plant for one and the same "
-        "throughout, and the checks below say that neither holds; with 20,000 rows small misfits then count as "
-        "couplings. And one sequencer moves the reactors' phases, so that a part of what one reactor does is booked on "
-        "the other. The graph's strengths are left out: they are for an endless horizon, and a mode of this plant (a "
-        "level) hardly decays.",
+        "This is no map of pipes. One sequencer moves all units by one clock, so that each foretells the others.",
     ]
 
 
@@ -307,8 +270,6 @@ def _effect(found: cf.Fit, cause: str, effect: str, change: dict[str, float], ch
     at = answer.channels.index(channel)
     ((name, value),) = change.items()
     text = f"{cause} {name} {value:+g} for 15 min moves {effect} {channel} by {answer.mean[-1, at]:+.2g}"
-    if answer.lower is None or answer.upper is None:
-        return text
     return f"{text} [{answer.lower[-1, at]:+.2g}, {answer.upper[-1, at]:+.2g}]"
 
 
@@ -336,14 +297,14 @@ def _questions(log: mines.Log, joint: cf.Fit, found: Checks) -> list[str]:
         "",
         f"- Single effects of {', '.join(tied) or 'no input'}: one sequencer moves the four phase flags. In {one:.2%} "
         "of the clean training rows exactly one of them is on, so that any one is known from the other three. The "
-        f"interval says it: {phase}.",
+        f"interval does not say it: {phase}.",
         f"- What will happen in the running plant after a change of {', '.join(moved) or 'no input'}: earlier "
         "measurements foretell these inputs, as controllers and interlocks do, and would move them again in answer.",
         "- Anything about sludge quality, pH and conductivity: the minutes between their ten-minute samples are made "
         "up or held, so they are left out of the units; nor can the pH fault of 18 April to 3 May be asked about.",
         "- The returned sludge's oxygen (works ras_do): its behaviour changed after the training rows, and the last "
         "value is the better forecast.",
-        "- Oxygen near zero: it cannot fall below, the linear model does not know that; forecasts are cut at zero.",
+        "- Oxygen near zero: it cannot fall below, the model does not know that; forecasts are cut at zero.",
         "- Maintenance: drained membranes are outside of what was fitted.",
     ]
 

@@ -1,7 +1,6 @@
-"""Draw the pictures of docs/tutorials/wastewater-plant.md: python benchmarks/figures_mines.py [--fits DIRECTORY]
+"""Draw the pictures of docs/tutorials/wastewater-plant.md: python benchmarks/figures_mines.py
 
-The fits are those of bench_mines.py (some minutes; with --fits taken from that directory if they are there). The log is
-not part of this project; without it nothing is drawn (see mines.py).
+The fits are those of bench_mines.py. The log is not part of this project; without it nothing is drawn (see mines.py).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from matplotlib.figure import Figure
 import counterflow as cf
 
 SHADE = "#e6e0cc"
-MEASURED, JOINT, ALONE, STILL, WIDE = "#1c2126", "#0072b2", "#d55e00", "#a9b0b7", "#009e73"
+MEASURED, JOINT, ALONE, STILL = "#1c2126", "#0072b2", "#d55e00", "#a9b0b7"
 DAY = np.datetime64("2010-05-06T06:00")  # six hours of the held-out rows
 HOURS, SHOWN = 6, 3  # of the log; of forecasts
 FILLED = np.datetime64("2010-04-22T00:00")  # half a day of the training rows with a filled gap in it
@@ -149,17 +147,14 @@ def draw_forecasts(path: Path, log: mines.Log, fitted: bench_mines.Fits) -> None
 def draw_scores(path: Path, log: mines.Log, fitted: bench_mines.Fits) -> None:
     """How much better, with intervals."""
     rows = log.held_out
-    judged, wide = (
-        bench_mines.scores(log, bench_mines.forecasts(log, fitted, rows, which), rows) for which in (False, True)
-    )
+    judged = bench_mines.scores(log, bench_mines.forecasts(log, fitted, rows), rows)
     keys = list(judged)[::-1]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.2, 4.0), layout="constrained", facecolor="white")
         axes = figure.subplots()
         for shift, colour, name, found in (
-            (0.2, STILL, "against the last value", [judged[key].persistence for key in keys]),
-            (0.0, JOINT, "against the unit alone", [judged[key].alone for key in keys]),
-            (-0.2, WIDE, "the same, three states an output", [wide[key].alone for key in keys]),
+            (0.12, STILL, "against the last value", [judged[key].persistence for key in keys]),
+            (-0.12, JOINT, "against the unit alone", [judged[key].alone for key in keys]),
         ):
             middle = np.array([each.ratio for each in found])
             reach = np.array([[each.ratio - each.low, each.high - each.ratio] for each in found]).T
@@ -191,24 +186,17 @@ def draw_window(path: Path, log: mines.Log, found: cf.Fit, unit: str = "bio_1", 
         "rest": ("rest",),
     }
     colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", STILL)
-    # a mode that hardly decays puts the level at which the model would rest far away: movement is what can be told
-    far = float(split.shares["initial state"][:, at].mean())
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.6, 4.0), layout="constrained", facecolor="white")
         axes = figure.subplots()
         for (name, members), colour in zip(groups.items(), colours, strict=True):
-            part = sum(split.shares[member][:, at] for member in members) - far * (members == ("initial state",))
+            part = sum(split.shares[member][:, at] for member in members)
             axes.plot(time, part, color=colour, linewidth=1.0 if name == "rest" else 1.7, label=name)
         axes.plot(
-            time,
-            split.departure[:, at] - far,
-            color=INK,
-            linewidth=1.0,
-            dashes=(3, 1.5),
-            label="measured, all together",
+            time, split.departure[:, at], color=INK, linewidth=1.0, dashes=(3, 1.5), label="measured, all together"
         )
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
-        axes.set_ylabel(f"{unit} {channel}: movement [ft]")
+        axes.set_ylabel(f"{unit} {channel}: departure [ft]")
         axes.set_xlabel(f"{WINDOW[0].astype('datetime64[D]')}")
         axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
         figure.legend(loc="outside right upper", frameon=False)
@@ -216,15 +204,12 @@ def draw_window(path: Path, log: mines.Log, found: cf.Fit, unit: str = "bio_1", 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fits", type=Path, help="directory to keep the fits in, or to take them from")
-    directory = parser.parse_args().fits
     if mines.find() is None:
         print(f"skipped: {mines.ABSENT}")
         return
     log = mines.load()
     draw_log(IMAGES / "wastewater-log.png", log)
-    fitted = bench_mines.fits(log, directory)
+    fitted = bench_mines.fits(log)
     draw_forecasts(IMAGES / "wastewater-forecasts.png", log, fitted)
     draw_scores(IMAGES / "wastewater-scores.png", log, fitted)
     draw_window(IMAGES / "wastewater-window.png", log, fitted.joint)
