@@ -102,7 +102,6 @@ def main() -> None:
         f"| check on 50,000 rows | {found['verdict']} |",
         f"| effect of a valve on the next unit, 50 rows | R² {r2:.5f}; {covered} |",
     ]
-    print("\n".join(lines))
     machine.write("logs", "\n".join(lines))
 
 

@@ -54,6 +54,7 @@ class Controlled:
 
     checks: cf.Checks
     told: bool  # whether the answer itself names the pump among its caveats
+    doubtful: int  # districts whose answer says of itself that it is hardly known
     held: list[float]  # R² by district, pump held as recorded
     reacting: list[float]  # R² by district, against what would have happened
     pinned: int
@@ -82,11 +83,12 @@ def closed_loop(seed: int) -> Controlled:
     recording, plant = net3.simulate(seed, controls=True)
     fitted = recording.slice(0, HALF)
     found = cf.fit(fitted)
-    scores, told, pinned = [], False, 0
+    scores, told, doubtful, pinned = [], False, 0, 0
     for react in (False, True):
         twin = plant.twin(CHANGES[UNDER_CONTROLS], START, react=react)
         worlds = found.counterfactual(recording, do=twin.do, start=twin.start, stop=twin.stop)
         told = all(any(ANSWERING in caveat.text for caveat in world.caveats) for world in worlds.values())
+        doubtful = sum(any(caveat.code == "doubtful-answer" for caveat in world.caveats) for world in worlds.values())
         pinned = pinned if react else twin.pinned
         scores.append(
             [
@@ -94,7 +96,7 @@ def closed_loop(seed: int) -> Controlled:
                 for unit in net3.UNITS
             ]
         )
-    return Controlled(found.check(), told, scores[0], scores[1], pinned)
+    return Controlled(found.check(), told, doubtful, scores[0], scores[1], pinned)
 
 
 def unsafe(checks: cf.Checks) -> tuple[str, ...]:
@@ -172,11 +174,12 @@ def closed_section(loops: list[Controlled]) -> list[str]:
         f'{sum(loop.told for loop in loops)}. Why: R² of the answer to "{UNDER_CONTROLS}", against the run with the '
         "pump held as recorded, and against what would have happened, with the controls reacting:",
         "",
-        "| seed | unsafe by the check | R², pump held: districts 1, 2, 3 | R², controls react | rows at a limit |",
-        "|---:|---|---|---|---:|",
+        "| seed | unsafe by the check | R², pump held: districts 1, 2, 3 | called doubtful | R², controls react "
+        "| rows at a limit |",
+        "|---:|---|---|---:|---|---:|",
         *(
             f"| {seed} | {', '.join(unsafe(loop.checks)) or 'none'} | {', '.join(f'{x:.2f}' for x in loop.held)} "
-            f"| {', '.join(f'{x:.2f}' for x in loop.reacting)} | {loop.pinned} |"
+            f"| {loop.doubtful} of 3 | {', '.join(f'{x:.2f}' for x in loop.reacting)} | {loop.pinned} |"
             for seed, loop in enumerate(loops)
         ),
         "",
