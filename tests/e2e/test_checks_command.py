@@ -36,7 +36,7 @@ def test_a_good_fit_passes(folder: Path) -> None:
     done = RUN.invoke(app, ["check", str(folder / "good")])
     assert done.exit_code == 0, done.output
     assert "All checks pass." in done.output
-    for kind in KINDS:
+    for kind in set(KINDS) - {"precision"}:  # which fits from logs have
         assert kind in done.output
 
 

@@ -104,6 +104,18 @@ class Network:
         """Rows z (n, m) of numbers (n, r) and inputs (n, U) in the units' own terms."""
         return np.asarray((np.hstack([numbers, inputs]) - self.level) / self.scale)
 
+    def reaches(self, cause: int, effect: int) -> bool:
+        """Whether a unit can act on another at all, by way of others or not, as far as is known beforehand."""
+        if self.known is None or cause == effect:
+            return True
+        seen, new = {cause}, [cause]
+        while new:
+            here = new.pop()
+            open_ = [n for n, name in enumerate(self.names) if self.known.allows(self.names[here], name)]
+            new += [n for n in open_ if n not in seen]
+            seen.update(open_)
+        return effect in seen
+
     def doubt(self, found: FloatArray) -> float:
         """Squared error over squared effect that is to be expected of replicates (K, n, columns) of an effect."""
         mean = found.mean(axis=0)

@@ -50,6 +50,7 @@ JUDGE = COSTS[1]  # that these are learned with
 AHEAD = 40  # rows of the free runs
 MOST_STARTS = 400  # of a fold
 VETO = -1.0  # standard errors below zero from which on curvature is left out
+FEW = 600  # rows, below which curvature can hardly be judged
 WILD = 1e3  # times the usual error that counts at most
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
@@ -166,6 +167,8 @@ class Learning:
         if not self.network.curved:
             if self.bend.deviations < VETO:
                 return f"linear: products of channels are left out, with them {runs} more"
+            if self.bend.gain == 0.0 and self.used < FEW:
+                return "linear: too few rows to judge whether products of channels help"
             return "linear: no product of channels is worth its cost"
         side = "less" if self.bend.gain >= 0 else "more"
         return (

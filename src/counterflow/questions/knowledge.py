@@ -39,6 +39,13 @@ Watch = Callable[[Message, bool], None]
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far
 OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
 DOUBTFUL = 0.15  # squared error over squared effect that is to be expected: beyond, an answer says so
+UNNOTICED = 0.3  # standard deviations over the root of the rows: what a fit from logs may be off without noticing,
+MISSED = 3.0  # and what it may have missed where no replicate has found an effect
+TOO_FAR = 1e4  # standard deviations that an input of a fit from logs may be moved
+NOT_FOUND = Caveat(
+    "effect-not-found", EVERYBODY,
+    "no sign of this effect was found in these rows; the interval says how large it could be and be missed",
+)  # fmt: skip
 HELD = 0.2  # of the range seen, by which inputs are held higher to see what one of them does
 EXTRAPOLATION = "extrapolation"
 OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond which an answer says so
@@ -260,6 +267,12 @@ class Knowledge:
         network = self.network
         assert network is not None
         n, p, r = len(schedule), network.memory, network.size
+        moved = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
+        if not (moved <= TOO_FAR).all():
+            raise DataError(
+                f"the change is {moved.max():.3g} times the usual movement of an input: nothing is known so far away; "
+                "give a smaller one"
+            )
         rows = self.standard_rows
         first = len(rows) if row is None else row
         before = rows[max(first - p, 0) : first]
@@ -293,14 +306,40 @@ class Knowledge:
             found, limited = self.worlds_apart(schedule, row)
             refuse_overflow(found)
             mean, covariance = spread_of_replicates(found[:, :, own], self.network.widening)
-            doubt = self.network.doubt(found[:, :, own])
+            covariance = self._at_least(covariance, schedule, ask.unit, found[:, :, own])
             caveats = self.far(schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
-            caveats += [doubtful_answer(doubt)] if doubt > DOUBTFUL else []
-            return with_caveats([part_of(ask, mean, covariance)], caveats)
+            return with_caveats([part_of(ask, mean, covariance)], [*caveats, *self.doubts_of(found, ask.unit)])
         response, _ = driven_by(self.A, self.B, schedule)
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
         refuse_overflow(response, covariance)
         return with_caveats([part_of(ask, response[:, own], covariance)], self.far(schedule))
+
+    def doubts_of(self, found: FloatArray, unit: str) -> list[Caveat]:
+        """What to say of an effect on a unit, by replicate (K, n, P), that is hardly known."""
+        assert self.network is not None
+        part = found[:, :, self.own(unit)]
+        if not part.any():
+            return [NOT_FOUND]
+        doubt = self.network.doubt(part)
+        return [doubtful_answer(doubt)] if doubt > DOUBTFUL else []
+
+    def _at_least(self, covariance: FloatArray, schedule: FloatArray, unit: str, found: FloatArray) -> FloatArray:
+        """Covariance (n P_m, P_m) of an effect with what may have been overlooked, if that was not ruled out.
+
+        ``found``: the effect by replicate (K, n, P_m). Where replicates saw none, a larger one may have been missed.
+        """
+        network = self.network
+        assert network is not None
+        r, m = network.size, network.names.index(unit)
+        blind = float((~found.any(axis=(1, 2))).mean())
+        sizes = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
+        sizes[~np.isin(network.owner[r:], [n for n in range(len(network.names)) if network.reaches(n, m)])] = 0.0
+        least = (UNNOTICED + MISSED * blind) / np.sqrt(len(self.standard_rows)) * float(np.linalg.norm(sizes))
+        numbers = network.number_slices[m]
+        blocks = covariance.reshape(-1, *covariance.shape[-1:] * 2).copy()
+        at = np.arange(numbers.stop - numbers.start)
+        blocks[:, at, at] += np.square(least * network.scale[numbers])
+        return blocks.reshape(covariance.shape)
 
     def held(self, column: int, steps: int) -> FloatArray:
         """What input ``column``, held one higher from now on, does to all states (steps, P).

@@ -15,7 +15,7 @@ from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by_channel, clause
-from counterflow.questions.knowledge import Knowledge, part_of
+from counterflow.questions.knowledge import Knowledge, part_of, with_caveats
 from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Request, horizon
@@ -116,8 +116,11 @@ class AskPaths(Request):
                 return linear_recurrence(alive * server.A, drive, np.zeros(len(alive)))[:, own]
 
             whole = response([])
+            doubts: list[Caveat] = []
+            if server.network is not None:
+                doubts = server.doubts_of(server.worlds_apart(schedule)[0], ask.unit)
             parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
-            return tuple(part_of(ask, values, share=share) for share, values in parts.items())
+            return with_caveats([part_of(ask, values, share=share) for share, values in parts.items()], doubts)
 
         return server.from_now_on(changes, ask, ways)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from counterflow.methods.part import UnitPart
 
+TRIALS = 6  # of a restoration by a fit from logs, each of which asks what the change would do
+
 
 @dataclass(frozen=True)
 class LeverView:
@@ -158,6 +160,9 @@ class AskRestoration(Request):
         right = np.concatenate([weight * wanted, np.zeros(len(levers))])
         found = lsq_linear(system, right, bounds=(low / scale, high / scale), tol=1e-14)
         change, reached = found.x * scale, G @ found.x
+        told: list[Caveat] = []
+        if part.C_doubt is not None:  # a fit from logs may bend: what the change does is asked, not multiplied
+            change, reached, told = self._tried(about, part, levers, outputs, wanted, change, (low, high))
         feasible = bool((np.abs(reached - wanted) <= self.tolerance * np.maximum(np.abs(wanted), 1e-12)).all())
         grouped: dict[str, dict[str, float]] = {}
         for (source, channel), value in zip(levers, change, strict=True):
@@ -166,8 +171,28 @@ class AskRestoration(Request):
         far = list(dict.fromkeys(source.name for (source, _), there in zip(levers, beyond, strict=True) if there))
         return Restoration(
             self.unit, tuple(self.target), self.horizon, feasible, MappingProxyType(grouped), frozen(wanted),
-            frozen(reached), distinct([*about.caveats, *([far_change(far)] if far else [])]), about, part,
+            frozen(reached), distinct([*about.caveats, *told, *([far_change(far)] if far else [])]), about, part,
         )  # fmt: skip
+
+    def _tried(
+        self, about: About, part: UnitPart, levers: Sequence[tuple[PublicUnit, int]], outputs: Sequence[int],
+        wanted: FloatArray, change: FloatArray, bounds: tuple[FloatArray, FloatArray],
+    ) -> tuple[FloatArray, FloatArray, list[Caveat]]:  # fmt: skip
+        """The change, grown or shrunk until it does what is wanted; what it does then; what that must be read with."""
+        for trial in range(TRIALS):
+            asked: dict[str, dict[str, float]] = {}
+            for (source, channel), value in zip(levers, change, strict=True):
+                asked.setdefault(source.name, {})[source.input_names[channel]] = float(value)
+            request = AskEffect(list(asked), self.unit, asked, self.horizon)
+            found = ask_server(request, about.plant, about.server, part)
+            reached = np.asarray(found.mean[-1, list(outputs)], np.float64)
+            size = float(reached @ reached)
+            close = (np.abs(reached - wanted) <= self.tolerance * np.maximum(np.abs(wanted), 1e-12)).all()
+            if close or size == 0 or trial == TRIALS - 1:
+                break
+            factor = float(np.clip(reached @ wanted / size, 0.2, 5.0))
+            change = np.clip(change * factor, *bounds)
+        return change, reached, list(found.caveats)
 
     def goals(self, plant: Described, outputs: Sequence[Channel]) -> str:
         """ "speed by +5 rpm and power by -1 MW" """

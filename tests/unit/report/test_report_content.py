@@ -222,7 +222,7 @@ def test_checks_are_on_the_page_with_verdict_number_remedy_and_picture() -> None
         assert f"{each.number:.2g} {each.unit_of_number}" in said
         assert each.finding[1:] in said
         assert each.remedy[1:] in said
-    for kind in KINDS:
+    for kind in set(KINDS) - {"precision"}:  # which fits from logs have
         assert f'aria-label="{kind}: ' in page, kind
 
 

@@ -91,7 +91,7 @@ def server_checks(
         found += [
             Check(name, "", "unknown", math.nan, "", text, "give a recording")
             for name in KINDS
-            if name not in ("convergence", "stability")
+            if name not in ("convergence", "stability", "precision")
         ]
         return Checks(_sorted(found))
     doubts = () if server.couplings is None else server.couplings.doubts

@@ -337,8 +337,9 @@ def _feedback(material: Material, name: str, found: Feedback, counted: str) -> C
         return Check(
             "feedback", name, "pass", min(chance, FAINT) if earlier[0] < 0 else number, counted, finding, data=data
         )
-    verdict: Verdict = "fail" if number >= MATERIAL else "caution"
     late = earlier[1] >= FAINT
+    # of the same row alone, it may as well be what the input has done in it
+    verdict: Verdict = "fail" if number >= MATERIAL and late else "caution"
     unit = material.names[earlier[0] if late else same[0]]
     when = "earlier measurements" if late else "measurements of the same row"
     both = " (and the same row tells more)" if late and same[1] >= FAINT else ""

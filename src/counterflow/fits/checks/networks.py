@@ -24,6 +24,7 @@ HALF = 2.0  # doubt of which half of the effects are wrong
 SEEN = 0.025  # standard deviations that an effect must move a number by, in the root mean square, to be of interest,
 NOTICED = 0.5  # and of those that are not foreseen a row ahead
 BEND, CLEARLY = 0.05, 2.0  # fall of the free runs' squared error by curvature: what matters, in standard errors
+BROUGHT = 0.01  # standard deviations of a number that a unit must bring to it in a row, for its change to matter
 PARTS = 12  # of a half, whose scores give the error of a coefficient
 SURE, NO_DOUBT = 5.0, 7.0  # standard errors from which a change is no accident: many are looked at, from few parts
 
@@ -106,6 +107,7 @@ def _drift(network: Network, material: Material) -> list[Check]:
             if one is None or two is None:
                 continue
             gap, error = one[0] - two[0], np.sqrt(one[1] + two[1])
+            error = np.where(x.std(axis=0) >= BROUGHT, error, np.inf)  # what hardly acts hardly changes
             t = np.abs(gap) / np.maximum(error, 1e-12)
             better = t > sure
             change, sure = np.where(better, np.abs(gap), change), np.where(better, t, sure)

@@ -17,7 +17,7 @@ from counterflow.estimation.system import System, SystemOptions
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.logs.options import LogOptions
 from counterflow.methods.logs.server import LogConfig, LogServer
-from counterflow.methods.logs.unit import SHORT, LogUnit
+from counterflow.methods.logs.unit import SHORT, LogUnit, copies_of
 from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.options import by_unit
 from counterflow.methods.outcome import Couplings, Learned, Status
@@ -120,9 +120,13 @@ def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat
         add(
             "gaps-filled", f"{closed} readings missing for up to {SHORT} rows were filled in, {lost} rows were left out"
         )
+    copies = [f"{unit.output_names[k]} of {unit.output_names[one]}" for one, k in copies_of(known)]
+    if copies:
+        add("copied-channels", f"exact copies of other channels tell nothing more: {', '.join(copies)}")
     silent = [unit.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
     if silent:
-        add("silent-channels", f"nothing can be asked about {', '.join(silent)}: no signal was found there")
+        text = "no signal was found there, or it was missing in more than half of the rows"
+        add("silent-channels", f"nothing can be asked about {', '.join(silent)}: {text}")
     share = 1 - np.diag(state.reading.rest)
     weak = [unit.output_names[k] for k in np.flatnonzero((share < WEAK) & space.W.any(axis=1))]
     if weak:

@@ -19,6 +19,7 @@ from counterflow.methods.sufficient.unit import rows_and_channels, spans_of
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.protocol import Finished, Identified, Message, Reduced, Request
 
+FINEST = 1e-9  # of the correlations' eigenvalues: a direction in which nothing moves by itself
 LEAST = 1e-6  # of a channel's variance: the least noise it is taken to have
 SHORT = 3  # rows of a gap in one channel that are filled in
 SPARE = 2  # numbers more than stand out of the noise: one that is missed costs more than one too many
@@ -72,33 +73,25 @@ class LogUnit:
 
 
 def filled(y: FloatArray) -> FloatArray:
-    """Measurements with their shortest gaps closed, channel by channel: up to ``SHORT`` rows, by straight lines.
+    """Measurements with their shortest gaps closed, channel by channel: up to ``SHORT`` rows keep the last reading.
 
-    Sensors that drop a reading now and then would otherwise cost the whole row of their unit.
+    Sensors that drop a reading now and then would otherwise cost the whole row of their unit. A line to the next
+    reading would look ahead: an input that moves in between would seem to be foretold.
 
     Examples
     --------
     >>> nan = float("nan")
     >>> filled(np.array([[1.0], [nan], [3.0], [nan], [nan], [nan], [nan], [8.0]])).ravel().tolist()
-    [1.0, 2.0, 3.0, nan, nan, nan, nan, 8.0]
+    [1.0, 1.0, 3.0, nan, nan, nan, nan, 8.0]
     """
-    if np.isfinite(y).all():
+    missing = np.isnan(y)
+    if not missing.any():
         return y
-    out = np.array(y, np.float64)
-    for column in range(y.shape[1]):
-        missing = np.isnan(y[:, column])
-        edges = np.flatnonzero(np.diff(missing.astype(np.int8)))
-        starts, stops = edges[~missing[edges]] + 1, edges[missing[edges]] + 1  # of gaps with something on both sides
-        stops = stops[np.searchsorted(stops, starts[0], "right") :] if len(starts) else stops
-        starts = starts[: len(stops)]
-        short = stops - starts <= SHORT
-        starts, lengths = starts[short], (stops - starts)[short]
-        before, after = y[starts - 1, column], y[starts + lengths, column]
-        for k in range(SHORT):
-            rows = lengths > k
-            share = (k + 1) / (lengths[rows] + 1)
-            out[starts[rows] + k, column] = before[rows] + (after[rows] - before[rows]) * share
-    return out
+    rows = np.arange(len(y))[:, None]
+    last = np.maximum.accumulate(np.where(missing, -1, rows), axis=0)
+    later = np.minimum.accumulate(np.where(missing, len(y), rows)[::-1], axis=0)[::-1]
+    short = missing & (last >= 0) & (later < len(y)) & (later - last - 1 <= SHORT)
+    return np.where(short, np.take_along_axis(y, np.maximum(last, 0), axis=0), y)
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,7 @@ class Reading:
             raise DataError(f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify")
         known = np.where(rows[:, None], y[:, chosen], np.nan)
         try:
-            most = int(chosen.sum())
+            most = int(chosen.sum()) if rank is not None else _different(known[rows])
             space = signal_space(known, rank=None if rank is None else min(rank, most), u=u)
             if rank is None:
                 space = signal_space(known, rank=min(space.rank + SPARE, most), u=u)
@@ -211,6 +204,26 @@ def _lifted(z: FloatArray, s: FloatArray, u: FloatArray, start: FloatArray) -> t
         return np.array(start), np.zeros((r, r))
     scatter = np.asarray((vectors / values) @ vectors.T)
     return np.asarray(of_z.T @ of_s @ scatter), scatter
+
+
+def _different(y: FloatArray) -> int:
+    """How many of the channels of y (n, D) are not copies or sums of others."""
+    centred = y - y.mean(axis=0)
+    size = np.sqrt(np.square(centred).sum(axis=0))
+    moving = centred[:, size > 0] / size[size > 0]
+    return max(int((np.linalg.eigvalsh(moving.T @ moving) > FINEST).sum()), 1)
+
+
+def copies_of(y: FloatArray) -> list[tuple[int, int]]:
+    """Pairs of channels of y (n, D) of which the second repeats the first, but for level and scale."""
+    there = y[np.isfinite(y).all(axis=1)]
+    if len(there) < 3:
+        return []
+    centred = there - there.mean(axis=0)
+    size = np.sqrt(np.square(centred).sum(axis=0))
+    alike = np.abs(centred.T @ centred) >= (1 - 1e-10) * np.outer(size, size)
+    first = [int(np.flatnonzero(alike[k])[0]) if size[k] > 0 else k for k in range(y.shape[1])]
+    return [(one, k) for k, one in enumerate(first) if one != k and size[one] > 0]
 
 
 def _along_channels(

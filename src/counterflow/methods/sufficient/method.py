@@ -39,6 +39,7 @@ from counterflow.plant import LocalModel, Unit
 from counterflow.privacy import Cost
 from counterflow.protocol import Message, Sufficient
 
+FEW_ABSURD = 3  # readings that far out: more are a way of running
 ABSURD = 100.0  # robust standard deviations from the median that no reading should be away
 NEARLY = 0.05  # standard errors that a fit may still be away from its maximum and give intervals
 
@@ -229,7 +230,8 @@ def absurd_readings(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -
             continue
         away = np.abs(known - np.median(known))
         usual = 1.4826 * float(np.median(away))
-        if usual > 0 and away.max() > ABSURD * usual:
+        rare = int((away > away.max() / 2).sum()) <= FEW_ABSURD  # a pulse is no wild reading
+        if usual > 0 and away.max() > ABSURD * usual and rare:
             row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
             text = (
                 f"unit {unit.name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
