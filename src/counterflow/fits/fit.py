@@ -103,10 +103,7 @@ class Fit(Questions):
         >>> found.graph().edge("turbine", "boiler").possible
         False
         """
-        if self.couplings is None:
-            return None
-        rests_on = self.couplings.network or self.couplings.found.parameters
-        return None if rests_on is None else rests_on.known
+        return None if self.couplings is None else self.couplings.known
 
     def graph(self, rate: float = 0.05) -> InfluenceGraph:
         """Which unit acts on which, with false-discovery rate ``rate``.

@@ -12,6 +12,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.estimation.identifiability import Doubt
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
 from counterflow.estimation.online import Memory
@@ -97,6 +98,12 @@ class Couplings:
     doubts: tuple[Doubt, ...]
     memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
     network: Network | None = None  # of a fit from logs: what its effects are computed with
+
+    @property
+    def known(self) -> KnownEdges | None:
+        """Which direct couplings between units were allowed; None: all."""
+        rests_on = self.network or self.found.parameters
+        return None if rests_on is None else rests_on.known
 
 
 @dataclass(frozen=True, eq=False)

@@ -97,3 +97,16 @@ def test_given_linear_models_of_a_plant_that_bends_are_told_apart() -> None:
         verdicts[name] = {check.verdict for check in found.check()["linearity"]}
     assert "fail" in verdicts["bent"]
     assert "fail" not in verdicts["straight"]
+
+
+def test_what_was_ruled_out_is_held_against_the_data() -> None:
+    recording = tanks(2000, seed=7)
+    true = cf.fit(recording, edges=[("upper", "lower")]).check()["known couplings"]
+    assert [(check.about, check.verdict) for check in true] == [("upper", "pass")]
+    wrong = cf.fit(recording, forbidden=[("upper", "lower")])
+    assert {check.about: check.verdict for check in wrong.check()["known couplings"]} == {"lower": "fail"}
+    assert any(caveat.code == "check-known-couplings-fail" for caveat in wrong.caveats)
+    model = cf.LocalModel(A=[[0.88]], B=[[0.2]], C=[[1.0], [0.12]], Q=[[1e-4]], R=np.diag([1e-3, 1e-5]))
+    given = cf.fit(recording, {unit.name: model for unit in UNITS}, edges=[])
+    assert "fail" in {check.verdict for check in given.check()["known couplings"]}
+    assert not good().check()["known couplings"]

@@ -13,7 +13,7 @@ from check_plants import closed_loop, proportional, tank_plant
 
 import counterflow as cf
 from counterflow.fits.checks import Check, Checks, check
-from counterflow.fits.checks.kinds import KINDS
+from counterflow.fits.checks.kinds import KINDS, SOMETIMES
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)
@@ -36,7 +36,7 @@ def changed(change: object, recording: cf.Recording = RECORDING) -> cf.Recording
 
 def test_a_good_fit_passes_every_check() -> None:
     assert checked().verdict == "pass"
-    assert {each.name for each in checked()} == set(KINDS) - {"precision"}
+    assert {each.name for each in checked()} == set(KINDS) - SOMETIMES
     assert all(each.passed and np.isfinite(each.number) and each.finding and not each.remedy for each in checked())
     assert checked().caveats() == checked().caveats("fail", "caution", "unknown") == ()
     assert (checked().rows, checked().fitted) == (1501, True)
@@ -48,7 +48,7 @@ def test_a_good_fit_passes_every_check() -> None:
 def test_a_fit_from_logs_is_checked_too() -> None:
     found = check(cf.fit(RECORDING), RECORDING)
     assert "fail" not in {each.verdict for each in found}, str(found)
-    assert {each.name for each in found} == set(KINDS)
+    assert {each.name for each in found} == set(KINDS) - {"known couplings"}
 
 
 def test_the_same_in_every_form() -> None:
@@ -192,7 +192,7 @@ def test_the_picture_has_a_panel_for_each_kind() -> None:
     pytest.importorskip("matplotlib")
     figure = checked().plot()
     titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
-    assert [title.split(":")[0] for title in titles] == [name for name in KINDS if name != "precision"]
+    assert [title.split(":")[0] for title in titles] == [name for name in KINDS if name not in SOMETIMES]
     assert all(title.endswith("pass") for title in titles)
     bars = {axis.get_title(loc="left").split(":")[0]: axis for axis in figure.axes}["feedback"]
     assert len(bars.patches) == len(checked()["feedback"])

@@ -13,9 +13,9 @@ from counterflow.caveats import Caveat
 from counterflow.fits.checks.free_runs import HORIZON, FreeRun, free_run_checks, run_of_messages, run_of_recording
 from counterflow.fits.checks.innovations import drift_checks, size_checks, white_checks
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
-from counterflow.fits.checks.kinds import KINDS, Verdict
+from counterflow.fits.checks.kinds import KINDS, SOMETIMES, Verdict
 from counterflow.fits.checks.material import Material
-from counterflow.fits.checks.misfit import bend_checks, shared_checks
+from counterflow.fits.checks.misfit import bend_checks, known_checks, shared_checks
 from counterflow.fits.checks.networks import network_checks
 from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.methods.outcome import Status
@@ -91,7 +91,7 @@ def server_checks(
         found += [
             Check(name, "", "unknown", math.nan, "", text, "give a recording")
             for name in KINDS
-            if name not in ("convergence", "stability", "precision")
+            if name not in ("convergence", "stability", *SOMETIMES)
         ]
         return Checks(_sorted(found))
     doubts = () if server.couplings is None else server.couplings.doubts
@@ -99,6 +99,9 @@ def server_checks(
     for checks in (feedback_checks, white_checks, size_checks):
         found += checks(material)
     found += shared_checks(material)
+    known = None if server.couplings is None else server.couplings.known
+    if known is not None:
+        found += known_checks(material, known)
     if server.network is None:
         found += [*bend_checks(material), *drift_checks(material)]
     else:

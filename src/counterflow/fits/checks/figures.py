@@ -165,6 +165,10 @@ def _shared(pen: _Pen, checks: list[Check]) -> None:
     pen.axis.set_xlim(0, 1)
 
 
+def _ruled_out(pen: _Pen, checks: list[Check]) -> None:
+    _bars(pen, checks, [check.number for check in checks], MATERIAL, "share of innovations told by what was ruled out")
+
+
 def _precision(pen: _Pen, checks: list[Check]) -> None:
     """Of every effect of an input on another unit, least doubtful first."""
     doubts = np.minimum(checks[0].data["doubts"], 10.0)
@@ -197,6 +201,7 @@ _PANELS: dict[str, Callable[[_Pen, list[Check]], None]] = {
     "drift": _drift,
     "linearity": _linearity,
     "shared disturbance": _shared,
+    "known couplings": _ruled_out,
     "precision": _precision,
     "free run": _free_run,
 }

@@ -15,9 +15,11 @@ KINDS = {
     "drift": "both halves of the record agree",
     "linearity": "gains do not change unnoticed with the operating point",
     "shared disturbance": "nothing unrecorded moves several units at once",
-    "precision": "effects are known well enough",  # of fits from logs
+    "known couplings": "the data do not contradict what was ruled out",
+    "precision": "effects are known well enough",
     "free run": "predictions beat simpler ones",
 }
+SOMETIMES = frozenset({"precision", "known couplings"})  # of fits from logs; where edges or forbidden were given
 # limits that both a check and its picture know
 ALONE = 0.05  # share of an input's movement that is its own, below which it is hard to tell from the others
 FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.estimation.known_edges import KnownEdges
 from counterflow.fits.checks.kinds import LARGE_SHARE, Verdict
 from counterflow.fits.checks.material import Material
 from counterflow.fits.checks.verdicts import Check
@@ -75,6 +76,49 @@ def shared_checks(material: Material) -> list[Check]:
         data = {"share": np.array([share])}
         counted = "share told by others"
         out.append(Check("shared disturbance", name, verdict, share, counted, finding, remedy, short, data))
+    return out
+
+
+def known_checks(material: Material, known: KnownEdges) -> list[Check]:
+    """One for each unit that others were said not to act on: do their signals and inputs foretell its innovations?"""
+    e = material.innovations.own
+    begin = material.rows - len(e)
+    if material.z is not None:
+        signals = np.nan_to_num(material.z)
+        owner = material.network.owner if material.network is not None else np.zeros(0)
+    else:
+        signals = np.hstack([material.filtered.filtered @ material.C.T, material.u])
+        units = np.arange(len(material.names))
+        widths = [[own.stop - own.start for own in part] for part in (material.columns, material.inputs)]
+        owner = np.concatenate([np.repeat(units, part) for part in widths])
+    rows = np.arange(begin, material.rows)[-MOST_ROWS:]
+    e = e[-len(rows) :]
+    near = signals[np.maximum(rows - 1, 0)]
+    far = np.mean([signals[np.maximum(rows - k, 0)] for k in range(2, 7)], axis=0)
+    out = []
+    for m, (own, name) in enumerate(zip(material.columns, material.names, strict=True)):
+        closed = [n for n, cause in enumerate(material.names) if not known.allows(cause, name)]
+        used = material.innovations.measured[-len(rows) :, m]
+        if not closed or own.stop == own.start or used.sum() < 50:
+            continue
+        shares = {}
+        for n in closed:
+            F = _standard(np.hstack([near[used][:, owner == n], far[used][:, owner == n]]))
+            gram = F.T @ F
+            shares[n] = max((_share(gram, F, e[used, k]) for k in range(own.start, own.stop)), default=0.0)
+        worst = max(shares, key=lambda n: shares[n])
+        share = shares[worst]
+        verdict: Verdict = "fail" if share >= STRONG else "caution" if share >= SLIGHT else "pass"
+        cause = material.names[worst]
+        finding = f"{cause}, which was said not to act on {name}, foretells {100 * share:.2g} % of its innovations"
+        remedy = short = ""
+        if verdict != "pass":
+            short = f"the data speak for a coupling {cause} -> {name} that was ruled out"
+            remedy = f"allow {cause} -> {name}, or look for what moves both and is not recorded"
+        data = {"share": np.array([share])}
+        counted = "share told by what was ruled out"
+        found = Check("known couplings", name, verdict, share, counted, finding, remedy, short, data, (cause,))
+        out.append(found)
     return out
 
 
