@@ -56,7 +56,7 @@ def check(
     >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
     >>> found = check(cf.fit(plant.simulate(1000, rng=2), plant.locals()))
     >>> print(str(found).splitlines()[0])
-    verdict: pass (18 pass; 1001 rows, those of the fit)
+    verdict: pass (22 pass; 1001 rows, those of the fit)
     >>> for each in found["free run"]:
     ...     print(f"{each.verdict}: {each.about} {each.number:.2f} ({each.unit_of_number})")
     pass: boiler 0.27 (error / persistence)
