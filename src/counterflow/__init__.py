@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from counterflow.fits.training import fit
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
+    from counterflow.methods.logs.options import LogOptions
     from counterflow.methods.published.options import TrainingOptions
     from counterflow.methods.sufficient.options import LikelihoodOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
@@ -56,6 +57,7 @@ _HOMES = {
     "KalmanEstimator": "methods.estimators",
     "Ledger": "privacy",
     "LikelihoodOptions": "methods.sufficient.options",
+    "LogOptions": "methods.logs.options",
     "LocalModel": "plant",
     "Paths": "questions.paths",
     "Plant": "plant",
@@ -93,6 +95,7 @@ __all__ = [
     "Ledger",
     "LikelihoodOptions",
     "LocalModel",
+    "LogOptions",
     "ModelError",
     "OptionError",
     "Paths",

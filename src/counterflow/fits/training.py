@@ -57,8 +57,8 @@ def fit(
     watch : called with (message, goes_up) for every message that crosses.
     over_the_wire : encode and decode every message, as between machines.
     **options : such as ``edges`` and ``forbidden``, what is known of direct couplings: lists of (cause, effect). See
-        ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized", ``counterflow.TrainingOptions`` for the
-        published methods.
+        ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized",
+        ``counterflow.LogOptions`` without models, ``counterflow.TrainingOptions`` for the published methods.
 
     Examples
     --------

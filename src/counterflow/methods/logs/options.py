@@ -23,6 +23,14 @@ class LogOptions:
         likelihood of held-out rows.
     edges : (cause, effect) of the only direct couplings that there can be between different units; None: of all.
     forbidden : (cause, effect) of direct couplings that there cannot be.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> found = cf.fit(plant.simulate(400, rng=2), rank=2, forbidden=[("turbine", "boiler")])
+    >>> found.graph().edge("turbine", "boiler").possible
+    False
     """
 
     rank: int | Mapping[str, int] | None = None
