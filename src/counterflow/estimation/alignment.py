@@ -12,6 +12,7 @@ from counterflow.identification import LaggedGram, lagged_gram
 
 HELD_OUT = 0.3  # of the rows, the last ones, decide
 WORTH = 0.005  # nats a row that an input acting on its own row must be worth, to be taken to do so
+PIECES, PIECE = 5, 100  # of the held-out rows, whose median decides; rows of one at the least
 LAGS = 6  # rows of past in the regressions that decide
 
 
@@ -32,10 +33,12 @@ def alignment(
         one, two = (lagged_gram(s, u, LAGS + 1, part) for part in (train, test))
         if one.windows > 2 * one.columns * (LAGS + 1) and two.windows > 0:
             ends = np.cumsum([0, *(v.shape[1] for v in inputs)])
-            everything = _regression_score(one, two, np.arange(u.shape[1]))
+            pieces = [lagged_gram(s, u, LAGS + 1, part) for part in _pieces(test)]
+            everything = _scores(one, pieces, np.arange(u.shape[1]))
             for k, name in enumerate(names):
                 others = np.concatenate([np.arange(ends[k]), np.arange(ends[k + 1], u.shape[1])])
-                worth = everything - _regression_score(one, two, others) if ends[k + 1] > ends[k] else 0.0
+                # by the median of some stretches: a few rows in which a limit is met must not decide
+                worth = float(np.median(everything - _scores(one, pieces, others))) if ends[k + 1] > ends[k] else 0.0
                 if name not in chosen and worth > max(WORTH, 5 / two.windows):
                     chosen[name] = True
                     if _reacts(one, two, np.arange(ends[k], ends[k + 1])):
@@ -67,11 +70,28 @@ def _split(runs: Sequence[slice], rows: int, least: int) -> tuple[list[slice], l
     return [r for r in before if r.stop - r.start >= least], [r for r in after if r.stop - r.start >= least]
 
 
-def _regression_score(train: LaggedGram, test: LaggedGram, now: NDArray[np.intp]) -> float:
-    """Held-out log-likelihood a row of the numbers, given their past, past inputs, and inputs ``now`` of their row."""
+def _pieces(runs: Sequence[slice]) -> list[list[slice]]:
+    """Held-out stretches in up to ``PIECES`` parts of about equal length, none of them shorter than ``PIECE`` rows."""
+    rows = sum(run.stop - run.start for run in runs)
+    count = int(np.clip(rows // PIECE, 1, PIECES))
+    edges = np.linspace(0, rows, count + 1).astype(int)
+    out: list[list[slice]] = [[] for _ in range(count)]
+    passed = 0
+    for run in runs:
+        for k in range(count):
+            low, high = max(edges[k] - passed, 0) + run.start, min(edges[k + 1] - passed + run.start, run.stop)
+            if high - low > LAGS + 1:
+                out[k].append(slice(int(low), int(high)))
+        passed += run.stop - run.start
+    return [part for part in out if part]
+
+
+def _scores(train: LaggedGram, pieces: Sequence[LaggedGram], now: NDArray[np.intp]) -> FloatArray:
+    """Log-likelihood a row of the numbers, given their past, past inputs, and inputs ``now`` of their row; by piece."""
     r, m, window = train.outputs, train.columns, train.window
     last = (window - 1) * m
-    return _score(train, test, last + np.arange(r), np.concatenate([np.arange(last), last + r + now]))
+    given = np.concatenate([np.arange(last), last + r + now])
+    return np.array([_score(train, piece, last + np.arange(r), given) for piece in pieces])
 
 
 def _score(train: LaggedGram, test: LaggedGram, target: NDArray[np.intp], given: NDArray[np.intp]) -> float:
