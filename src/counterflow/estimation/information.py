@@ -5,13 +5,13 @@ With a settled filter the innovations e[t] of covariance S are a linear filter o
 
     I_ij = Σ_t de_iᵀ S⁻¹ de_j + T/2 tr(S⁻¹ dS_i S⁻¹ dS_j)
     de[t] = -C̃ dx[t],     dx[t+1] = F dx[t] + dA ĥ[t] + dB u[t] + A dK e[t],     F = A(I - K C̃)
-    dX = F dX Fᵀ + dA V Aᵀ + A V dAᵀ + dQ + A K dR (A K)ᵀ
-    dK = (I - K C̃) dX C̃ᵀ S⁻¹ - K dR S⁻¹,      dS = C̃ dX C̃ᵀ + dR
+    dX = F dX Fᵀ + dA V Aᵀ + A V dAᵀ + dQ
+    dK = (I - K C̃) dX C̃ᵀ S⁻¹,      dS = C̃ dX C̃ᵀ
 
 The sum over t needs no filter for each parameter: with w = (ĥ, u, e), dx = Σ_k F^k G w[t-1-k] for G = [dA dB A dK], and
 the sum is a quadratic form in G whose matrix is Σ_d (Fᵀ)^d Y ⊗ R_w(d), Y = Σ F^kᵀ C̃ᵀ S⁻¹ C̃ F^k, R_w the sample
-autocovariance of w. Records with gaps have no settled filter; there the gradient is differenced instead, or, for a
-whole system, the settled filter's information is taken of the rows in unbroken stretches.
+autocovariance of w. Records with gaps have no settled filter; there the gradient is differenced instead. While an
+estimate is still climbed to, the settled filter's information of the rows in unbroken stretches will do.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ MOST_ROWS = 50_000  # of which the autocovariances are averaged; more would not 
 def affordable(record: SharedRecord, parameters: Parameters) -> bool:
     """Whether standard errors take seconds, not minutes."""
     P = sum(record.states)
-    if parameters.estimate == "system" or np.isfinite(record.values).all():
+    if np.isfinite(record.values).all():
         return bool(P * (P + record.u.shape[1] + record.observation.shape[0]) <= QUICK_FORM)
     return parameters.coupling_size() <= MOST_DIFFERENCES // 4
 
 
 def settled_information(
     record: SharedRecord, parameters: Parameters, A: FloatArray, B: FloatArray, Q: FloatArray,
-    R: FloatArray | None = None, noise_directions: tuple[FloatArray, FloatArray] | None = None,
+    noise_directions: FloatArray | None = None,
 ) -> FloatArray:  # fmt: skip
     """Information of all parameters, from the settled filter.
 
-    ``noise_directions``: dQ (k, P, P) and dR (l, r, r) for each parameter of the noises; default: one basis of them.
+    ``noise_directions``: dQ (k, P, P) for each parameter of the noise; default: one basis of them.
     """
-    R = record.noise if R is None else R
     if noise_directions is None:
-        noise_directions = basis_of_noises(parameters, Q, R)
+        noise_directions = _basis_of_noise(parameters, Q)
     P, U = A.shape[0], record.u.shape[1]
-    squeezed = compress(record.observation, R)
+    squeezed = compress(record.observation, record.noise)
     C = squeezed.observation
     r = C.shape[0]
     if P * (P + U + r) > LARGEST_FORM:
@@ -63,24 +62,17 @@ def settled_information(
             f"standard errors: {parameters.coupling_size():,} couplings of {P} states and {U} inputs need a matrix of "
             f"{P * (P + U + r):,} rows, over the limit of {LARGEST_FORM:,}; fit fewer units at once"
         )
-    steady = steady_state(A, record.observation, Q, R)
+    steady = steady_state(A, record.observation, Q, record.noise)
     X, V = steady.predicted_covariance, steady.filtered_covariance
     L = np.linalg.cholesky(C @ X @ C.T + np.eye(r))
     seen = np.linalg.solve(L, C)  # L⁻¹ C̃: the innovation white, as the filter returns it
-    K = X @ np.linalg.solve(L.T, seen).T  # gain on the squeezed measurement
     F = A @ (np.eye(P) - X @ seen.T @ seen)
-    filtered = record.filter(A, B, Q, R)
+    filtered = record.filter(A, B, Q)
     regressors = np.hstack([filtered.filtered[:-1], record.u[:-1], filtered.innovations[:-1, :r]])
     kept, rows = unbroken(record, regressors)
-    dQ, dR = noise_directions
-    dR = squeezed.reach @ dR @ squeezed.reach.T if len(dR) else np.zeros((0, r, r))
-    through = A @ K
-    dX = _covariance_derivatives(parameters, A, np.concatenate([dQ, through @ dR @ through.T]), F, V)
+    dX = _covariance_derivatives(parameters, A, noise_directions, F, V)
     form = quadratic_form(F, lyapunov(F.T, seen.T @ seen), kept)
     gains, dS = F @ dX @ seen.T, seen @ dX @ seen.T
-    if len(dR):
-        gains[-len(dR) :] -= through @ np.linalg.solve(L, dR).transpose(0, 2, 1)
-        dS[-len(dR) :] += np.linalg.solve(L, np.linalg.solve(L, dR).transpose(0, 2, 1))
     G = _driving_matrices(parameters, gains, U, r)
     flat = G.reshape(len(G), -1)
     flat_dS = dS.reshape(len(dX), -1)
@@ -142,21 +134,17 @@ def _covariance_derivatives(
     return dX
 
 
-def basis_of_noises(parameters: Parameters, Q: FloatArray, R: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """dQ and dR for unit changes of each unit's own variances and covariances: any basis of the same space will do."""
-    return _basis(parameters.process.slices, Q), _basis(parameters.measurement.slices, R)
-
-
-def _basis(slices: tuple[slice, ...], covariance: FloatArray) -> FloatArray:
+def _basis_of_noise(parameters: Parameters, Q: FloatArray) -> FloatArray:
+    """dQ for unit changes of each unit's own variances and covariances: any basis of the same space will do."""
     out = []
-    for own in slices:
-        root = np.linalg.cholesky(covariance[own, own])
+    for own in parameters.process.slices:
+        root = np.linalg.cholesky(Q[own, own])
         for i, j in zip(*np.tril_indices(len(root)), strict=True):
-            direction = np.zeros_like(covariance)
+            direction = np.zeros_like(Q)
             block = np.outer(root[:, i], root[:, j])
             direction[own, own] = block + block.T
             out.append(direction)
-    return np.array(out).reshape(-1, *covariance.shape)
+    return np.array(out).reshape(-1, *Q.shape)
 
 
 def _driving_matrices(parameters: Parameters, gains: FloatArray, U: int, r: int) -> FloatArray:
@@ -217,9 +205,7 @@ def differenced_information(
     base = np.hstack([A, B])
     here = evaluate(record, A, B, Q)
     step = 1e-3 / np.sqrt(np.maximum(_complete_information(parameters, here), 1e-300))
-    of_process, of_measurement = basis_of_noises(parameters, Q, record.noise)
-    if len(of_measurement):
-        raise CounterflowError("standard errors: a whole system's come from the settled filter, not from differences")
+    of_process = _basis_of_noise(parameters, Q)
     noise_step = 1e-3 / np.sqrt(record.steps)
     directions = [(base_step(parameters, i, step[i]), 0.0 * Q) for i in range(size)]
     directions += [(0.0 * base, noise_step * dQ) for dQ in of_process]

@@ -22,9 +22,6 @@ from counterflow.arrays import FloatArray
 from counterflow.estimation.layout import Layout
 from counterflow.filtering import FilterResult, compress, kalman_filter, rts_smoother
 from counterflow.filtering.initial import default_covariance
-from counterflow.filtering.update import TO_ROUNDING
-
-SETTLED = 1e-7  # relative error of covariances while a whole system is climbed: slow modes and gaps make them linger
 
 
 @dataclass(frozen=True)
@@ -99,19 +96,11 @@ class SharedRecord(Layout):
         patterns, labels = np.unique(there, axis=0, return_inverse=True)
         return np.asarray(labels, np.intp).ravel(), np.asarray(patterns, bool)
 
-    @cached_property
-    def measured_rows(self) -> NDArray[np.intp]:
-        """How many rows each unit was measured in (M,)."""
-        labels, patterns = self.presence
-        return np.asarray(np.bincount(labels, minlength=len(patterns)) @ patterns, np.intp)
-
-    def filter(
-        self, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None, settled: float = TO_ROUNDING
-    ) -> FilterResult:
+    def filter(self, A: FloatArray, B: FloatArray, Q: FloatArray) -> FilterResult:
         """Kalman filter over the record, with the given couplings."""
         return kalman_filter(
-            self.values, self.u, A, B, self.observation, Q, self.noise if R is None else R,
-            initial_mean=self.initial_mean, initial_covariance=self.prior, settled=settled,
+            self.values, self.u, A, B, self.observation, Q, self.noise,
+            initial_mean=self.initial_mean, initial_covariance=self.prior,
         )  # fmt: skip
 
 
@@ -127,8 +116,6 @@ class Evaluation:
     S_yx: FloatArray  # (P, P+U)
     S_yy: FloatArray  # (P, P)
     steps: int
-    R: FloatArray
-    measurement_gap: FloatArray  # Σ E[v vᵀ] - n R of each unit's measured rows (r, r); zero if not asked for
 
     @cached_property
     def coupling(self) -> FloatArray:
@@ -147,13 +134,10 @@ class Evaluation:
         return (moment + moment.T) / 2
 
 
-def evaluate(
-    record: SharedRecord, A: FloatArray, B: FloatArray, Q: FloatArray, R: FloatArray | None = None
-) -> Evaluation:
-    """Filter, smooth and collect; moments of the measurement noise only if its covariance ``R`` is given."""
-    groups, settled = (None, TO_ROUNDING) if R is None else (record.presence[0], SETTLED)
-    filtered = record.filter(A, B, Q, R, settled)
-    smoothed = rts_smoother(filtered, A, Q, sums=True, groups=groups, settled=settled)
+def evaluate(record: SharedRecord, A: FloatArray, B: FloatArray, Q: FloatArray) -> Evaluation:
+    """Filter, smooth and collect."""
+    filtered = record.filter(A, B, Q)
+    smoothed = rts_smoother(filtered, A, Q, sums=True)
     h = smoothed.smoothed
     first, last = smoothed.first_covariance, smoothed.last_covariance
     total, lagged = smoothed.covariance_sum, smoothed.lag_covariance_sum
@@ -167,26 +151,7 @@ def evaluate(
     S_xx[P:, P:] = record.input_moment
     S_yx = np.hstack([after.T @ before + lagged, after.T @ u])
     S_yy = after.T @ after + total - first
-    noise = record.noise if R is None else R
-    gap = np.zeros_like(noise)
-    if R is not None:
-        assert smoothed.group_sums is not None
-        gap = _measurement_gap(record, h, smoothed.group_sums, R)
-    return Evaluation(A, B, Q, filtered.log_likelihood, S_xx, S_yx, S_yy, record.steps, noise, gap)
-
-
-def _measurement_gap(record: SharedRecord, h: FloatArray, sums: FloatArray, R: FloatArray) -> FloatArray:
-    """Σ E[(s - C̃h)(s - C̃h)ᵀ] - n R, for each unit over the rows in which it was measured."""
-    labels, patterns = record.presence
-    out = np.zeros_like(R)
-    for m, own in enumerate(record.observation_slices):
-        C = record.observation[own]
-        there = patterns[:, m]
-        rows = slice(None) if there.all() else there[labels]
-        rest = record.values[rows, own] - h[rows] @ C.T
-        moment = rest.T @ rest + C @ np.tensordot(there.astype(np.float64), sums, 1) @ C.T
-        out[own, own] = (moment + moment.T) / 2 - record.measured_rows[m] * R[own, own]
-    return out
+    return Evaluation(A, B, Q, filtered.log_likelihood, S_xx, S_yx, S_yy, record.steps)
 
 
 def rows_measured(values: FloatArray) -> NDArray[np.bool_]:

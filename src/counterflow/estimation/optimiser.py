@@ -1,9 +1,9 @@
 """Maximum likelihood of the couplings: a consistent start, then quasi-Newton steps in the metric of EM.
 
 What is estimated: "couplings" (off-diagonal blocks of A and B; local blocks and Q given), "blocks" (all of A and B), or
-"all" (process noise Q too, block-diagonal by unit), or "system" (the noise R of the messages too). The limited-memory
-BFGS direction starts from the EM step, so its first step is EM's and the rest is acceleration; steps that would make A
-unstable are shortened, so the estimate is stable by construction.
+"all" (process noise Q too, block-diagonal by unit). The limited-memory BFGS direction starts from the EM step, so its
+first step is EM's and the rest is acceleration; steps that would make A unstable are shortened, so the estimate is
+stable by construction.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ MEMORY = 12
 EM_STEPS = 6  # passes before the metric of EM gives way to the information itself, where that is cheap
 MANY_STEPS = 20  # and where it is dear but the problem turns out to be hard
 RENEWAL = 8  # passes between two looks at the information
-STABLE = 1 - 1e-7  # spectral radius that a whole system must stay below
 UNTRUE = 0.1  # share of the gain it promises that a step by the information must bring
-RIDGE = 1e-8  # relative, on the information of a whole system
 DAMPING = 1.0  # added to the information of a noise's relative size
-LEVEL = 8  # steps over which a likelihood that hardly rises is taken to be flat
 PATIENCE = 5  # steps without progress that can be told from rounding
 RANK_TOLERANCE = 1e-10  # of a regressor's information, relative, below which a direction is left where it is
 
@@ -49,7 +46,6 @@ class Estimated:
     at_bound: bool = False  # the estimate rests on the stability bound, which the data would cross
     trace: tuple[float, ...] = field(default=(), repr=False)  # log-likelihood of every accepted step
     parameters: Parameters | None = field(default=None, repr=False)
-    R: FloatArray | None = field(default=None, repr=False)  # noise of the messages, where that was estimated too
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +64,7 @@ class Quadratic:
 
 def maximum_likelihood(
     record: SharedRecord, estimate: Estimate = "couplings", *, start: tuple[FloatArray, FloatArray] | None = None,
-    tolerance: float = 1e-5, evaluations: int = 200, flat: float = 0.0,
-    floors: tuple[FloatArray, FloatArray] | None = None, near: bool = False, penalty: Quadratic | None = None,
+    tolerance: float = 1e-5, evaluations: int = 200, penalty: Quadratic | None = None,
     known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None,
 ) -> Estimated:  # fmt: skip
     """Estimate couplings from a shared record.
@@ -81,37 +76,28 @@ def maximum_likelihood(
     tolerance : stop when the gradient, measured by what it could still move the estimates in (complete-data) standard
         errors, is below this.
     evaluations : at most so many passes over the data.
-    flat : stop, too, when the last steps have raised the log-likelihood by no more than this for each parameter: what
-        is left to gain is little beside the half that chance alone is worth. For systems with more parameters than the
-        data determine, as those with hidden states have.
-    floors : least process noise and least noise of the messages, where "system" is estimated; those of the record must
-        be larger.
-    near : the start is near the maximum, so that steps by the information pay from the first pass on.
     penalty : added to the negative log-likelihood: what earlier data said, or a prior.
     known : couplings that there can be; what a start has in the blocks of others is left out.
     progress : called with the pass and the log-likelihood.
     """
-    if estimate not in (*ESTIMATES, "system"):
+    if estimate not in ESTIMATES:
         raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
-    root = _noise_root(record, None if floors is None else floors[0])
-    parameters = Parameters(record, estimate, root, floors, known)
-    limit = STABLE if estimate == "system" else _stability_limit(record)
+    parameters = Parameters(record, estimate, _noise_root(record), known)
+    limit = _stability_limit(record)
     local = np.hstack([record.A_local, record.B_local])
     A, B = start if start is not None else least_squares_start(record, estimate, limit, known)
     packed = parameters.pack(np.hstack([A, B]))
     if start is None and penalty is not None and penalty(packed)[0] > len(packed):
         packed = parameters.pack(local)  # noise has sent the start further out than can be believed
     vector = np.concatenate([packed, np.zeros(parameters.noise_size())])
-    return _climb(record, parameters, local, vector, limit, tolerance, evaluations, flat, near, penalty, progress)
+    return _climb(record, parameters, local, vector, limit, tolerance, evaluations, penalty, progress)
 
 
 def _climb(
     record: SharedRecord, parameters: Parameters, local: FloatArray, vector: FloatArray, limit: float,
-    tolerance: float, evaluations: int, flat: float, near: bool, penalty: Quadratic | None,
-    progress: Callable[[int, float], None] | None,
+    tolerance: float, evaluations: int, penalty: Quadratic | None, progress: Callable[[int, float], None] | None,
 ) -> Estimated:  # fmt: skip
     P, size = record.A_local.shape[0], parameters.coupling_size()
-    flat *= len(vector)
     fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks
     count = 0
 
@@ -119,8 +105,7 @@ def _climb(
         nonlocal count
         count += 1
         coupling = fixed + parameters.unpack(x[:size])
-        Q, R = parameters.noises(x)
-        at = evaluate(record, coupling[:, :P], coupling[:, P:], Q, R if parameters.measurement.size else None)
+        at = evaluate(record, coupling[:, :P], coupling[:, P:], parameters.process_noise(x))
         gradient = parameters.pack(np.asarray(np.linalg.solve(at.Q, at.gap), np.float64))
         if parameters.noise_size():
             gradient = np.concatenate([gradient, parameters.noise_gradient(x, at)])
@@ -146,7 +131,6 @@ def _climb(
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
     fisher, renewal = None, _first_look(record)
-    renewal = 1 if near and renewal < math.inf else renewal
     while True:
         if count >= renewal:
             fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector, penalty), [], count + RENEWAL
@@ -156,8 +140,7 @@ def _climb(
             idle = 0
         if decrement < best_decrement:
             best, best_decrement = at, decrement
-        level = flat > 0 and len(trace) > LEVEL and trace[-1] - trace[-1 - LEVEL] <= flat
-        if decrement <= tolerance**2 or count >= evaluations or idle > PATIENCE or level:
+        if decrement <= tolerance**2 or count >= evaluations or idle > PATIENCE:
             break
         direction = _two_loops(gradient, pairs, metric)
         slope = float(gradient @ direction)
@@ -193,16 +176,11 @@ def _climb(
             pairs = [*pairs[-(MEMORY - 1) :], (moved, turned, curvature)]
         vector, (at, value, gradient) = trial, accepted
         trace.append(at.log_likelihood)
-    if flat > 0:  # the last point is the highest
-        best_decrement = decrement
-        converged = decrement <= tolerance**2 or level or (count < evaluations and decrement < 2 * flat)
-    else:
-        at, converged = best, best_decrement <= tolerance**2
+    at, converged = best, best_decrement <= tolerance**2
     room = limit - float(np.abs(np.linalg.eigvals(at.A)).max())
     at_bound = not converged and room < 1e-3
     return Estimated(
-        at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters,
-        at.R if parameters.measurement.size else None,
+        at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters
     )  # fmt: skip
 
 
@@ -238,7 +216,7 @@ def _fisher_metric(
     """The inverse of the information: with it the steps are Fisher scoring."""
     directions = parameters.noise_directions(vector)
     try:
-        information = settled_information(record, parameters, at.A, at.B, at.Q, at.R, directions)
+        information = settled_information(record, parameters, at.A, at.B, at.Q, directions)
     except CounterflowError:  # no settled filter here
         return None
     # a noise that has all but vanished tells little of its size, and must not be sent far by that
@@ -247,8 +225,6 @@ def _fisher_metric(
         information[:size, :size] += penalty.precision
     noises = np.arange(size, len(information))
     information[noises, noises] += DAMPING
-    if parameters.estimate == "system":  # nor may a direction in which hardly anything but the basis of states changes
-        information[np.diag_indices_from(information)] *= 1 + RIDGE
     root = _inverse_root(information)
     return lambda gradient: np.asarray(root @ (root.T @ gradient))
 
@@ -293,12 +269,11 @@ def _two_loops(
     return direction
 
 
-def _noise_root(record: SharedRecord, floor: FloatArray | None) -> FloatArray:
+def _noise_root(record: SharedRecord) -> FloatArray:
     root = np.zeros_like(record.Q_local)
-    Q = record.Q_local if floor is None else record.Q_local - floor
     for name, own in zip(record.names, record.state_slices, strict=True):
         try:
-            root[own, own] = np.linalg.cholesky(Q[own, own])
+            root[own, own] = np.linalg.cholesky(record.Q_local[own, own])
         except np.linalg.LinAlgError:
             raise ModelError(
                 f"unit {name!r}: its process noise Q is singular, so the likelihood has no gradient in its couplings; "

@@ -13,14 +13,14 @@ from counterflow.arrays import FloatArray
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import Evaluation, SharedRecord
 
-Estimate = Literal["couplings", "blocks", "all", "system"]
-ESTIMATES = ("couplings", "blocks", "all")  # what a user may ask for; "system" is for logs without models
+Estimate = Literal["couplings", "blocks", "all"]
+ESTIMATES = ("couplings", "blocks", "all")
 LEAST, MOST = 1e-3, 1e3  # of a standard deviation of noise, in units of its start
 
 
 @dataclass(frozen=True)
 class Triangles:
-    """A block-diagonal covariance L G Gᵀ Lᵀ (+ floor): L fixed, G lower triangular; parameters: the entries of G - I.
+    """A block-diagonal covariance L G Gᵀ Lᵀ: L fixed, G lower triangular; parameters: the entries of G - I.
 
     Noises of real plants are often nearly singular. The diagonal of G may go down to ``LEAST`` and rests there: in its
     logarithm that edge would be infinitely far, and the way to it endless.
@@ -28,7 +28,6 @@ class Triangles:
 
     slices: tuple[slice, ...]
     root: FloatArray  # L, block-diagonal
-    floor: FloatArray | None = None  # added to it: what is there at the least
 
     @cached_property
     def size(self) -> int:
@@ -46,7 +45,7 @@ class Triangles:
 
     def covariance(self, values: FloatArray) -> FloatArray:
         factor = self.root @ self._factor(values)
-        return np.asarray(factor @ factor.T if self.floor is None else factor @ factor.T + self.floor)
+        return np.asarray(factor @ factor.T)
 
     def off(self, values: FloatArray) -> bool:
         """Whether a variance has left a million times its start: an edge, not a maximum."""
@@ -81,14 +80,12 @@ class Triangles:
                 out.append(half + half.T)
         return np.array(out).reshape(-1, *G.shape)
 
-    def expected_step(self, values: FloatArray, counts: NDArray[np.intp]) -> FloatArray:
-        """What one step of EM multiplies the gradient with, about; ``counts``: rows that speak about each block."""
+    def expected_step(self, values: FloatArray, count: int) -> FloatArray:
+        """What one step of EM multiplies the gradient with, about; ``count``: steps that speak about it."""
         size = np.diag(self._factor(values))
         pieces = [
-            np.where(np.equal(*np.tril_indices(n)), 0.5, 1.0)
-            * size[own][np.tril_indices(n)[0]] ** 2
-            / max(int(count), 1)
-            for own, n, count in zip(self.slices, self._widths, counts, strict=True)
+            np.where(np.equal(*np.tril_indices(n)), 0.5, 1.0) * size[own][np.tril_indices(n)[0]] ** 2 / max(count, 1)
+            for own, n in zip(self.slices, self._widths, strict=True)
         ]
         return np.concatenate(pieces) if pieces else np.zeros(0)
 
@@ -105,12 +102,11 @@ class Triangles:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Which entries of [A B], Q and R move, and how they are laid out in one vector: couplings, then Q, then R."""
+    """Which entries of [A B] and Q move, and how they are laid out in one vector: couplings, then Q."""
 
     record: SharedRecord
     estimate: Estimate
     noise_root: FloatArray  # Cholesky factor of the process noise at the start, block-diagonal
-    floors: tuple[FloatArray, FloatArray] | None = None  # of Q and R, while a whole system is climbed
     known: KnownEdges | None = None  # which units can act on which; None: all on all
 
     @cached_property
@@ -161,63 +157,36 @@ class Parameters:
     @cached_property
     def process(self) -> Triangles:
         """Process noise, block-diagonal by unit; it has no block if it does not move."""
-        moves = self.estimate in ("all", "system")
-        floor = None if self.floors is None else self.floors[0]
-        return Triangles(self.record.state_slices if moves else (), self.noise_root, floor)
-
-    @cached_property
-    def measurement(self) -> Triangles:
-        """Measurement noise of the messages, block-diagonal by unit; only a whole system has it among its unknowns."""
-        if self.estimate != "system":
-            return Triangles((), self.record.noise)
-        floor = np.zeros_like(self.record.noise) if self.floors is None else self.floors[1]
-        root = np.asarray(np.linalg.cholesky(self.record.noise - floor))
-        return Triangles(self.record.observation_slices, root, floor)
+        return Triangles(self.record.state_slices if self.estimate == "all" else (), self.noise_root)
 
     def noise_size(self) -> int:
-        """Parameters of Q and R."""
-        return self.process.size + self.measurement.size
+        """Parameters of Q."""
+        return self.process.size
 
-    def noises(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Q and R."""
-        (process, of_process), (measurement, of_measurement) = self._parts(vector)
-        Q = process.covariance(of_process) if process.size else self.record.Q_local
-        return Q, measurement.covariance(of_measurement) if measurement.size else self.record.noise
+    def process_noise(self, vector: FloatArray) -> FloatArray:
+        """Q."""
+        return self.process.covariance(self._of_noise(vector)) if self.process.size else self.record.Q_local
 
     def noise_is_off(self, vector: FloatArray) -> bool:
-        """Whether a noise has left what its start allows."""
-        return any(part.size > 0 and part.off(values) for part, values in self._parts(vector))
+        """Whether the noise has left what its start allows."""
+        return self.process.off(self._of_noise(vector))
 
     def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
-        """dℓ/d(parameters of Q and R)."""
-        (process, of_process), (measurement, of_measurement) = self._parts(vector)
-        pieces = [np.zeros(0)]
-        if process.size:
-            pieces.append(process.gradient(of_process, at.Q, at.noise_moment - at.steps * at.Q))
-        if measurement.size:
-            pieces.append(measurement.gradient(of_measurement, at.R, at.measurement_gap))
-        return np.concatenate(pieces)
+        """dℓ/d(parameters of Q)."""
+        return self.process.gradient(self._of_noise(vector), at.Q, at.noise_moment - at.steps * at.Q)
 
     def noise_step(self, vector: FloatArray, at: Evaluation) -> FloatArray:
-        """What one step of EM multiplies the gradient in the noises with."""
-        (process, of_process), (measurement, of_measurement) = self._parts(vector)
-        pieces = [process.expected_step(of_process, np.full(len(process.slices), at.steps))]
-        if measurement.size:
-            pieces.append(measurement.expected_step(of_measurement, self.record.measured_rows))
-        return np.concatenate(pieces)
+        """What one step of EM multiplies the gradient in the noise with."""
+        return self.process.expected_step(self._of_noise(vector), at.steps)
 
     def clipped(self, vector: FloatArray) -> FloatArray:
-        """The nearest vector whose noises are allowed."""
-        noises = (part.clipped(values) for part, values in self._parts(vector))
-        return np.concatenate([vector[: self.coupling_size()], *noises]) if self.noise_size() else vector
+        """The nearest vector whose noise is allowed."""
+        noise = self.process.clipped(self._of_noise(vector))
+        return np.concatenate([vector[: self.coupling_size()], noise]) if self.noise_size() else vector
 
-    def noise_directions(self, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """dQ/d(each parameter of Q) (k, P, P) and dR/d(each of R) (l, r, r) at ``vector``."""
-        of_process, of_measurement = (part.directions(values) for part, values in self._parts(vector))
-        return of_process, of_measurement
+    def noise_directions(self, vector: FloatArray) -> FloatArray:
+        """dQ/d(each parameter of Q) (k, P, P) at ``vector``."""
+        return self.process.directions(self._of_noise(vector))
 
-    def _parts(self, vector: FloatArray) -> tuple[tuple[Triangles, FloatArray], tuple[Triangles, FloatArray]]:
-        """The noises of process and measurement, each with its own parameters."""
-        start = self.coupling_size()
-        middle = start + self.process.size
-        return (self.process, vector[start:middle]), (self.measurement, vector[middle:])
+    def _of_noise(self, vector: FloatArray) -> FloatArray:
+        return vector[self.coupling_size() :]

@@ -63,28 +63,26 @@ def uncertainty(record: SharedRecord, found: Estimated, prior: Quadratic | None 
     assert parameters is not None
     if parameters.coupling_size() == 0:
         return Uncertainty(parameters, np.zeros((0, 0)))
-    if parameters.estimate == "system" or np.isfinite(record.values).all():
-        information = settled_information(record, parameters, found.A, found.B, found.Q, found.R)
+    if np.isfinite(record.values).all():
+        information = settled_information(record, parameters, found.A, found.B, found.Q)
     else:
         information = differenced_information(record, parameters, found.A, found.B, found.Q)
     if prior is not None:
         size = parameters.coupling_size()
         information[:size, :size] += prior.precision
-    # a whole system with hidden states has directions in which nothing but the basis of its states changes; no answer
-    # depends on them, so that they may be left where they are
-    inverse = _inverse(information, refuse=parameters.estimate != "system")
+    inverse = _inverse(information)
     return Uncertainty(parameters, inverse[: parameters.coupling_size(), : parameters.coupling_size()])
 
 
-def _inverse(information: FloatArray, refuse: bool) -> FloatArray:
-    """Inverse on the directions that have information; if ``refuse``, NaN for entries that have a part in others."""
+def _inverse(information: FloatArray) -> FloatArray:
+    """Inverse on the directions that have information; NaN for entries that have a part in others."""
     size = np.sqrt(np.maximum(np.diag(information), 0.0))
     scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
     values, vectors = np.linalg.eigh(information * np.outer(scale, scale))
     keep = values > 1e-9 * max(float(values[-1]) if values.size else 0.0, 1e-300)
     half = scale[:, None] * vectors[:, keep] / np.sqrt(values[keep])
     out = half @ half.T
-    lost = (refuse & (np.square(vectors[:, ~keep]).sum(axis=1) > 1e-6)) | (size == 0)
+    lost = (np.square(vectors[:, ~keep]).sum(axis=1) > 1e-6) | (size == 0)
     out[lost, :] = np.nan
     out[:, lost] = np.nan
     return np.asarray(out)

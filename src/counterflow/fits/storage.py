@@ -347,7 +347,7 @@ def _unit_content(
 # axes by letter: P states, U inputs, D outputs, T rows, s numbers of all messages, n couplings that move, k rounds
 SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Server: {"A": "PP", "B": "PU", "Q": "PP"},
-    Estimated: {"A": "PP", "B": "PU", "Q": "PP", "R": "ss"},
+    Estimated: {"A": "PP", "B": "PU", "Q": "PP"},
     SharedRecord: {
         "values": "Ts", "u": "TU", "observation": "sP", "noise": "ss", "A_local": "PP", "B_local": "PU",
         "Q_local": "PP", "initial_mean": "P", "initial_covariance": "PP",

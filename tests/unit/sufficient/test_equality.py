@@ -147,54 +147,33 @@ def test_the_gradient_is_that_of_the_likelihood(gaps):
         assert np.vdot(gradient, direction) == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-4)
     parameters = Parameters(record, "all", np.linalg.cholesky(Q))
     vector = np.concatenate([np.zeros(parameters.coupling_size()), np.zeros(parameters.noise_size())])
-    assert np.allclose(parameters.noises(vector)[0], Q, rtol=EXACT)
+    assert np.allclose(parameters.process_noise(vector), Q, rtol=EXACT)
     slope = parameters.noise_gradient(vector, at)
     for k in range(parameters.noise_size()):
         shift = np.zeros_like(vector)
         shift[parameters.coupling_size() + k] = step
-        noises = [parameters.noises(vector + s * shift)[0] for s in (1, -1)]
+        noises = [parameters.process_noise(vector + s * shift) for s in (1, -1)]
         values = [record.filter(plant.A, plant.B, noise).log_likelihood for noise in noises]
         assert slope[k] == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-4)
 
 
-@pytest.mark.parametrize("gaps", [False, True])
-def test_the_gradient_in_the_noise_of_messages_is_that_of_the_likelihood(gaps):
-    plant = odd_plant()
-    recording = plant.simulate(220, rng=1)
-    record = shared_of(plant, with_gaps(plant, recording) if gaps else recording)
-    Q = plant.Q + 0.05 * np.eye(7)
-    rng = np.random.default_rng(5)
-    parameters = Parameters(record, "system", np.linalg.cholesky(Q))
-    vector = 0.2 * rng.standard_normal(parameters.coupling_size() + parameters.noise_size())
-    Q, R = parameters.noises(vector)
-    at = evaluate(record, plant.A, plant.B, Q, R)
-    slope = parameters.noise_gradient(vector, at)
-    assert slope.shape == (parameters.noise_size(),)
-    for k in range(parameters.noise_size()):
-        shift = np.zeros_like(vector)
-        shift[parameters.coupling_size() + k] = 1e-5
-        noises = [parameters.noises(vector + s * shift) for s in (1, -1)]
-        values = [record.filter(plant.A, plant.B, *noise).log_likelihood for noise in noises]
-        assert slope[k] == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5, abs=1e-4)
-
-
-def test_the_information_knows_the_noise_of_messages():
-    """The settled filter's information against differences of the gradient in every parameter of a whole system."""
+def test_the_information_knows_the_process_noise():
+    """The settled filter's information against differences of the gradient in every parameter."""
     plant = cf.random_plant(units=2, states=2, outputs=3, rng=3)
     record = shared_of(plant, plant.simulate(20_000, rng=4))
-    parameters = Parameters(record, "system", np.linalg.cholesky(plant.Q))
+    parameters = Parameters(record, "all", np.linalg.cholesky(plant.Q))
     P, n = 4, parameters.coupling_size()
     vector = np.concatenate([parameters.pack(np.hstack([plant.A, plant.B])), np.zeros(parameters.noise_size())])
 
     def gradient(x):
-        coupling, (Q, R) = parameters.unpack(x[:n]), parameters.noises(x)
-        at = evaluate(record, coupling[:, :P], coupling[:, P:], Q, R)
+        coupling, Q = parameters.unpack(x[:n]), parameters.process_noise(x)
+        at = evaluate(record, coupling[:, :P], coupling[:, P:], Q)
         return np.concatenate([parameters.pack(np.linalg.solve(Q, at.gap)), parameters.noise_gradient(x, at)])
 
     step = 1e-4 * np.eye(len(vector))
     curvature = -np.array([(gradient(vector + h) - gradient(vector - h)) / 2e-4 for h in step])
     directions = parameters.noise_directions(vector)
-    expected = settled_information(record, parameters, plant.A, plant.B, plant.Q, record.noise, directions)
+    expected = settled_information(record, parameters, plant.A, plant.B, plant.Q, directions)
     scale = np.sqrt(np.diag(expected))
     # observed and expected information differ by chance, of the order of 1/sqrt(T)
     assert np.abs((curvature - expected) / np.outer(scale, scale)).max() < 0.08
