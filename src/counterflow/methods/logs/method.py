@@ -92,8 +92,8 @@ def learned_system(labels: Labels, system: System) -> tuple[Couplings, Status, t
     network, everyone = system.network, range(len(system.record.names))
     doubts = diagnose(system.record, [everyone for _ in everyone], labels, LEAST_ROWS // 2)
     text = (
-        f"{'curved' if network.curved else 'linear'} network of {len(everyone)} unit{'s'[: len(everyone) - 1]}, learned "
-        f"{len(network.linear)} times; what is not foreseen a row ahead: {_unforeseen(network)}"
+        f"{'curved' if network.curved else 'linear'} network of {len(everyone)} unit{'s'[: len(everyone) - 1]}, "
+        f"learned {len(network.linear)} times; what is not foreseen a row ahead: {_unforeseen(network)}"
     )
     couplings = Couplings(system.found, system.record, None, doubts, network=network)
     return couplings, Status(True, 1, 0.0, text), (*(doubt.caveat for doubt in doubts), *system.notes)
