@@ -90,15 +90,9 @@ class Network:
         return slices(self.numbers)
 
     @cached_property
-    def input_slices(self) -> tuple[slice, ...]:
-        """Where each unit's inputs stand among the inputs."""
-        return slices(self.inputs)
-
-    @cached_property
     def owner(self) -> IntArray:
         """(m,): the unit of each column, by its place."""
-        units = np.arange(len(self.names))
-        return np.concatenate([np.repeat(units, self.numbers), np.repeat(units, self.inputs)])
+        return owners(self.numbers, self.inputs)
 
     def standard(self, numbers: FloatArray, inputs: FloatArray) -> FloatArray:
         """Rows z (n, m) of numbers (n, r) and inputs (n, U) in the units' own terms."""
@@ -156,15 +150,12 @@ class Network:
         """Standardised numbers (starts, horizon, r) after rows ``starts`` of z: mean weights, inputs as they were."""
         p, r, S = self.memory, self.size, len(starts)
         weights, bends = self.linear.mean(axis=0).reshape(-1, r), self.bends.mean(axis=0)
-        first, last = self.spans[:, 0], self.spans[:, 1]
-        width = (last - first + 1)[:, None, None]
         window = z[starts[None, :] - p + 1 + np.arange(p)[:, None]]  # (p, S, m)
         total = np.zeros((p + horizon + 1, S, z.shape[1]))
         total[1 : p + 1] = np.cumsum(window, axis=0)
         newest, out = window[-RECENT:], np.empty((S, horizon, r))
         for t in range(horizon):
-            means = (total[p + t - first + 1] - total[p + t - last]) / width
-            foreseen = means.transpose(1, 0, 2).reshape(S, -1) @ weights
+            foreseen = span_means(total, p + t, self.spans).transpose(1, 0, 2).reshape(S, -1) @ weights
             if len(bends):
                 foreseen = foreseen + self._products(newest.mean(axis=0)) @ bends
             out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
@@ -237,8 +228,6 @@ class Network:
         K, n, r, p = len(self.linear), len(inputs), self.size, self.memory
         m = before.shape[1]
         weights = self.linear.reshape(K, -1, r)
-        first, last = self.spans[:, 0], self.spans[:, 1]
-        width = (last - first + 1)[:, None, None]
         total = np.zeros((p + n + 1, K, m))  # running sums of rows
         total[1 : p + 1] = np.cumsum(before, axis=0)[:, None]
         out = np.empty((K, n, r))
@@ -249,7 +238,7 @@ class Network:
         for t in range(n):
             total[p + t, :, r:] += inputs[t] - newest[-1, :, r:]  # inputs of the row before act on this one
             newest[-1, :, r:] = inputs[t]
-            means = (total[p + t - first + 1] - total[p + t - last]) / width
+            means = span_means(total, p + t, self.spans)
             foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0]
             if self.curved:
                 recent = newest.mean(axis=0)
@@ -279,31 +268,46 @@ class Network:
             linear[:, :, (self.owner == cut[1])[:, None] & (self.owner[:r] == cut[0])[None, :]] = 0.0
         m, C = linear.shape[2], len(columns)
         weights = linear.reshape(K, -1, r).swapaxes(1, 2)
-        first, last = self.spans[:, 0], self.spans[:, 1]
-        width = (last - first + 1)[:, None, None, None]
         total = np.zeros((p + rows + 1, K, m, C))
         total[p, :, columns, np.arange(C)] = 1.0
         out = np.empty((K, rows, r, C))
         for t in range(rows):
-            means = (total[p + t - first + 1] - total[p + t - last]) / width
+            means = span_means(total, p + t, self.spans)
             out[:, t] = np.clip(weights @ means.transpose(1, 0, 2, 3).reshape(K, -1, C), -RUNAWAY, RUNAWAY)
             total[p + t + 1] = total[p + t]
             total[p + t + 1, :, :r] += out[:, t]
         return out
 
 
+def owners(numbers: Sequence[int], inputs: Sequence[int]) -> IntArray:
+    """(m,): the unit of each column of z, by its place, where units have so many numbers and inputs."""
+    units = np.arange(len(numbers))
+    return np.concatenate([np.repeat(units, numbers), np.repeat(units, inputs)])
+
+
+def whole_windows(known: NDArray[np.bool_], at: NDArray[np.intp], memory: int) -> NDArray[np.bool_]:
+    """Whether rows ``at`` (each at least ``memory``) are known with all of the ``memory`` rows before them."""
+    missing = np.concatenate([[0], np.cumsum(~known)])
+    return np.asarray(missing[at + 1] == missing[at - memory], bool)
+
+
+def span_means(total: FloatArray, row: int, spans: IntArray) -> FloatArray:
+    """(b, ...): means over all spans before a row, of rows whose running sums are ``total`` (row 0: nothing yet)."""
+    first, last = spans[:, 0], spans[:, 1]
+    width = (last - first + 1).reshape(-1, *[1] * (total.ndim - 1))
+    return np.asarray((total[row - first + 1] - total[row - last]) / width)
+
+
 def growth(linear: FloatArray, spans: IntArray, rows: int = GROWN) -> float:
     """By how much the slowest mode of linear weights (b, m, r) grows from row to row, looked at in the last rows."""
     r = linear.shape[2]
     own = linear[:, :r].reshape(-1, r).T
-    first, last = spans[:, 0], spans[:, 1]
-    width, p = (last - first + 1)[:, None], int(last[-1])
+    p = int(spans[-1, 1])
     total = np.zeros((p + rows + 1, r))
     total[1 : p + 1] = np.cumsum(np.random.default_rng(0).standard_normal((p, r)), axis=0)
     sizes = np.empty(rows)
     for t in range(rows):
-        means = (total[p + t - first + 1] - total[p + t - last]) / width
-        row = own @ means.reshape(-1)
+        row = own @ span_means(total, p + t, spans).reshape(-1)
         sizes[t] = np.abs(row).max()
         if not sizes[t] < RUNAWAY:
             return float((sizes[t] / max(sizes[0], 1e-12)) ** (1 / max(t, 1)))

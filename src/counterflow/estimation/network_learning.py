@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped
+from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped, owners, whole_windows
 from counterflow.identification.sparse import sparse_weights
 
 
@@ -69,8 +69,7 @@ class Rows:
 
     @property
     def owner(self) -> IntArray:
-        units = np.arange(len(self.names))
-        return np.concatenate([np.repeat(units, self.numbers), np.repeat(units, self.inputs)])
+        return owners(self.numbers, self.inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +99,9 @@ class Products:
         """Rows that were summed."""
         return int(self.counts.sum())
 
-    @property
-    def features(self) -> int:
-        """n."""
-        return len(self.spans) * len(self.level) + len(self.pairs)
 
-
-def products_of(rows: Rows, curved: bool = True) -> Products:
-    """One pass over the rows; ``curved``: with products of columns among the features."""
+def products_of(rows: Rows) -> Products:
+    """One pass over the rows."""
     z, owner = rows.z, rows.owner
     r, m = sum(rows.numbers), rows.z.shape[1]
     known = np.asarray(np.isfinite(z).all(axis=1), bool)
@@ -122,7 +116,7 @@ def products_of(rows: Rows, curved: bool = True) -> Products:
     level, scale, moving = _scales(z[known])
     centred = np.where(known[:, None], (z - level) / scale, 0.0)
     low, high = centred[known].min(axis=0), centred[known].max(axis=0)
-    pairs = _pairs(owner, moving, len(at)) if curved else np.zeros((0, 2), np.int64)
+    pairs = _pairs(owner, moving, len(at))
     n = len(spans) * m + len(pairs)
     whole = len(at)
     at = _stretches(at, int(MOST_WORK / (2.0 * (n + r) ** 2)))
@@ -280,8 +274,7 @@ def _starts(at: NDArray[np.intp], there: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Rows of ``at`` from which on everything is there for as many rows as are looked ahead, half that far apart."""
     some = at[:: AHEAD // 2]
     some = some[some + AHEAD < len(there)]
-    missing = np.concatenate([[0], np.cumsum(~there)])
-    some = some[missing[some + AHEAD + 1] == missing[some + 1]]
+    some = some[whole_windows(there, some + AHEAD, AHEAD - 1)]
     return np.asarray(some[:: max(1, len(some) // MOST_STARTS)], np.intp)
 
 
@@ -344,9 +337,8 @@ def _spans(known: NDArray[np.bool_]) -> IntArray:
 
 def _whole_windows(known: NDArray[np.bool_], memory: int) -> NDArray[np.intp]:
     """Rows that are there with all of the ``memory`` rows before them."""
-    missing = np.concatenate([[0], np.cumsum(~known)])
     at = np.arange(memory, len(known))
-    return np.asarray(at[missing[at + 1] == missing[at - memory]], np.intp)
+    return np.asarray(at[whole_windows(known, at, memory)], np.intp)
 
 
 def _stretches(at: NDArray[np.intp], most: int) -> NDArray[np.intp]:

@@ -256,6 +256,12 @@ class Knowledge:
             numbers = np.where(missing, self.states[0][:, self.number_states], numbers)
         return self.network.standard(numbers, self.u)
 
+    def _before(self, row: int) -> FloatArray:
+        """Standardised rows (memory, m) before a recorded row; before the record began, its first one."""
+        assert self.network is not None
+        there = self.standard_rows[max(row - self.network.memory, 0) : row]
+        return np.vstack([np.repeat(self.standard_rows[:1], self.network.memory - len(there), axis=0), there])
+
     def worlds_apart(
         self, schedule: FloatArray, row: int | None = None, still: Sequence[str] = ()
     ) -> tuple[FloatArray, float]:
@@ -266,7 +272,7 @@ class Knowledge:
         """
         network = self.network
         assert network is not None
-        n, p, r = len(schedule), network.memory, network.size
+        n, r = len(schedule), network.size
         moved = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
         if not (moved <= TOO_FAR).all():
             raise DataError(
@@ -275,8 +281,7 @@ class Knowledge:
             )
         rows = self.standard_rows
         first = len(rows) if row is None else row
-        before = rows[max(first - p, 0) : first]
-        before = np.vstack([np.repeat(rows[:1], p - len(before), axis=0), before])
+        before = self._before(first)
         if row is None:
             inputs, recorded = np.tile(rows[-1, r:], (n, 1)), None
         else:
@@ -289,12 +294,10 @@ class Knowledge:
 
     def ahead(self, inputs: FloatArray) -> FloatArray:
         """States (K, n, P) after the last recorded row under inputs (n, U), by replicate of the network."""
-        network, rows = self.network, self.standard_rows
+        network = self.network
         assert network is not None
-        r, p = network.size, network.memory
-        before = rows[-p:]
-        before = np.vstack([np.repeat(rows[:1], p - len(before), axis=0), before])
-        found = network.ahead(before, (inputs - network.level[r:]) / network.scale[r:])
+        r = network.size
+        found = network.ahead(self._before(len(self.standard_rows)), (inputs - network.level[r:]) / network.scale[r:])
         out = np.zeros((len(found), len(inputs), self.A.shape[0]))
         out[:, :, self.number_states] = found * network.scale[:r] + network.level[:r]
         return out

@@ -108,17 +108,18 @@ class AskPaths(Request):
         def ways(schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
             def response(still: Sequence[str]) -> FloatArray:
                 if server.network is not None:
-                    return np.asarray(server.worlds_apart(schedule, still=still)[0].mean(axis=0)[:, own])
+                    found = server.worlds_apart(schedule, still=still)[0]
+                    if not still:
+                        doubts.extend(server.doubts_of(found, ask.unit))
+                    return np.asarray(found.mean(axis=0)[:, own])
                 alive = np.ones((server.A.shape[0], 1))
                 for name in still:
                     alive[server.state_slices[name]] = 0.0
                 drive = schedule @ (alive * server.B).T
                 return linear_recurrence(alive * server.A, drive, np.zeros(len(alive)))[:, own]
 
-            whole = response([])
             doubts: list[Caveat] = []
-            if server.network is not None:
-                doubts = server.doubts_of(server.worlds_apart(schedule)[0], ask.unit)
+            whole = response([])
             parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
             return with_caveats([part_of(ask, values, share=share) for share, values in parts.items()], doubts)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError, DataError, OptionError
+from counterflow.estimation.network import whole_windows
 from counterflow.filtering import kalman_filter
 from counterflow.fits.checks.kinds import Verdict
 from counterflow.fits.checks.material import Material
@@ -293,9 +294,8 @@ def _network_ahead(material: Material, at: NDArray[np.intp], horizon: int) -> Fl
     assert network is not None
     assert z is not None
     p, r = network.memory, network.size
-    missing = np.concatenate([[0], np.cumsum(~np.isfinite(z).all(axis=1))])
     good = at >= p - 1
-    good[good] = missing[at[good] + 1] == missing[at[good] - p + 1]
+    good[good] = whole_windows(np.asarray(np.isfinite(z).all(axis=1), bool), at[good], p - 1)
     out = np.full((len(at), horizon, len(material.A)), np.nan)
     blocks = material.shared.state_slices
     places = np.concatenate([own.start + np.arange(n) for own, n in zip(blocks, network.numbers, strict=True)])

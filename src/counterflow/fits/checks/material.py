@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.estimation.likelihood import SharedRecord
-from counterflow.estimation.network import Network
+from counterflow.estimation.network import Network, whole_windows
 from counterflow.filtering import FilterResult, compress, kalman_filter
 from counterflow.questions.answering import Server
 
@@ -109,10 +109,7 @@ class Material:
 
     def _residuals(self, network: Network, z: FloatArray) -> Innovations:
         r, p = network.size, network.memory
-        whole = np.isfinite(z).all(axis=1)
-        missing = np.concatenate([[0], np.cumsum(~whole)])
-        at = np.arange(p, len(z))
-        there = missing[at + 1] == missing[at - p]
+        there = whole_windows(np.asarray(np.isfinite(z).all(axis=1), bool), np.arange(p, len(z)), p)
         e = z[p:, :r] - network.mean.predicted(np.nan_to_num(z))[0]
         own, joint = self._whitened(e, network.noise[None], np.repeat(there[:, None], r, axis=1))
         return Innovations(network.number_slices, own, joint, np.repeat(there[:, None], len(self.names), axis=1))

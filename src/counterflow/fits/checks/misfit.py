@@ -6,6 +6,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.estimation.known_edges import KnownEdges
+from counterflow.estimation.network import owners
 from counterflow.fits.checks.kinds import LARGE_SHARE, Verdict
 from counterflow.fits.checks.material import Material
 from counterflow.fits.checks.verdicts import Check
@@ -85,12 +86,9 @@ def known_checks(material: Material, known: KnownEdges) -> list[Check]:
     begin = material.rows - len(e)
     if material.z is not None:
         signals = np.nan_to_num(material.z)
-        owner = material.network.owner if material.network is not None else np.zeros(0)
     else:
         signals = np.hstack([material.filtered.filtered @ material.C.T, material.u])
-        units = np.arange(len(material.names))
-        widths = [[own.stop - own.start for own in part] for part in (material.columns, material.inputs)]
-        owner = np.concatenate([np.repeat(units, part) for part in widths])
+    owner = owners(*([own.stop - own.start for own in part] for part in (material.columns, material.inputs)))
     rows = np.arange(begin, material.rows)[-MOST_ROWS:]
     e = e[-len(rows) :]
     near = signals[np.maximum(rows - 1, 0)]
