@@ -52,7 +52,7 @@ def _precision(server: Server, network: Network) -> Check:
             if m != cause and (moved >= np.maximum(SEEN, NOTICED * noise[own])).any():
                 doubts[j, m] = network.doubt(part)
     bad = [pair for pair, doubt in doubts.items() if doubt > DOUBTFUL]
-    # how often an effect of such a doubt had an R² below 0.8 on plants whose truth is known (docs/theory)
+    # how often an effect of such a doubt had an R² below 0.8 on plants whose truth is known: check-before-answers.md
     wrong = [doubt / (doubt + HALF) if np.isfinite(doubt) else 1.0 for doubt in doubts.values()]
     share = float(np.mean(wrong)) if wrong else 0.0
     labels = [f"{unit.name} {name}" for unit in server.units for name in unit.input_names]
