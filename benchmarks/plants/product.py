@@ -32,6 +32,6 @@ def _answers(case: Case, recording: cf.Recording, found: cf.Fit, k: int, twin: T
     out = []
     for unit in case.asked(twin):
         world = worlds[unit]
-        lower, upper = (None if side is None else (side - world.factual)[1:] for side in (world.lower, world.upper))
-        out.append(Answer(k, unit, (world.mean - world.factual)[1:], lower, upper))
+        lower, upper = (None if side is None else (side - world.was)[1:] for side in (world.lower, world.upper))
+        out.append(Answer(k, unit, world.difference[1:], lower, upper))
     return out

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.identification import LaggedGram, lagged_gram
+from counterflow.identification import LaggedGram
 
 HELD_OUT = 0.3  # of the rows, the last ones, decide
 WORTH = 0.005  # nats a row that an input acting on its own row must be worth, to be taken to do so
+CHUNK = 8192  # windows at once
 PIECES, PIECE = 5, 100  # of the held-out rows, whose median decides; rows of one at the least
 LAGS = 6  # rows of past in the regressions that decide
 
 
 def alignment(
-    names: tuple[str, ...], s: FloatArray, inputs: Sequence[FloatArray], scale: FloatArray, runs: Sequence[slice],
+    names: tuple[str, ...], s: FloatArray, inputs: Sequence[FloatArray], scale: FloatArray,
     given: Mapping[str, bool] | None,
 ) -> tuple[tuple[bool, ...], tuple[str, ...]]:  # fmt: skip
     """For each unit, whether knowing its input of row t helps to predict row t, given everything before.
@@ -29,11 +31,9 @@ def alignment(
     if len(chosen) < len(names):
         u = np.hstack(list(inputs))
         u = (u - u.mean(axis=0)) / scale
-        train, test = _split(runs, len(s), LAGS + 2)
-        one, two = (lagged_gram(s, u, LAGS + 1, part) for part in (train, test))
+        one, two, pieces = _grams(s, u)
         if one.windows > 2 * one.columns * (LAGS + 1) and two.windows > 0:
             ends = np.cumsum([0, *(v.shape[1] for v in inputs)])
-            pieces = [lagged_gram(s, u, LAGS + 1, part) for part in _pieces(test)]
             everything = _scores(one, pieces, np.arange(u.shape[1]))
             for k, name in enumerate(names):
                 others = np.concatenate([np.arange(ends[k]), np.arange(ends[k + 1], u.shape[1])])
@@ -56,34 +56,44 @@ def _reacts(train: LaggedGram, test: LaggedGram, columns: NDArray[np.intp]) -> b
     return with_numbers - without > max(2 * WORTH, 5 / test.windows)
 
 
-def _split(runs: Sequence[slice], rows: int, least: int) -> tuple[list[slice], list[slice]]:
-    """Stretches before and after the row from which on data are held out."""
-    measured = sum(run.stop - run.start for run in runs)
-    left, edge = (1 - HELD_OUT) * measured, rows
-    for run in runs:
-        if left < run.stop - run.start:
-            edge = run.start + int(left)
-            break
-        left -= run.stop - run.start
-    before = [slice(run.start, min(run.stop, edge)) for run in runs if run.start < edge]
-    after = [slice(max(run.start, edge), run.stop) for run in runs if run.stop > edge]
-    return [r for r in before if r.stop - r.start >= least], [r for r in after if r.stop - r.start >= least]
+def _grams(s: FloatArray, u: FloatArray) -> tuple[LaggedGram, LaggedGram, list[LaggedGram]]:
+    """Products of windows of rows that decide: of the first ones, of those held out, and of pieces of these.
+
+    A window ends in a row in which every number is read. In rows before, the last reading stands in for a missing one:
+    it looks back only, so that no input seems to be foretold.
+    """
+    at = LAGS + np.flatnonzero(np.isfinite(s[LAGS:]).all(axis=1))
+    z = np.hstack([last_readings(s), u])
+    cut = int((1 - HELD_OUT) * len(at))
+    count = int(np.clip((len(at) - cut) // PIECE, 1, PIECES))
+    pieces = [_gram(z, s.shape[1], part) for part in np.array_split(at[cut:], count)]
+    together = np.sum([piece.matrix for piece in pieces], axis=0)
+    return _gram(z, s.shape[1], at[:cut]), replace(pieces[0], matrix=together, windows=len(at) - cut), pieces
 
 
-def _pieces(runs: Sequence[slice]) -> list[list[slice]]:
-    """Held-out stretches in up to ``PIECES`` parts of about equal length, none of them shorter than ``PIECE`` rows."""
-    rows = sum(run.stop - run.start for run in runs)
-    count = int(np.clip(rows // PIECE, 1, PIECES))
-    edges = np.linspace(0, rows, count + 1).astype(int)
-    out: list[list[slice]] = [[] for _ in range(count)]
-    passed = 0
-    for run in runs:
-        for k in range(count):
-            low, high = max(edges[k] - passed, 0) + run.start, min(edges[k + 1] - passed + run.start, run.stop)
-            if high - low > LAGS + 1:
-                out[k].append(slice(int(low), int(high)))
-        passed += run.stop - run.start
-    return [part for part in out if part]
+def _gram(z: FloatArray, outputs: int, at: NDArray[np.intp]) -> LaggedGram:
+    m = z.shape[1]
+    matrix = np.zeros(((LAGS + 1) * m, (LAGS + 1) * m))
+    for begin in range(0, len(at), CHUNK):
+        some = at[begin : begin + CHUNK]
+        window = z[some[:, None] - LAGS + np.arange(LAGS + 1)].reshape(len(some), -1)
+        matrix += window.T @ window
+    return LaggedGram(matrix=matrix, windows=len(at), window=LAGS + 1, outputs=outputs, inputs=m - outputs)
+
+
+def last_readings(s: FloatArray) -> FloatArray:
+    """Numbers (T, r) with the last reading where one is missing; before the first, that one.
+
+    Examples
+    --------
+    >>> nan = float("nan")
+    >>> last_readings(np.array([[nan], [1.0], [nan], [3.0]])).ravel().tolist()
+    [1.0, 1.0, 1.0, 3.0]
+    """
+    known = np.isfinite(s)
+    last = np.maximum.accumulate(np.where(known, np.arange(len(s))[:, None], -1), axis=0)
+    held = np.take_along_axis(s, np.where(last < 0, np.argmax(known, axis=0), last), axis=0)
+    return np.where(np.isfinite(held), held, 0.0)
 
 
 def _scores(train: LaggedGram, pieces: Sequence[LaggedGram], now: NDArray[np.intp]) -> FloatArray:

@@ -1,5 +1,8 @@
 """Learning a network from its rows: sparse regressions, repeated on rows weighted at random.
 
+Readings that are missing are drawn from what a linear network says of them given all others, learned and drawn in turn
+(data augmentation); the replicates are learned from several such records, so that their spread knows what was not read.
+
 One pass over the rows gives the products of all features, in some blocks of neighbouring rows. Every replicate weights
 the blocks at random (Rubin's Bayesian bootstrap, which keeps what neighbouring rows share), and takes another set of
 costs, because no single set is right for all plants: how much evidence a new channel must bring, a further span of a
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +21,9 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
+from counterflow.estimation.completion import Gaps, drawn
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped, owners, whole_windows
+from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped, owners
 from counterflow.identification.sparse import sparse_weights
 
 
@@ -52,6 +57,8 @@ MOST_STARTS = 400  # of a fold
 VETO = -1.0  # standard errors below zero from which on curvature is left out
 FEW = 600  # rows, below which curvature can hardly be judged
 WILD = 1e3  # times the usual error that counts at most
+DRAWS = 4  # records with other draws of what is missing, if anything is
+ROUNDS = 6  # of learning and drawing before them
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
 
@@ -59,25 +66,62 @@ WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 class Rows:
     """What is learned from: rows z = (numbers, inputs) in the units' own terms, NaN where something is missing.
 
-    ``z`` (T, m); names of the units, with their counts of numbers and of inputs, side by side in z.
+    ``z`` (T, m); names of the units, with their counts of numbers and of inputs, side by side in z. ``variance``
+    (T, r): of numbers that are known in part; None: what is there is exact.
     """
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
     inputs: tuple[int, ...]
     z: FloatArray
+    variance: FloatArray | None = None
 
     @property
     def owner(self) -> IntArray:
         return owners(self.numbers, self.inputs)
+
+    @cached_property
+    def read(self) -> NDArray[np.bool_]:
+        """(T, m): what was read, and nothing of it missing."""
+        there = np.isfinite(self.z)
+        if self.variance is not None:
+            there[:, : self.variance.shape[1]] &= self.variance == 0
+        return np.asarray(there, bool)
+
+    @cached_property
+    def standards(self) -> Standards:
+        """Of the readings that are there."""
+        return Standards.of(self.z, self.read)
+
+
+@dataclass(frozen=True, eq=False)
+class Standards:
+    """Level and scale of each column (m,), its range in those terms, and whether it moves at all."""
+
+    level: FloatArray
+    scale: FloatArray
+    low: FloatArray
+    high: FloatArray
+    moving: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, z: FloatArray, read: NDArray[np.bool_]) -> Standards:
+        count = np.maximum(read.sum(axis=0), 1)
+        level = np.where(read, z, 0.0).sum(axis=0) / count
+        gaps = np.where(read, z - level, 0.0)
+        spread = np.sqrt(np.square(gaps).sum(axis=0) / count)
+        moving = spread > STILL * np.maximum(np.abs(np.where(read, z, 0.0)).max(axis=0), 1e-300)
+        scale = np.where(moving, spread, 1.0)
+        return cls(level, scale, gaps.min(axis=0) / scale, gaps.max(axis=0) / scale, moving)
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
     """Products of the features and targets, by blocks of rows.
 
-    ``blocks`` (B, n + r, n + r), ``counts`` (B,). ``spans``, ``pairs``, ``pair_centre``, ``pair_size``, ``level``,
-    ``scale``, ``low``, ``high``: as in ``Network``. ``rows``: how many there were before stretches were taken.
+    ``blocks`` (B, n + r, n + r), ``counts`` (B,). ``spans``, ``pairs``, ``pair_centre``, ``pair_size``: as in
+    ``Network``. ``read`` (r,): how many of the rows have each target read. ``rows``: how many there were before
+    stretches were taken.
     """
 
     blocks: FloatArray
@@ -86,11 +130,8 @@ class Products:
     pairs: IntArray
     pair_centre: FloatArray
     pair_size: FloatArray
-    level: FloatArray
-    scale: FloatArray
-    low: FloatArray
-    high: FloatArray
-    moving: NDArray[np.bool_]
+    standards: Standards
+    read: FloatArray
     at: tuple[NDArray[np.intp], ...]  # rows of each block
     rows: int
 
@@ -100,37 +141,37 @@ class Products:
         return int(self.counts.sum())
 
 
-def products_of(rows: Rows) -> Products:
-    """One pass over the rows."""
-    z, owner = rows.z, rows.owner
-    r, m = sum(rows.numbers), rows.z.shape[1]
-    known = np.asarray(np.isfinite(z).all(axis=1), bool)
-    spans = _spans(known)
+def products_of(rows: Rows, record: FloatArray, curved: bool = True) -> Products:
+    """One pass over a standardised ``record`` (T, m) of the rows, in which nothing is missing.
+
+    ``curved``: with products of columns.
+    """
+    owner, standards = rows.owner, rows.standards
+    r, m = sum(rows.numbers), record.shape[1]
+    spans = _spans(rows)
     memory = int(spans[-1, 1])
-    at = _whole_windows(known, memory)
+    at = memory + np.flatnonzero(rows.read[memory:, :r].any(axis=1))
     if len(at) < LEAST_ROWS:
         raise UnidentifiedError(
-            f"identification: {len(at)} rows with the {memory} rows before them measured at all units are too few; "
-            f"at least {LEAST_ROWS} are needed: record all units over a common period"
+            f"identification: {len(at)} rows with anything measured after the first {memory} are too few; at least "
+            f"{LEAST_ROWS} are needed: record all units over a common period"
         )
-    level, scale, moving = _scales(z[known])
-    centred = np.where(known[:, None], (z - level) / scale, 0.0)
-    low, high = centred[known].min(axis=0), centred[known].max(axis=0)
-    pairs = _pairs(owner, moving, len(at))
+    pairs = _pairs(owner, standards.moving, len(at)) if curved else np.zeros((0, 2), np.int64)
     n = len(spans) * m + len(pairs)
     whole = len(at)
     at = _stretches(at, int(MOST_WORK / (2.0 * (n + r) ** 2)))
-    total = np.vstack([np.zeros(m), np.cumsum(centred, axis=0)])
-    centre, size = _pair_scale(centred, at, pairs)
+    total = np.vstack([np.zeros(m), np.cumsum(record, axis=0)])
+    centre, size = _pair_scale(record, at, pairs)
     blocks, counts = np.zeros((BLOCKS, n + r, n + r)), np.zeros(BLOCKS)
     parts = tuple(np.array_split(at, BLOCKS))
     for b, part in enumerate(parts):
         counts[b] = len(part)
         for begin in range(0, len(part), CHUNK):
             some = part[begin : begin + CHUNK]
-            F = np.hstack([_features(centred, total, some, spans, pairs, centre, size), centred[some, :r]])
+            F = np.hstack([_features(record, total, some, spans, pairs, centre, size), record[some, :r]])
             blocks[b] += F.T @ F
-    return Products(blocks, counts, spans, pairs, centre, size, level, scale, low, high, moving, parts, whole)
+    read = rows.read[at, :r].sum(axis=0).astype(float)
+    return Products(blocks, counts, spans, pairs, centre, size, standards, read, parts, whole)
 
 
 class Bend(NamedTuple):
@@ -171,16 +212,54 @@ class Learning:
         )
 
 
+def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[FloatArray, ...]:
+    """Standardised records (T, m) of the rows in which nothing is missing: one, or ``DRAWS`` if something is."""
+    r, standards = sum(rows.numbers), rows.standards
+    z = (rows.z - standards.level) / standards.scale
+    if rows.read.all():
+        return (z,)
+    variance = np.where(np.isfinite(z[:, :r]), 0.0, np.inf)
+    if rows.variance is not None:
+        variance = np.where(np.isfinite(z[:, :r]), rows.variance / standards.scale[:r] ** 2, np.inf)
+    gaps = Gaps(np.where(np.isfinite(z[:, :r]), z[:, :r], 0.0), variance)
+    rng = np.random.default_rng(0)
+    record = np.hstack([_between(gaps), z[:, r:]])
+    records = []
+    for k in range(ROUNDS + DRAWS):
+        products = products_of(rows, record, curved=False)
+        moments = products.blocks.sum(axis=0)
+        weights, _ = _weights(rows, products, moments, products.used, JUDGE, known, curved=False)
+        noise = _noise(moments, weights, products.used)
+        linear = weights.reshape(len(products.spans), -1, r)
+        numbers = drawn(gaps, z[:, r:], linear, products.spans, noise, record[:, :r], rng)
+        record = np.hstack([numbers, z[:, r:]])
+        if k >= ROUNDS:
+            records.append(record)
+    return tuple(records)
+
+
+def _between(gaps: Gaps) -> FloatArray:
+    """Numbers (T, r) with straight lines over what is not known, to begin with."""
+    out, rows = gaps.values.copy(), np.arange(len(gaps.values))
+    for column, open_ in zip(out.T, gaps.open.T, strict=True):
+        if open_.any() and not open_.all():
+            column[open_] = np.interp(rows[open_], rows[~open_], column[~open_])
+    return out
+
+
 def learn(
-    rows: Rows, products: Products, known: KnownEdges | None = None,
-    progress: Callable[[int, float], None] | None = None,
-) -> Learning:  # fmt: skip
+    rows: Rows, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None
+) -> Learning:
     """All replicates. ``known``: which units can act on which; None: any."""
-    bend = _bend(rows, products, known)
+    records = completed(rows, known)
+    products = products_of(rows, records[0])
+    bend = _bend(rows, records[0], products, known)
     curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
     rng = np.random.default_rng(0)
     found = []
     for k in range(REPLICATES):
+        if k and len(records) > 1 and k % len(COSTS) == 0:
+            products = products_of(rows, records[k // len(COSTS)])
         draw = rng.exponential(size=BLOCKS)
         draw *= products.used / (draw @ products.counts)
         moments = np.tensordot(draw, products.blocks, 1)
@@ -200,8 +279,7 @@ def _weights(
     """Weights (n, r) of every feature for every target, and the noises (r,), from one set of moments."""
     r, m, spans = sum(rows.numbers), rows.z.shape[1], products.spans
     n, linear = len(moments) - r, len(spans) * m
-    if count > ENOUGH:
-        moments, count = moments * (ENOUGH / count), ENOUGH
+    counts = np.minimum(count * products.read / products.used, ENOUGH)  # what was drawn is no evidence
     column = np.tile(np.arange(m), len(spans))
     if costs.by_unit:
         source = np.concatenate([rows.owner[column], len(rows.names) + np.arange(n - linear)])
@@ -212,9 +290,12 @@ def _weights(
         first, further = _costs(costs, rows, products, i, column, known)
         if not curved:
             first[linear:] = further[linear:] = np.inf
-        found = sparse_weights(
-            moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i]), count, source, first, further
-        )
+        share = counts[i] / count
+        if counts[i] < 2:
+            noise[i] = 1.0
+            continue
+        gram, cross, energy = (share * part for part in (moments[:n, :n], moments[:n, n + i], moments[n + i, n + i]))
+        found = sparse_weights(gram, cross, float(energy), counts[i], source, first, further)
         out[found.chosen, i], noise[i] = found.mean, found.noise
     steady = damped(out[:linear].reshape(len(spans), m, r), spans, STEADY)
     out[:linear] = steady.reshape(linear, r)
@@ -230,28 +311,29 @@ def _network(rows: Rows, products: Products, weights: FloatArray, moments: Float
     return Network(
         rows.names, rows.numbers, rows.inputs, spans,
         np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
-        np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
-        products.high, products.level, products.scale, _noise(moments, weights.mean(axis=0), count), WIDENING,
+        np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept],
+        products.standards.low, products.standards.high, products.standards.level, products.standards.scale,
+        _noise(moments, weights.mean(axis=0), count), WIDENING,
     )  # fmt: skip
 
 
-def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
+def _bend(rows: Rows, record: FloatArray, products: Products, known: KnownEdges | None) -> Bend:
     """Whether products of channels help to foretell rows that were held out, many rows ahead.
 
     One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
     """
     if not len(products.pairs):
         return Bend(0.0, 0.0)
-    r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
-    there = np.asarray(np.isfinite(z).all(axis=1), bool)
+    r, T = sum(rows.numbers), len(record)
     gains = []
     for part in np.array_split(np.arange(BLOCKS), FOLDS):
         moments = products.blocks.sum(axis=0) - products.blocks[part].sum(axis=0)
         count = products.used - float(products.counts[part].sum())
-        starts = _starts(np.concatenate([products.at[b] for b in part]), there)
+        starts = _starts(np.concatenate([products.at[b] for b in part]), T)
         if not len(starts):
             continue
-        truth = z[starts[:, None] + 1 + np.arange(AHEAD), :r]
+        window = starts[:, None] + 1 + np.arange(AHEAD)
+        truth, read = record[window, :r], rows.read[window, :r]
         errors: list[FloatArray] = []
         for curved in (False, True):
             weights, _ = _weights(rows, products, moments, count, JUDGE, known, curved)
@@ -259,7 +341,7 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
             if curved and not network.curved:
                 errors.append(errors[0])
             else:
-                errors.append(np.square(network.free_runs(z, starts, AHEAD) - truth))
+                errors.append(np.square(network.free_runs(record, starts, AHEAD) - truth) * read)  # of readings only
         size = np.maximum(errors[0].mean(axis=(0, 1)), 1e-12)
         gains.append((np.minimum((errors[0] - errors[1]) / size, WILD)).mean(axis=(1, 2)))
     whole = np.concatenate([*gains, np.zeros(0)])
@@ -270,11 +352,10 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
     return Bend(float(whole.mean()), float(whole.mean()) / error if error > 0 else 0.0)
 
 
-def _starts(at: NDArray[np.intp], there: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Rows of ``at`` from which on everything is there for as many rows as are looked ahead, half that far apart."""
+def _starts(at: NDArray[np.intp], rows: int) -> NDArray[np.intp]:
+    """Rows of ``at`` that have as many rows after them as are looked ahead, half that far apart."""
     some = at[:: AHEAD // 2]
-    some = some[some + AHEAD < len(there)]
-    some = some[whole_windows(there, some + AHEAD, AHEAD - 1)]
+    some = some[some + AHEAD < rows]
     return np.asarray(some[:: max(1, len(some) // MOST_STARTS)], np.intp)
 
 
@@ -295,7 +376,7 @@ def _costs(
     open_ = np.ones(len(rows.names), bool)
     if known is not None:
         open_ = np.array([known.allows(name, rows.names[unit]) for name in rows.names])
-    may = (open_[owner] & products.moving)[column]
+    may = (open_[owner] & products.standards.moving)[column]
     one, two = owner[pairs[:, 0]], owner[pairs[:, 1]]
     # the two factors are of one unit, or one of them is of the target's: other products have no pipe to come through
     product = open_[one] & open_[two] & ((one == two) | (one == unit) | (two == unit))
@@ -326,19 +407,10 @@ def _pair_scale(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> tuple[F
     return some.mean(axis=0), np.where(size > STILL, size, 1.0)
 
 
-def _spans(known: NDArray[np.bool_]) -> IntArray:
-    """As long a memory as the record carries; of a record full of gaps, one that leaves half of its rows of use."""
-    rows = int(known.sum())
-    spans = SPANS[: int((SPANS[:, 1] <= max(rows // 8, 4)).sum())]
-    while spans[-1, 1] > RECENT + 1 and 2 * len(_whole_windows(known, int(spans[-1, 1]))) < rows:
-        spans = spans[:-1]
-    return np.asarray(spans, np.int64)
-
-
-def _whole_windows(known: NDArray[np.bool_], memory: int) -> NDArray[np.intp]:
-    """Rows that are there with all of the ``memory`` rows before them."""
-    at = np.arange(memory, len(known))
-    return np.asarray(at[whole_windows(known, at, memory)], np.intp)
+def _spans(rows: Rows) -> IntArray:
+    """As long a memory as the record carries."""
+    read = int(rows.read.any(axis=1).sum())
+    return np.asarray(SPANS[: int((SPANS[:, 1] <= max(read // 8, 4)).sum())], np.int64)
 
 
 def _stretches(at: NDArray[np.intp], most: int) -> NDArray[np.intp]:
@@ -347,12 +419,6 @@ def _stretches(at: NDArray[np.intp], most: int) -> NDArray[np.intp]:
         return at
     each = max(most // BLOCKS, 1)
     return np.concatenate([part[:each] for part in np.array_split(at, BLOCKS)])
-
-
-def _scales(z: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    level, spread = z.mean(axis=0), z.std(axis=0)
-    moving = spread > STILL * np.maximum(np.abs(z).max(axis=0), 1e-300)
-    return level, np.where(moving, spread, 1.0), moving
 
 
 def _pairs(owner: IntArray, moving: NDArray[np.bool_], rows: int) -> IntArray:

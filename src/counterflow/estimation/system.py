@@ -18,16 +18,14 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import Caveat, scope_of
-from counterflow.errors import UnidentifiedError
-from counterflow.estimation.alignment import LAGS, alignment
+from counterflow.estimation.alignment import alignment
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Rows, learn, products_of
+from counterflow.estimation.network_learning import Rows, learn
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
 from counterflow.estimation.realisation import realised
-from counterflow.identification import stretches
 from counterflow.protocol import Reduced
 
 
@@ -58,21 +56,14 @@ def identify(
 ) -> System:
     """Find the system behind the messages of all units."""
     names = tuple(message.unit for message in messages)
-    s, own = _numbers(messages)
-    runs = stretches(s, 4 * LAGS)
-    if not runs:
-        missing = {n: int(np.isnan(s[:, o]).any(axis=1).sum()) for n, o in zip(names, own, strict=True)}
-        raise UnidentifiedError(
-            f"identification: no {4 * LAGS} rows in a row in which every unit was measured (missing rows: {missing}); "
-            "record all units over a common period"
-        )
+    s, variance, own = _numbers(messages)
     inputs = [message.inputs for message in messages]
     level, scale = _input_scale(np.hstack(inputs))
-    same_row, unsure = alignment(names, s, inputs, scale, runs, options.same_row)
+    same_row, unsure = alignment(names, s, inputs, scale, options.same_row)
     aligned = [np.vstack([v[1:], v[-1:]]) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)]
     widths = tuple(v.shape[1] for v in inputs)
     numbers = tuple(mine.stop - mine.start for mine in own)
-    rows = Rows(names, numbers, widths, np.hstack([s, np.hstack(aligned) - level]))
+    rows = Rows(names, numbers, widths, np.hstack([s, np.hstack(aligned) - level]), variance)
     ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
     acting = "inputs act on the next row"
     if ahead:
@@ -89,11 +80,9 @@ def identify(
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
-def system_of(
-    rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None
-) -> System:
+def system_of(rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None) -> System:
     """The system of rows whose inputs are departures from their level and act on the next row."""
-    learned = learn(rows, products_of(rows), known, progress)
+    learned = learn(rows, known, progress)
     r, everybody = sum(rows.numbers), scope_of(rows.names)
     s, u = rows.z[:, :r], rows.z[:, r:]
     found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
@@ -107,14 +96,16 @@ def system_of(
     )  # fmt: skip
 
 
-def _numbers(messages: Sequence[Reduced]) -> tuple[FloatArray, tuple[slice, ...]]:
-    """All numbers side by side, NaN where a unit is missing."""
+def _numbers(messages: Sequence[Reduced]) -> tuple[FloatArray, FloatArray, tuple[slice, ...]]:
+    """All numbers side by side, NaN where nothing is known of them; the variances of those known in part."""
     rows = messages[0].inputs.shape[0]
     own = slices(message.values.shape[1] for message in messages)
-    out = np.full((rows, own[-1].stop), np.nan)
+    out, variance = np.full((rows, own[-1].stop), np.nan), np.zeros((rows, own[-1].stop))
     for message, mine in zip(messages, own, strict=True):
-        out[message.rows, mine] = message.values
-    return out, own
+        doubt = message.variance
+        out[message.rows, mine] = np.where(doubt < 0, np.nan, message.values)
+        variance[message.rows, mine] = np.maximum(doubt, 0.0)
+    return out, variance, own
 
 
 def _input_scale(u: FloatArray) -> tuple[FloatArray, FloatArray]:

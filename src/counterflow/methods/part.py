@@ -12,7 +12,6 @@ from counterflow.caveats import Caveat
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.filtering import compress
 from counterflow.methods.estimators import Estimator, KalmanEstimator, checked_estimates
-from counterflow.methods.logs.unit import filled
 from counterflow.methods.published.augmented import ClientData
 from counterflow.methods.sufficient.private import PrivateRelease, privatised
 from counterflow.methods.sufficient.unit import sufficient_message
@@ -40,9 +39,8 @@ class UnitPart:
     caveats: tuple[Caveat, ...] = ()  # what its answers must be read with and the server does not know
 
     def departures(self, y: FloatArray) -> FloatArray:
-        """Measurements as the model takes them; a unit fitted from logs fills the shortest gaps of its channels."""
-        known = filled(y) if self.C_doubt is not None and y.ndim == 2 else y
-        return known if self.output_level is None else known - self.output_level
+        """Measurements as the model takes them."""
+        return y if self.output_level is None else y - self.output_level
 
     def at_level(self, departures: FloatArray) -> FloatArray:
         """Measurements of which the model says ``departures``."""

@@ -346,20 +346,37 @@ class Sufficient(_Measured):
 class Reduced(_Measured):
     """Unit to server, once, if it has a log and no model: its measurements reduced to a few numbers a row.
 
-    ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows that were
-    measured (level, scale, basis and noise stay at the unit); ``spans`` (k, 2): those rows; ``inputs`` (T+1, U) of all
-    rows, in engineering units.
+    ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows in which
+    anything was measured (level, scale, basis and noise stay at the unit); ``spans`` (k, 2): those rows; ``inputs``
+    (T+1, U) of all rows, in engineering units. ``patterns`` (p, r): variances of numbers that some missing channel
+    leaves uncertain, zero where they are exact, -1 where nothing is known; ``runs`` (q, 2): pattern, and for how many
+    rows on it holds.
     """
 
     values: FloatArray = field(metadata=MATRIX)
     spans: FloatArray = field(metadata=MATRIX)
     inputs: FloatArray = field(metadata=MATRIX)
+    patterns: FloatArray = field(metadata=MATRIX)
+    runs: FloatArray = field(metadata=MATRIX)
+
+    @property
+    def variance(self) -> FloatArray:
+        """(n, r): of every value."""
+        which, lengths = self.runs.astype(np.int64).T
+        return np.asarray(np.repeat(self.patterns[which], lengths, axis=0))
 
     def check(self) -> None:
-        rows, rank = self.inputs.shape[0], self.values.shape[1]
+        rows, (count, rank) = self.inputs.shape[0], self.values.shape
         if rows < 2 or rank < 1:
             raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
         self._check_spans(rows)
+        self._expect(patterns=(len(self.patterns), rank), runs=(len(self.runs), 2))
+        if not ((self.patterns >= 0) | (self.patterns == -1)).all():
+            raise ProtocolError(f"{self.label}: field 'patterns' must hold variances, or -1 where nothing is known")
+        which, lengths = self.runs.T
+        whole = (self.runs == np.floor(self.runs)).all() and (lengths >= 1).all() and lengths.sum() == count
+        if not (whole and ((which >= 0) & (which < len(self.patterns))).all()):
+            raise ProtocolError(f"{self.label}: field 'runs' must name a pattern for each of {count} rows")
 
 
 @dataclass(frozen=True)

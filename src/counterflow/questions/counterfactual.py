@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow import wording
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import check_level, check_window, refuse_beyond_limits, replacements
 from counterflow.questions.knowledge import Knowledge, later_rows
-from counterflow.questions.peaks import Peak, Peaked, peak_table, peaks
+from counterflow.questions.peaks import Peak, Peaked, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import LEVEL, START, STOP, Entry, Form, Request
 from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
@@ -116,7 +116,9 @@ class AskCounterfactual(Request):
         schedule = server.schedule(aligned, factual, early) - factual
         # row ``first`` itself is not yet touched: its input acts on the next one
         delayed = np.vstack([np.zeros(schedule.shape[1]), schedule[:-1]])
-        return tuple(later_rows(part, ask.first - early) for part in server.difference(delayed, whole, early))
+        found = tuple(later_rows(part, ask.first - early) for part in server.difference(delayed, whole, early))
+        recorded = server.recorded(ask)
+        return found if recorded is None else (*found, recorded)
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
@@ -124,10 +126,19 @@ class AskCounterfactual(Request):
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Counterfactual:
         assert y is not None
-        (found,) = parts
+        found, *recorded = parts
         measured = y[self.start : self.start + len(found.mean)]
-        mean = measured + found.mean @ part.model.C.T
-        return Counterfactual.of(about, part, found, self.start, measured, mean)  # type: ignore[no-any-return]
+        was, doubt, C = np.array(measured), np.zeros_like(measured), part.model.C
+        for states in recorded:  # of rows in which something was not measured: what it is estimated to have been
+            missing = np.isnan(measured)
+            was[missing] = part.at_level(states.mean @ C.T)[missing]
+            spread = deviation(states, C, np.diag(part.model.R))
+            assert spread is not None
+            doubt[missing] = np.square(spread)[missing]
+        world: Counterfactual = Counterfactual.of(
+            about, part, found, self.start, measured, was + found.mean @ C.T, doubt
+        )
+        return replace(world, was=frozen(was))
 
     def had(self, plant: Described) -> str:
         """ "boiler valve been 0.5 % and boiler speed 1 lower" """
@@ -165,9 +176,19 @@ def _refuse_leaving_limits(server: Knowledge, change: Change) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Counterfactual(Peaked, Trajectory):
-    """What a unit's outputs did, and what they would have done."""
+    """What a unit's outputs did, and what they would have done.
+
+    ``was`` (rows, D_m): what was measured, and where nothing was, what it is estimated to have been.
+    """
 
     kind = "counterfactual"
+
+    was: FloatArray = field(default=None, repr=False)  # type: ignore[arg-type]
+
+    @property
+    def difference(self) -> FloatArray:
+        """(rows, D_m): by how much outputs would have been others, in rows that were not measured, too."""
+        return np.asarray(self.mean - self.was)
 
     @property
     def stop(self) -> int:
@@ -176,8 +197,8 @@ class Counterfactual(Peaked, Trajectory):
     @property
     def peaks(self) -> list[Peak]:
         """The largest differences from what was measured, each in the row where it is."""
-        lower, upper = (None if end is None else end - self.factual for end in (self.lower, self.upper))
-        found = peaks(self.about, self.mean - self.factual, lower, upper)
+        lower, upper = (None if end is None else end - self.was for end in (self.lower, self.upper))
+        found = peaks(self.about, self.difference, lower, upper)
         return [replace(peak, row=self.first + peak.row) for peak in found]
 
     def weight(self) -> tuple[bool, float]:

@@ -149,7 +149,7 @@ class AskForecast(Request):
         (found,) = parts
         mean = part.at_level(found.mean @ part.model.C.T)
         future = np.full_like(mean, np.nan)
-        made = Forecast.of(about, part, found, about.server.rows, future, mean, part.model.R)
+        made = Forecast.of(about, part, found, about.server.rows, future, mean, np.diag(part.model.R))
         return made if y is None else replace(made, latest=last_measured(y))  # type: ignore[no-any-return]
 
     def words(self, plant: Described) -> str:

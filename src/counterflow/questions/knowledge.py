@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import EVERYBODY, Caveat, to_text
 from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
+from counterflow.estimation.completion import filled
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.filtering import rts_smoother
@@ -48,6 +49,9 @@ NOT_FOUND = Caveat(
 )  # fmt: skip
 HELD = 0.2  # of the range seen, by which inputs are held higher to see what one of them does
 EXTRAPOLATION = "extrapolation"
+RECORDED = "recorded"  # share of an answer that tells what the states were in rows that were not measured
+NEAR = 300  # rows before and after them that are looked at
+GUESSES = 12  # draws of what a network has not seen
 OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond which an answer says so
 BEYOND_SEEN = Caveat(
     "curvature-limited", EVERYBODY,
@@ -248,13 +252,32 @@ class Knowledge:
 
     @cached_property
     def standard_rows(self) -> FloatArray:
-        """Recorded rows as the network takes them (T+1, m); numbers that were not measured are the smoothed ones."""
+        """Recorded rows as the network takes them (T+1, m); numbers that were not measured are as it sees them."""
         assert self.network is not None
-        numbers = self.numbers
-        missing = ~np.isfinite(numbers)
-        if missing.any():
-            numbers = np.where(missing, self.states[0][:, self.number_states], numbers)
-        return self.network.standard(numbers, self.u)
+        return filled(self.network, self.network.standard(self.numbers, self.u))
+
+    def recorded(self, ask: Ask) -> Answer | None:
+        """States of the unit in recorded rows, with their covariance; None where everything was measured."""
+        shared, own, rows = self.shared, self.own(ask.unit), self.window(ask)
+        assert shared is not None
+        if np.isfinite(shared.values[rows, shared.observation_slices[self.names.index(ask.unit)]]).all():
+            return None
+        near = slice(max(rows.start - NEAR, 0), min(rows.stop + NEAR, self.rows))
+        inside = slice(rows.start - near.start, rows.stop - near.start)
+        if self.network is None:
+            first = None if near.start else shared.initial_mean
+            part = replace(shared, values=shared.values[near], u=shared.u[near], initial_mean=first)
+            smoothed = rts_smoother(part.filter(self.A, self.B, self.Q), self.A, self.Q, covariances=True)
+            assert smoothed.covariance is not None
+            covariance = smoothed.covariance[inside, own, own]
+            return part_of(ask, smoothed.smoothed[inside, own], covariance.reshape(-1, covariance.shape[2]), RECORDED)
+        z, r, rng = self.network.standard(self.numbers[near], self.u[near]), self.network.size, np.random.default_rng(0)
+        draws = np.array([filled(self.network, z, rng)[inside, :r] for _ in range(GUESSES)]) * self.network.scale[:r]
+        mean, spread = np.zeros((rows.stop - rows.start, len(self.A))), np.zeros((rows.stop - rows.start, len(self.A)))
+        mean[:, self.number_states] = self.standard_rows[rows, :r] * self.network.scale[:r] + self.network.level[:r]
+        spread[:, self.number_states] = draws.var(axis=0, ddof=1)
+        blocks = spread[:, own, None] * np.eye(own.stop - own.start)
+        return part_of(ask, mean[:, own], blocks.reshape(-1, own.stop - own.start), RECORDED)
 
     def _before(self, row: int) -> FloatArray:
         """Standardised rows (memory, m) before a recorded row; before the record began, its first one."""

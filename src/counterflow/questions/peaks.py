@@ -20,7 +20,7 @@ from counterflow.questions.views import finite, named
 def deviation(
     answer: Answer, C: FloatArray, noise: FloatArray | None = None, doubt: tuple[FloatArray, FloatArray] | None = None
 ) -> FloatArray | None:
-    """Standard deviation (rows, D_m) of C times the answer's states, plus measurement noise of covariance ``noise``.
+    """Standard deviation (rows, D_m) of C times the answer's states, plus noise of variances ``noise``, (rows,) D_m.
 
     ``doubt``: variances (D_m,) and a matrix (P_m, P_m), where C itself is an estimate: row i of it has covariance
     variance i times the matrix.
@@ -32,7 +32,7 @@ def deviation(
     if doubt is not None:
         variance = variance + np.einsum("ti,ij,tj->t", answer.mean, doubt[1], answer.mean)[:, None] * doubt[0]
     if noise is not None:
-        variance = variance + np.diag(noise)
+        variance = variance + noise
     return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
 

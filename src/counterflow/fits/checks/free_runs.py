@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError, DataError, OptionError
-from counterflow.estimation.network import whole_windows
 from counterflow.filtering import kalman_filter
 from counterflow.fits.checks.kinds import Verdict
 from counterflow.fits.checks.material import Material
@@ -295,12 +294,11 @@ def _network_ahead(material: Material, at: NDArray[np.intp], horizon: int) -> Fl
     assert z is not None
     p, r = network.memory, network.size
     good = at >= p - 1
-    good[good] = whole_windows(np.asarray(np.isfinite(z).all(axis=1), bool), at[good], p - 1)
     out = np.full((len(at), horizon, len(material.A)), np.nan)
     blocks = material.shared.state_slices
     places = np.concatenate([own.start + np.arange(n) for own, n in zip(blocks, network.numbers, strict=True)])
     found = np.zeros((int(good.sum()), horizon, len(material.A)))
-    numbers = network.free_runs(np.nan_to_num(z), at[good], horizon) * network.scale[:r] + network.level[:r]
+    numbers = network.free_runs(z, at[good], horizon) * network.scale[:r] + network.level[:r]
     found[:, :, places] = numbers
     out[good] = found
     return out

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.estimation.likelihood import SharedRecord
-from counterflow.estimation.network import Network, whole_windows
+from counterflow.estimation.network import Network
 from counterflow.filtering import FilterResult, compress, kalman_filter
 from counterflow.questions.answering import Server
 
@@ -42,7 +42,8 @@ class Material:
     initial_covariance: FloatArray
     shared: SharedRecord
     network: Network | None = None  # of a fit from logs
-    z: FloatArray | None = None  # (T+1, m) its rows, standardised; NaN where missing
+    z: FloatArray | None = None  # (T+1, m) its rows, standardised; what is missing as the network sees it
+    read: BoolArray | None = None  # (T+1, r) which of its numbers were read
 
     @classmethod
     def of(cls, server: Server) -> Material | None:
@@ -57,7 +58,8 @@ class Material:
         return cls(
             shared.names, labels, columns, shared.input_slices, s, shared.u, server.A, server.B, server.Q * within,
             C, R, shared.initial_mean, shared.prior, shared, server.network,
-            None if server.network is None else server.network.standard(server.numbers, shared.u),
+            None if server.network is None else server.standard_rows,
+            None if server.network is None else np.isfinite(server.numbers),
         )  # fmt: skip
 
     @property
@@ -89,7 +91,7 @@ class Material:
     def innovations(self) -> Innovations:
         """Of every row from ``settled`` on; of a network, what its mean leaves of rows whose whole past is there."""
         if self.network is not None and self.z is not None:
-            return self._residuals(self.network, self.z)
+            return self._residuals(self.network, self.z, np.asarray(self.read))
         e = self.s - self.filtered.predicted @ self.C.T
         own, joint = np.zeros_like(e), np.zeros_like(e)
         long = [run for run in self.filtered.runs if run.stop - run.start > 1]
@@ -107,12 +109,13 @@ class Material:
         begin = self.settled
         return Innovations(self.columns, own[begin:], joint[begin:], self.measured[begin:])
 
-    def _residuals(self, network: Network, z: FloatArray) -> Innovations:
+    def _residuals(self, network: Network, z: FloatArray, read: BoolArray) -> Innovations:
         r, p = network.size, network.memory
-        there = whole_windows(np.asarray(np.isfinite(z).all(axis=1), bool), np.arange(p, len(z)), p)
-        e = z[p:, :r] - network.mean.predicted(np.nan_to_num(z))[0]
-        own, joint = self._whitened(e, network.noise[None], np.repeat(there[:, None], r, axis=1))
-        return Innovations(network.number_slices, own, joint, np.repeat(there[:, None], len(self.names), axis=1))
+        e = z[p:, :r] - network.mean.predicted(z)[0]
+        there = read[p:]
+        own, joint = self._whitened(e, network.noise[None], there)
+        whole = np.stack([there[:, mine].all(axis=1) for mine in network.number_slices], axis=1)
+        return Innovations(network.number_slices, own, joint, whole)
 
     def _whitened(self, e: FloatArray, S: FloatArray, there: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Rows of e with S of all of them (1, r, r) or of each (n, r, r): each unit's by itself, and all together."""

@@ -91,13 +91,12 @@ def _drift(network: Network, material: Material) -> list[Check]:
     Its error comes from blocks of neighbouring rows, which may go together.
     """
     assert material.z is not None
-    z, r, p = np.nan_to_num(material.z), network.size, network.memory
-    there = material.innovations.measured.all(axis=1)
+    z, r, p = material.z, network.size, network.memory
     residual = z[p:, :r] - network.mean.predicted(z)[0]
     brought = network.mean.brought(z)  # (units, T - p, r)
-    rows = np.flatnonzero(there)
     out = []
     for m, (own, name) in enumerate(zip(network.number_slices, network.names, strict=True)):
+        rows = np.flatnonzero(material.innovations.measured[:, m])
         change, sure = np.zeros(len(network.names)), np.zeros(len(network.names))
         for i in range(own.start, own.stop):
             x = brought[:, rows, i].T.copy()

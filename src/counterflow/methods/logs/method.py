@@ -17,13 +17,12 @@ from counterflow.estimation.system import System, SystemOptions
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.logs.options import LogOptions
 from counterflow.methods.logs.server import LogConfig, LogServer
-from counterflow.methods.logs.unit import SHORT, LogUnit, copies_of
+from counterflow.methods.logs.unit import LEAST_READINGS, LogUnit, copies_of
 from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.options import by_unit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.sufficient.method import OneExchange, absurd_readings, labels_of
-from counterflow.methods.sufficient.unit import rows_and_channels
 from counterflow.methods.task import Task, UnitData
 from counterflow.plant import OperatingPoint
 
@@ -114,18 +113,19 @@ def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat
     def add(code: str, text: str) -> None:
         out.append(Caveat(code, unit.name, f"unit {unit.name!r}: {text}"))
 
-    used = rows_and_channels(known)[0]
-    closed, lost = int(np.isfinite(known).sum() - np.isfinite(y).sum()), int((~used).sum())
-    if closed or lost:
+    lost = int((~np.isfinite(known[:, space.W.any(axis=1)])).sum())
+    if lost:
+        part = 100 * lost / known[:, space.W.any(axis=1)].size
         add(
-            "gaps-filled", f"{closed} readings missing for up to {SHORT} rows were filled in, {lost} rows were left out"
-        )
+            "readings-missing", f"{lost} of its readings ({part:.2g} %) are missing; all others were used, and what "
+            "was not read counts with the uncertainty that the rest of the record leaves it",
+        )  # fmt: skip
     copies = [f"{unit.output_names[k]} of {unit.output_names[one]}" for one, k in copies_of(known)]
     if copies:
         add("copied-channels", f"exact copies of other channels tell nothing more: {', '.join(copies)}")
     silent = [unit.output_names[k] for k in np.flatnonzero(~space.W.any(axis=1))]
     if silent:
-        text = "no signal was found there, or it was missing in more than half of the rows"
+        text = f"it never moves, or was read fewer than {LEAST_READINGS} times"
         add("silent-channels", f"nothing can be asked about {', '.join(silent)}: {text}")
     share = 1 - np.diag(state.reading.rest)
     weak = [unit.output_names[k] for k in np.flatnonzero((share < WEAK) & space.W.any(axis=1))]

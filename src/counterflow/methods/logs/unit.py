@@ -11,17 +11,23 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ProtocolError
 from counterflow.identification import SignalSpace, lagged_gram, signal_space
-from counterflow.methods.sufficient.unit import rows_and_channels, spans_of
+from counterflow.methods.sufficient.unit import spans_of
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.protocol import Finished, Identified, Message, Reduced, Request
 
 FINEST = 1e-9  # of the correlations' eigenvalues: a direction in which nothing moves by itself
 LEAST = 1e-6  # of a channel's variance: the least noise it is taken to have
-SHORT = 3  # rows of a gap in one channel that are filled in
+LEAST_ROWS = 20
+LEAST_READINGS = 10  # of a channel that comes seldom, to be of use
+FINEST_NOISE = 1e-6  # of a channel's variance
+VAGUE = 1e-3  # precision of a standardised number of which nothing is known
+NOTHING = 100.0  # variance from which on nothing is known
+NEGLIGIBLE = 1e-6  # of the variance in complete rows
 SPARE = 2  # numbers more than stand out of the noise: one that is missed costs more than one too many
 NEIGHBOURS = 2  # rows before and after one that are asked what its numbers are without their noise
 
@@ -52,9 +58,8 @@ class LogUnit:
     def step(self, message: Message) -> tuple[LogUnit, tuple[Message, ...]]:
         match message:
             case Request() if self.reading is None:
-                state = replace(self, y=filled(self.y))
-                reading = Reading.of(state.description, state.y, state.u, state.rank)
-                return replace(state, reading=reading), (reading.message(state.unit, state.y, state.u),)
+                reading = Reading.of(self.description, self.y, self.u, self.rank)
+                return replace(self, reading=reading), (reading.message(self.unit, self.y, self.u),)
             case Identified() if self.reading is not None and self.model is None:
                 if message.input_level.shape != (self.u.shape[1],):
                     raise ProtocolError(f"unit {self.unit!r}: the identified blocks are of other inputs")
@@ -66,32 +71,10 @@ class LogUnit:
         raise ProtocolError(f"unit {self.unit!r} did not expect {type(message).__name__}")
 
     def resumed(self) -> LogUnit:
-        return self if self.reading is None else replace(self, y=filled(self.y))
+        return self
 
     def sources(self) -> tuple[list[FloatArray], list[FloatArray]]:
         return [self.y, self.u], []
-
-
-def filled(y: FloatArray) -> FloatArray:
-    """Measurements with their shortest gaps closed, channel by channel: up to ``SHORT`` rows keep the last reading.
-
-    Sensors that drop a reading now and then would otherwise cost the whole row of their unit. A line to the next
-    reading would look ahead: an input that moves in between would seem to be foretold.
-
-    Examples
-    --------
-    >>> nan = float("nan")
-    >>> filled(np.array([[1.0], [nan], [3.0], [nan], [nan], [nan], [nan], [8.0]])).ravel().tolist()
-    [1.0, 1.0, 3.0, nan, nan, nan, nan, 8.0]
-    """
-    missing = np.isnan(y)
-    if not missing.any():
-        return y
-    rows = np.arange(len(y))[:, None]
-    last = np.maximum.accumulate(np.where(missing, -1, rows), axis=0)
-    later = np.minimum.accumulate(np.where(missing, len(y), rows)[::-1], axis=0)[::-1]
-    short = missing & (last >= 0) & (later < len(y)) & (later - last - 1 <= SHORT)
-    return np.where(short, np.take_along_axis(y, np.maximum(last, 0), axis=0), y)
 
 
 @dataclass(frozen=True)
@@ -106,51 +89,111 @@ class Reading:
     space: SignalSpace
     weights: FloatArray
     lift: FloatArray
-    rest: FloatArray
     scatter: FloatArray
+    rest: FloatArray
 
     @classmethod
     def of(cls, unit: Unit, y: FloatArray, u: FloatArray, rank: int | None) -> Reading:
-        """Find the space in which a log carries more than noise; channels mostly missing have no part in it."""
-        rows, chosen = rows_and_channels(y)
-        if rows.sum() < 20:
-            raise DataError(
-                f"unit {unit.name!r}: {int(rows.sum())} rows with all its channels measured are too few to identify "
-                "it; record more, or leave out the channels that are mostly missing"
-            )
-        if (np.ptp(y[np.ix_(rows, chosen)], axis=0) == 0).all():
+        """Find the space in which a log carries more than noise.
+
+        Channels that come in less than half of the unit's rows (laboratory samples, slow analysers) are numbers of
+        their own. Where readings of the others are missing, the last one stands in for this purpose, and only for this.
+        """
+        often, seldom = _regular(y)
+        if not often.any() and not seldom.any():
             raise DataError(f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify")
-        known = np.where(rows[:, None], y[:, chosen], np.nan)
+        known, drive = _held(y[:, often], u)
+        if often.any() and len(known) < LEAST_ROWS:
+            raise DataError(
+                f"unit {unit.name!r}: {len(known)} rows with measurements are too few to identify it; record more"
+            )
+        if not often.any():
+            return cls._alone(y, seldom)
+        if (np.ptp(known, axis=0) == 0).all():
+            raise DataError(f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify")
         try:
-            most = int(chosen.sum()) if rank is not None else _different(known[rows])
-            space = signal_space(known, rank=None if rank is None else min(rank, most), u=u)
+            most = int(often.sum()) if rank is not None else _different(known)
+            space = signal_space(known, rank=None if rank is None else min(rank, most), u=drive)
             if rank is None:
-                space = signal_space(known, rank=min(space.rank + SPARE, most), u=u)
+                space = signal_space(known, rank=min(space.rank + SPARE, most), u=drive)
         except DataError as error:
             raise DataError(f"unit {unit.name!r}: {error}") from error
         weights = space.weights
         z = (known - space.mean) / space.scale
-        lift, scatter = _lifted(z, z @ weights, u, space.W)
-        left = z[rows] - (z[rows] @ weights) @ lift.T
+        lift, scatter = _lifted(z, z @ weights, drive, space.W)
+        left = z - (z @ weights) @ lift.T
         reach = np.eye(len(lift)) - lift @ weights.T
         rest = left.T @ left / len(left) + LEAST * reach @ reach.T
-        weights, lift, scatter = _along_channels(weights, lift, scatter)
-        if chosen.all():
-            return cls(space, weights, lift, rest, scatter)
-        D = len(chosen)
-        wide = np.eye(D)
-        wide[np.ix_(chosen, chosen)] = rest
-        out = [np.zeros((D, space.rank)), np.zeros((D, space.rank))]
-        for array, narrow in zip(out, (weights, lift), strict=True):
-            array[chosen] = narrow
-        return cls(space.spread(chosen), out[0], out[1], wide, scatter)
+        found = cls(space, *_along_channels(weights, lift, scatter), rest)
+        return found if often.all() else found._beside(often, cls._alone(y, seldom))
+
+    @classmethod
+    def _alone(cls, y: FloatArray, chosen: NDArray[np.bool_]) -> Reading:
+        """Each of the chosen channels a number of its own; of the others nothing is sent."""
+        D, r = len(chosen), int(chosen.sum())
+        mean, scale = np.zeros(D), np.ones(D)
+        mean[chosen], scale[chosen] = np.nanmean(y[:, chosen], axis=0), np.nanstd(y[:, chosen], axis=0)
+        W = np.eye(D)[:, chosen]
+        none = np.zeros(0)
+        noise = np.where(chosen, LEAST, np.nan)
+        space = SignalSpace(mean, scale, W, noise, none, none)
+        return cls(space, W, W, np.zeros((r, r)), np.where(chosen, LEAST, 1.0) * np.eye(D))
+
+    def _beside(self, often: NDArray[np.bool_], others: Reading) -> Reading:
+        """This reading of the channels that come often, and another of the rest."""
+        wide, space = self.space.spread(often), others.space
+        r, more = self.space.rank, space.rank
+        mean, scale, noise = (
+            np.where(often, mine, its)
+            for mine, its in ((wide.mean, space.mean), (wide.scale, space.scale), (wide.noise, space.noise))
+        )
+        weights, lift = np.zeros((len(often), r + more)), np.zeros((len(often), r + more))
+        weights[often, :r], lift[often, :r] = self.weights, self.lift
+        weights[:, r:], lift[:, r:] = others.weights, others.lift
+        scatter, rest = np.zeros((r + more, r + more)), np.array(others.rest)
+        scatter[:r, :r] = self.scatter
+        rest[np.ix_(often, often)] = self.rest
+        whole = replace(wide, mean=mean, scale=scale, noise=noise, W=np.hstack([wide.W, space.W]))
+        return Reading(whole, weights, lift, scatter, rest)
 
     def message(self, unit: str, y: FloatArray, u: FloatArray) -> Reduced:
-        """What is sent of measurements (T+1, D_m)."""
-        measured, chosen = rows_and_channels(y)
-        z = (y[np.ix_(measured, chosen)] - self.space.mean[chosen]) / self.space.scale[chosen]
-        values = np.ascontiguousarray(z @ self.weights[chosen])
-        return Reduced(unit, values, spans_of(measured), np.ascontiguousarray(u))
+        """What is sent of measurements (T+1, D_m): numbers of all rows in which anything was read."""
+        values, variance = self.numbers(y)
+        sent = np.asarray(np.isfinite(variance).any(axis=1), bool)
+        coded = np.where(np.isfinite(variance), variance, -1.0)[sent]
+        patterns, which = np.unique(coded, axis=0, return_inverse=True)
+        edges = np.flatnonzero(np.diff(which.ravel(), prepend=-1))
+        runs = np.stack([which.ravel()[edges], np.diff(edges, append=len(coded))], axis=1).astype(np.float64)
+        return Reduced(
+            unit, np.ascontiguousarray(values[sent]), spans_of(sent), np.ascontiguousarray(u), patterns, runs
+        )
+
+    def numbers(self, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Numbers (T+1, r), zero where nothing is known, and what their variance has more than in complete rows.
+
+        Where channels are missing, the others tell the numbers as well as they can: weighted by the noise of each. The
+        variance is inf where they tell nothing.
+        """
+        used = self.space.W.any(axis=1)
+        z = np.where(used, (y - self.space.mean) / self.space.scale, 0.0)
+        there = np.isfinite(z)
+        values = np.where(there, z, 0.0) @ self.weights
+        variance = np.zeros_like(values)
+        patterns, which = np.unique(there, axis=0, return_inverse=True)
+        noise = np.maximum(np.where(used, self.space.noise, 1.0), FINEST_NOISE)
+        seen = self.lift / noise[:, None]
+        least = np.diag(np.linalg.inv(self.lift.T @ seen + VAGUE * np.eye(self.lift.shape[1])))
+        for k, pattern in enumerate(patterns):
+            if pattern.all():
+                continue
+            rows = which.ravel() == k
+            spread = np.linalg.inv(self.lift[pattern].T @ seen[pattern] + VAGUE * np.eye(len(least)))
+            more = np.maximum(np.diag(spread) - least, 0.0)
+            more = np.where(more < NEGLIGIBLE * least, 0.0, np.where(more > NOTHING, np.inf, more))
+            told = z[np.ix_(rows, pattern)] @ seen[pattern] @ spread
+            values[rows] = np.where(np.isfinite(more), told, 0.0)
+            variance[rows] = more
+        return values, variance
 
     def model(self, unit: str, found: Identified) -> LocalModel:
         """The unit's own model in engineering units: C = scale L C̃, R = scale (L R̃ Lᵀ + rest) scale.
@@ -204,6 +247,31 @@ def _lifted(z: FloatArray, s: FloatArray, u: FloatArray, start: FloatArray) -> t
         return np.array(start), np.zeros((r, r))
     scatter = np.asarray((vectors / values) @ vectors.T)
     return np.asarray(of_z.T @ of_s @ scatter), scatter
+
+
+def _regular(y: FloatArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Channels of y (T+1, D) that come in most of the rows in which anything is read, and others that move."""
+    known = np.isfinite(y)
+    count = known.sum(axis=0)
+    often = count > 0.5 * known.any(axis=1).sum()
+    low, high = np.where(known, y, np.inf).min(axis=0), np.where(known, y, -np.inf).max(axis=0)
+    return np.asarray(often, bool), np.asarray(~often & (count >= LEAST_READINGS) & (high > low), bool)
+
+
+def _held(y: FloatArray, u: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Rows of y in which anything is read, with the last reading of what is not, and the mean inputs since the last."""
+    known = np.isfinite(y)
+    rows = np.flatnonzero(known.any(axis=1))
+    if known.all() or not len(rows):
+        return y[rows], u[rows]
+    at = np.arange(len(rows))[:, None]
+    there = known[rows]
+    last = np.maximum.accumulate(np.where(there, at, -1), axis=0)
+    first = np.argmax(there, axis=0)
+    held = np.take_along_axis(y[rows], np.where(last < 0, first, last), axis=0)
+    total = np.vstack([np.zeros(u.shape[1]), np.cumsum(u, axis=0)])
+    since = np.concatenate([[rows[0]], rows[:-1] + 1])
+    return held, np.asarray((total[rows + 1] - total[since]) / (rows + 1 - since)[:, None])
 
 
 def _different(y: FloatArray) -> int:
