@@ -1,9 +1,9 @@
 """Learning a network from its rows: sparse regressions, repeated on rows weighted at random.
 
-One pass over the rows gives the products of all features, in some blocks of neighbouring rows. Every replicate weights
-the blocks at random (Rubin's Bayesian bootstrap, which keeps what neighbouring rows share), and takes another set of
-costs, because no single set is right for all plants: how much evidence a new channel must bring, a further span of a
-channel that is in already, a channel of the unit itself, a product.
+What is learned from are the products of all features, summed over blocks of neighbouring rows (``products``). Every
+replicate weights the blocks at random (Rubin's Bayesian bootstrap, which keeps what neighbouring rows share), and takes
+another set of costs, because no single set is right for all plants: how much evidence a new channel must bring, a
+further span of a channel that is in already, a channel of the unit itself, a product.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import UnidentifiedError
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.network import RECENT, SPANS, IntArray, Network, damped, owners, whole_windows
+from counterflow.estimation.network import Network, damped, whole_windows
+from counterflow.estimation.products import Products, Rows, whole
 from counterflow.identification.sparse import sparse_weights
 
 
@@ -37,100 +37,17 @@ class Costs(NamedTuple):
 COSTS = (Costs(6, 6, 6, False), Costs(8, 4, 5, False), Costs(7, 3, 7, True), Costs(5, 2, 3, True))
 PRODUCT = 3.0  # nats that a product costs more than a new channel
 REPLICATES = 16
-BLOCKS = 20  # of neighbouring rows, which are weighted as one
-MOST_PRODUCTS = 1000
-MOST_WORK = 2e11  # multiplications for the products of all features; of longer records stretches are taken
 ENOUGH = 10_000  # rows that evidence is counted of at most: in longer records what is worth nothing is certain, too
-CHUNK = 8192  # rows whose features are made at once
-LEAST_ROWS = 60
 STEADY = 0.9999  # growth from row to row that a replicate may have at most: levels hardly decay
-STILL = 1e-9  # standard deviation, relative to the values, of a column that never moves
 FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
 JUDGE = COSTS[1]  # that these are learned with
 AHEAD = 40  # rows of the free runs
 MOST_STARTS = 400  # of a fold
+BATCHES = 20  # of starts that follow one another: their means say how sure the gain of curvature is
 VETO = -1.0  # standard errors below zero from which on curvature is left out
 FEW = 600  # rows, below which curvature can hardly be judged
 WILD = 1e3  # times the usual error that counts at most
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """What is learned from: rows z = (numbers, inputs) in the units' own terms, NaN where something is missing.
-
-    ``z`` (T, m); names of the units, with their counts of numbers and of inputs, side by side in z.
-    """
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]
-    inputs: tuple[int, ...]
-    z: FloatArray
-
-    @property
-    def owner(self) -> IntArray:
-        return owners(self.numbers, self.inputs)
-
-
-@dataclass(frozen=True, eq=False)
-class Products:
-    """Products of the features and targets, by blocks of rows.
-
-    ``blocks`` (B, n + r, n + r), ``counts`` (B,). ``spans``, ``pairs``, ``pair_centre``, ``pair_size``, ``level``,
-    ``scale``, ``low``, ``high``: as in ``Network``. ``rows``: how many there were before stretches were taken.
-    """
-
-    blocks: FloatArray
-    counts: FloatArray
-    spans: IntArray
-    pairs: IntArray
-    pair_centre: FloatArray
-    pair_size: FloatArray
-    level: FloatArray
-    scale: FloatArray
-    low: FloatArray
-    high: FloatArray
-    moving: NDArray[np.bool_]
-    at: tuple[NDArray[np.intp], ...]  # rows of each block
-    rows: int
-
-    @property
-    def used(self) -> int:
-        """Rows that were summed."""
-        return int(self.counts.sum())
-
-
-def products_of(rows: Rows) -> Products:
-    """One pass over the rows."""
-    z, owner = rows.z, rows.owner
-    r, m = sum(rows.numbers), rows.z.shape[1]
-    known = np.asarray(np.isfinite(z).all(axis=1), bool)
-    spans = _spans(known)
-    memory = int(spans[-1, 1])
-    at = _whole_windows(known, memory)
-    if len(at) < LEAST_ROWS:
-        raise UnidentifiedError(
-            f"identification: {len(at)} rows with the {memory} rows before them measured at all units are too few; "
-            f"at least {LEAST_ROWS} are needed: record all units over a common period"
-        )
-    level, scale, moving = _scales(z[known])
-    centred = np.where(known[:, None], (z - level) / scale, 0.0)
-    low, high = centred[known].min(axis=0), centred[known].max(axis=0)
-    pairs = _pairs(owner, moving, len(at))
-    n = len(spans) * m + len(pairs)
-    whole = len(at)
-    at = _stretches(at, int(MOST_WORK / (2.0 * (n + r) ** 2)))
-    total = np.vstack([np.zeros(m), np.cumsum(centred, axis=0)])
-    centre, size = _pair_scale(centred, at, pairs)
-    blocks, counts = np.zeros((BLOCKS, n + r, n + r)), np.zeros(BLOCKS)
-    parts = tuple(np.array_split(at, BLOCKS))
-    for b, part in enumerate(parts):
-        counts[b] = len(part)
-        for begin in range(0, len(part), CHUNK):
-            some = part[begin : begin + CHUNK]
-            F = np.hstack([_features(centred, total, some, spans, pairs, centre, size), centred[some, :r]])
-            blocks[b] += F.T @ F
-    return Products(blocks, counts, spans, pairs, centre, size, level, scale, low, high, moving, parts, whole)
 
 
 class Bend(NamedTuple):
@@ -149,10 +66,7 @@ class Learning:
 
     network: Network
     bend: Bend
-    rows: int
     used: int
-
-    blocks = BLOCKS
 
     @property
     def words(self) -> str:
@@ -178,19 +92,25 @@ def learn(
     """All replicates. ``known``: which units can act on which; None: any."""
     bend = _bend(rows, products, known)
     curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
-    rng = np.random.default_rng(0)
-    found = []
-    for k in range(REPLICATES):
-        draw = rng.exponential(size=BLOCKS)
-        draw *= products.used / (draw @ products.counts)
-        moments = np.tensordot(draw, products.blocks, 1)
-        weights, noise = _weights(rows, products, moments, products.used, COSTS[k % len(COSTS)], known, curved)
+    count, found = products.count, []
+    for k, draw in enumerate(block_weights(products)):
+        moments = products.moments(draw)
+        weights, noise = _weights(rows, products, moments, count, COSTS[k % len(COSTS)], known, curved)
         found.append(weights)
         if progress is not None:
-            progress(k + 1, -0.5 * products.used * float(np.log(noise).sum()))
-    network = _network(rows, products, np.array(found), products.blocks.sum(axis=0), products.used)
+            progress(k + 1, -0.5 * count * float(np.log(noise).sum()))
+    network = _network(rows, products, np.array(found), products.moments(), count)
     network = replace(network, bend=(bend.gain, bend.deviations), known=known)
-    return Learning(network, bend, products.rows, products.used)
+    return Learning(network, bend, products.used)
+
+
+def block_weights(products: Products) -> FloatArray:
+    """(REPLICATES, B): random weights of the blocks, which leave the number of rows as it is.
+
+    Those of a block depend on its place only, so that a replicate stays the same one while rows are added at the end.
+    """
+    draws = np.random.default_rng(0).exponential(size=(len(products.blocks), REPLICATES)).T
+    return np.asarray(draws * (products.count / (draws @ products.counts))[:, None])
 
 
 def _weights(
@@ -199,7 +119,7 @@ def _weights(
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Weights (n, r) of every feature for every target, and the noises (r,), from one set of moments."""
     r, m, spans = sum(rows.numbers), rows.z.shape[1], products.spans
-    n, linear = len(moments) - r, len(spans) * m
+    n, linear = products.features, len(spans) * m
     if count > ENOUGH:
         moments, count = moments * (ENOUGH / count), ENOUGH
     column = np.tile(np.arange(m), len(spans))
@@ -244,11 +164,13 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
         return Bend(0.0, 0.0)
     r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
     there = np.asarray(np.isfinite(z).all(axis=1), bool)
+    at = whole(there, products.memory)
+    block = (rows.first + at) // products.length
     gains = []
-    for part in np.array_split(np.arange(BLOCKS), FOLDS):
-        moments = products.blocks.sum(axis=0) - products.blocks[part].sum(axis=0)
-        count = products.used - float(products.counts[part].sum())
-        starts = _starts(np.concatenate([products.at[b] for b in part]), there)
+    for part in np.array_split(np.unique(block), FOLDS):  # of rows that are not kept nothing can be foretold
+        kept = ~np.isin(np.arange(len(products.blocks)), part)
+        moments, count = products.moments(kept.astype(np.float64)), float(products.counts[kept].sum())
+        starts = _starts(at[np.isin(block, part)], there)
         if not len(starts):
             continue
         truth = z[starts[:, None] + 1 + np.arange(AHEAD), :r]
@@ -262,12 +184,12 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
                 errors.append(np.square(network.free_runs(z, starts, AHEAD) - truth))
         size = np.maximum(errors[0].mean(axis=(0, 1)), 1e-12)
         gains.append((np.minimum((errors[0] - errors[1]) / size, WILD)).mean(axis=(1, 2)))
-    whole = np.concatenate([*gains, np.zeros(0)])
-    if len(whole) < BLOCKS or not whole.any():
+    every = np.concatenate([*gains, np.zeros(0)])
+    if len(every) < BATCHES or not every.any():
         return Bend(0.0, 0.0)
-    batches = np.array([part.mean() for part in np.array_split(whole, BLOCKS)])
-    error = float(batches.std(ddof=1)) / np.sqrt(BLOCKS)
-    return Bend(float(whole.mean()), float(whole.mean()) / error if error > 0 else 0.0)
+    batches = np.array([part.mean() for part in np.array_split(every, BATCHES)])
+    error = float(batches.std(ddof=1)) / np.sqrt(BATCHES)
+    return Bend(float(every.mean()), float(every.mean()) / error if error > 0 else 0.0)
 
 
 def _starts(at: NDArray[np.intp], there: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -280,8 +202,8 @@ def _starts(at: NDArray[np.intp], there: NDArray[np.bool_]) -> NDArray[np.intp]:
 
 def _noise(moments: FloatArray, weights: FloatArray, rows: float) -> FloatArray:
     """Covariance (r, r) of what the mean weights (n, r) leave, with a floor."""
-    n = len(weights)
-    cross, gram, own = moments[:n, n:], moments[:n, :n], moments[n:, n:]
+    n, r = weights.shape
+    cross, gram, own = moments[:n, n : n + r], moments[:n, :n], moments[n : n + r, n : n + r]
     left = (own - weights.T @ cross - cross.T @ weights + weights.T @ gram @ weights) / rows
     values, vectors = np.linalg.eigh((left + left.T) / 2)
     return np.asarray((vectors * np.maximum(values, 1e-6)) @ vectors.T)
@@ -299,67 +221,9 @@ def _costs(
     one, two = owner[pairs[:, 0]], owner[pairs[:, 1]]
     # the two factors are of one unit, or one of them is of the target's: other products have no pipe to come through
     product = open_[one] & open_[two] & ((one == two) | (one == unit) | (two == unit))
+    product &= products.moving[pairs].all(axis=1)
     first = np.where(owner[column] == unit, costs.own, costs.new)
     first = np.where(may, first, np.inf)
     further = np.where(may, costs.further, np.inf)
     bend = np.where(product, costs.new + PRODUCT, np.inf)
     return np.concatenate([first, bend]), np.concatenate([further, bend])
-
-
-def _features(
-    z: FloatArray, total: FloatArray, at: NDArray[np.intp], spans: IntArray, pairs: IntArray, centre: FloatArray,
-    size: FloatArray,
-) -> FloatArray:  # fmt: skip
-    """(rows, spans · m + pairs) for rows ``at`` of standardised z; ``total``: its running sums."""
-    means = [(total[at - first + 1] - total[at - last]) / (last - first + 1) for first, last in spans]
-    return np.hstack([*means, (_multiplied(z, at, pairs) - centre) / size])
-
-
-def _multiplied(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> FloatArray:
-    recent = np.mean([z[at - k] for k in range(1, RECENT + 1)], axis=0)
-    return np.asarray(recent[:, pairs[:, 0]] * recent[:, pairs[:, 1]])
-
-
-def _pair_scale(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> tuple[FloatArray, FloatArray]:
-    some = _multiplied(z, at[:: max(1, len(at) // CHUNK)], pairs)
-    size = some.std(axis=0)
-    return some.mean(axis=0), np.where(size > STILL, size, 1.0)
-
-
-def _spans(known: NDArray[np.bool_]) -> IntArray:
-    """As long a memory as the record carries; of a record full of gaps, one that leaves half of its rows of use."""
-    rows = int(known.sum())
-    spans = SPANS[: int((SPANS[:, 1] <= max(rows // 8, 4)).sum())]
-    while spans[-1, 1] > RECENT + 1 and 2 * len(_whole_windows(known, int(spans[-1, 1]))) < rows:
-        spans = spans[:-1]
-    return np.asarray(spans, np.int64)
-
-
-def _whole_windows(known: NDArray[np.bool_], memory: int) -> NDArray[np.intp]:
-    """Rows that are there with all of the ``memory`` rows before them."""
-    at = np.arange(memory, len(known))
-    return np.asarray(at[whole_windows(known, at, memory)], np.intp)
-
-
-def _stretches(at: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """All rows, or of more than ``most`` the first of each block."""
-    if len(at) <= most:
-        return at
-    each = max(most // BLOCKS, 1)
-    return np.concatenate([part[:each] for part in np.array_split(at, BLOCKS)])
-
-
-def _scales(z: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    level, spread = z.mean(axis=0), z.std(axis=0)
-    moving = spread > STILL * np.maximum(np.abs(z).max(axis=0), 1e-300)
-    return level, np.where(moving, spread, 1.0), moving
-
-
-def _pairs(owner: IntArray, moving: NDArray[np.bool_], rows: int) -> IntArray:
-    """Pairs of columns that may be multiplied, (k, 2): all of them if they are few, else those of one unit, or none."""
-    one, two = np.triu_indices(len(owner))
-    there = moving[one] & moving[two]
-    for some in (there, there & (owner[one] == owner[two])):
-        if some.sum() <= min(MOST_PRODUCTS, 2 * rows):
-            return np.stack([one[some], two[some]], axis=1).astype(np.int64)
-    return np.zeros((0, 2), np.int64)

@@ -23,9 +23,10 @@ from counterflow.estimation.alignment import LAGS, alignment
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Rows, learn, products_of
+from counterflow.estimation.network_learning import learn
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
+from counterflow.estimation.products import Rows, products_of
 from counterflow.estimation.realisation import realised
 from counterflow.identification import stretches
 from counterflow.protocol import Reduced
@@ -89,17 +90,16 @@ def identify(
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
-def system_of(
-    rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None
-) -> System:
+def system_of(rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None) -> System:
     """The system of rows whose inputs are departures from their level and act on the next row."""
-    learned = learn(rows, products_of(rows), known, progress)
+    products = products_of(rows)
+    learned = learn(rows, products, known, progress)
     r, everybody = sum(rows.numbers), scope_of(rows.names)
     s, u = rows.z[:, :r], rows.z[:, r:]
     found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
     notes = [Caveat("model-form", everybody, learned.words)]
-    if learned.used < learned.rows:
-        text = f"of {learned.rows:,} rows, {learned.used:,} in {learned.blocks} stretches were learned from"
+    if products.used < products.count:
+        text = f"of {products.count:,.0f} rows, {products.used:,} in {len(products.blocks)} stretches were learned from"
         notes.append(Caveat("rows-thinned", everybody, text))
     return System(
         learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),
