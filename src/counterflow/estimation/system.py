@@ -22,9 +22,10 @@ from counterflow.estimation.alignment import alignment
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Rows, learn
+from counterflow.estimation.network_learning import learn
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
+from counterflow.estimation.products import Rows
 from counterflow.estimation.realisation import realised
 from counterflow.protocol import Reduced
 
@@ -87,8 +88,8 @@ def system_of(rows: Rows, known: KnownEdges | None, progress: Callable[[int, flo
     s, u = rows.z[:, :r], rows.z[:, r:]
     found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
     notes = [Caveat("model-form", everybody, learned.words)]
-    if learned.used < learned.rows:
-        text = f"of {learned.rows:,} rows, {learned.used:,} in {learned.blocks} stretches were learned from"
+    if products.used < products.count:
+        text = f"of {products.count:,.0f} rows, {products.used:,} in {len(products.blocks)} stretches were learned from"
         notes.append(Caveat("rows-thinned", everybody, text))
     return System(
         learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),

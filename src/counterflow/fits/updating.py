@@ -11,9 +11,9 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.caveats import distinct
 from counterflow.errors import OptionError, PrivacyError
-from counterflow.estimation.network_learning import Rows
 from counterflow.estimation.online import Memory, remember, update
 from counterflow.estimation.prior import DROWNED_CODE
+from counterflow.estimation.products import Rows
 from counterflow.estimation.system import system_of
 from counterflow.fits.checks import failed_checks
 from counterflow.fits.engine import Traffic

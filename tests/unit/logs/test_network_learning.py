@@ -13,7 +13,8 @@ import counterflow as cf
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.influence import network_graph
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.network_learning import BLOCKS, REPLICATES, Rows, learn, products_of
+from counterflow.estimation.network_learning import REPLICATES, learn
+from counterflow.estimation.products import Rows, products_of
 
 NAMES = ("a", "b", "c")
 PRODUCT = (0, 1)  # of a and b, which acts on b
@@ -117,31 +118,6 @@ def test_learning_again_gives_the_same():
     assert all(np.array_equal(getattr(one, f.name), getattr(two, f.name)) for f in fields(one))
 
 
-def test_sums_by_block_are_sums_over_the_rows():
-    """Of features that are made one by one."""
-    rows = simulated(300, 0.0, 2)
-    z = rows.z.copy()
-    z[100:104] = np.nan
-    found = products_of(replace(rows, z=z))
-    known = np.isfinite(z).all(axis=1)
-    assert np.allclose(found.level, z[known].mean(axis=0))
-    standard = (z - found.level) / found.scale
-    memory = int(found.spans[-1, 1])
-    at = [t for t in range(memory, len(z)) if known[t - memory : t + 1].all()]
-    assert np.concatenate(found.at).tolist() == at
-    assert found.counts.sum() == len(at) == found.used
-    F = []
-    for t in at:
-        means = [standard[t - last : t - first + 1].mean(axis=0) for first, last in found.spans]
-        recent = standard[t - 2 : t].mean(axis=0)
-        products = [(recent[i] * recent[j] - c) / s
-                    for (i, j), c, s in zip(found.pairs, found.pair_centre, found.pair_size, strict=True)]  # fmt: skip
-        F.append(np.concatenate([*means, products, standard[t, :3]]))
-    wanted = np.array(F).T @ np.array(F)
-    np.testing.assert_allclose(found.blocks.sum(axis=0), wanted, rtol=LONG, atol=LONG * np.abs(wanted).max())
-    assert len(found.blocks) == BLOCKS
-
-
 def test_a_record_full_of_gaps_gets_a_shorter_memory():
     rows = simulated(600, 0.0, 3)
     whole = products_of(rows)
@@ -151,7 +127,7 @@ def test_a_record_full_of_gaps_gets_a_shorter_memory():
             z[k : k + 5, 1] = np.nan
         found = products_of(replace(rows, z=z))
         assert found.spans[-1, 1] <= longest < whole.spans[-1, 1]
-        assert 2 * found.rows >= np.isfinite(z).all(axis=1).sum()
+        assert 2 * found.count >= np.isfinite(z).all(axis=1).sum()
         linear, _ = shares(learn(replace(rows, z=z), found).network)
         assert (linear[TRUE] == 1).all()
     z[:] = np.nan

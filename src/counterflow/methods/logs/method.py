@@ -12,7 +12,7 @@ from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.identifiability import Labels, diagnose
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import LEAST_ROWS
+from counterflow.estimation.products import LEAST_ROWS
 from counterflow.estimation.system import System, SystemOptions
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.logs.options import LogOptions
