@@ -8,8 +8,9 @@ further span of a channel that is in already, a channel of the unit itself, a pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ class Learning:
 
     network: Network
     bend: Bend
-    used: int
+    products: Products  # of the first of the records, if readings are missing
 
     @property
     def words(self) -> str:
@@ -81,7 +82,7 @@ class Learning:
         if not self.network.curved:
             if self.bend.deviations < VETO:
                 return f"linear: products of channels are left out, with them {runs} more"
-            if self.bend.gain == 0.0 and self.used < FEW:
+            if self.bend.gain == 0.0 and self.products.used < FEW:
                 return "linear: too few rows to judge whether products of channels help"
             return "linear: no product of channels is worth its cost"
         side = "less" if self.bend.gain >= 0 else "more"
@@ -91,10 +92,11 @@ class Learning:
         )
 
 
-def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[Rows, ...]:
-    """Records of the rows in which nothing is missing: one, or ``DRAWS`` if something is."""
+def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, ...], dict[int, float]]:
+    """Records of the rows without gaps: one, or ``DRAWS`` if something is missing; and decays of slow targets."""
+    decays: dict[int, float] = {}
     if rows.read.all():
-        return (rows,)
+        return (rows,), decays
     r, read = rows.targets, rows.read
     there = np.isfinite(rows.z[:, :r])
     variance = np.where(there, 0.0 if rows.variance is None else rows.variance, np.inf)
@@ -102,7 +104,10 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[Rows, ...]:
     record = replace(rows, z=np.hstack([_between(rows.z[:, :r], read[:, :r]), rows.z[:, r:]]), given=read)
     rng, records = np.random.default_rng(0), []
     for k in range(ROUNDS + DRAWS):
-        products = with_slow(record, products_of(record, curved=False), known)
+        products = products_of(record, curved=False)
+        if k < ROUNDS:
+            decays = decays_of(record, products, known, decays)
+        products = with_slow(record, products, decays)
         weights, _ = _weights(rows, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
         noise = _noise(products.moments(), weights, products.count)
         level, scale = products.level, products.scale
@@ -113,7 +118,7 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[Rows, ...]:
         record = replace(record, z=np.hstack([numbers * scale[:r] + level[:r], rows.z[:, r:]]))
         if k >= ROUNDS:
             records.append(record)
-    return tuple(records)
+    return tuple(records), decays
 
 
 def _between(numbers: FloatArray, read: NDArray[np.bool_]) -> FloatArray:
@@ -125,40 +130,51 @@ def _between(numbers: FloatArray, read: NDArray[np.bool_]) -> FloatArray:
     return out
 
 
-def with_slow(record: Rows, products: Products, known: KnownEdges | None) -> Products:
-    """The same, with sums for targets that are read in few rows; the decay of each fits its readings best."""
-    plain, found = replace(products, slow=()), []
-    for i in np.flatnonzero((products.read < SELDOM * products.count) & (products.read >= LEAST_READINGS)):
-        fits = []
-        for decay in DECAYS:
-            slow, divided = plain.slowly(record, int(i), decay)
+def decays_of(
+    record: Rows, products: Products, known: KnownEdges | None, before: Mapping[int, float] = MappingProxyType({})
+) -> dict[int, float]:
+    """By how much each target that is read in few rows decays from row to row: what fits its readings best.
+
+    ``before``: what was found on a similar record; only its neighbours are tried then.
+    """
+    found = {}
+    for i in np.flatnonzero((products.read < SELDOM * products.count) & (products.read >= LEAST_READINGS)).tolist():
+        place = DECAYS.index(before[i]) if i in before else None
+        misfits = {}
+        for decay in DECAYS if place is None else DECAYS[max(place - 1, 0) : place + 2]:
+            slow, divided = products.slowly(record, i, decay)
             every = np.ones(len(slow.blocks))
-            left = _slow_target(record, plain, slow, every, JUDGE, known, curved=False)
-            fits.append((slow.count(every) * np.log(left.noise) + 2 * divided, slow))
-        found.append(min(fits, key=lambda fit: fit[0])[1])
-    return replace(plain, slow=tuple(found))
+            left = _slow_target(record, products, slow, every, JUDGE, known, curved=False)
+            misfits[decay] = slow.count(every) * np.log(left.noise) + 2 * divided
+        found[i] = min(misfits, key=lambda decay: misfits[decay])
+    return found
+
+
+def with_slow(record: Rows, products: Products, decays: Mapping[int, float]) -> Products:
+    """The same, with sums for targets that are read in few rows."""
+    return replace(products, slow=tuple(products.slowly(record, i, decay)[0] for i, decay in decays.items()))
 
 
 def learn(
     rows: Rows, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None
 ) -> Learning:
     """All replicates. ``known``: which units can act on which; None: any."""
-    records = completed(rows, known)
-    products = with_slow(records[0], products_of(records[0]), known)
+    records, decays = completed(rows, known)
+    products = first = with_slow(records[0], products_of(records[0]), decays)
     bend = _bend(records[0], products, known)
     curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
     count, found = products.count, []
     for k, draw in enumerate(block_weights(products)):
         if k and len(records) > 1 and k % len(COSTS) == 0:
             record = records[k // len(COSTS)]
-            products = with_slow(record, products_of(record, products), known)
+            products = with_slow(record, products_of(record, first), decays)
         weights, noise = _weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved)
         found.append(weights)
         if progress is not None:
             progress(k + 1, -0.5 * count * float(np.log(noise).sum()))
     network = _network(rows, products, np.array(found), products.moments(), count)
     network = replace(network, bend=(bend.gain, bend.deviations), known=known)
-    return Learning(network, bend, products.used)
+    return Learning(network, bend, first)
 
 
 def block_weights(products: Products) -> FloatArray:

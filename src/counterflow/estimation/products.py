@@ -89,7 +89,9 @@ class Slow:
 
     def moments(self, weights: FloatArray) -> FloatArray:
         """The symmetric (n + 2, n + 2) sum of all blocks, each times its weight (B,)."""
-        total = np.sum([weight * block for weight, block in zip(weights, self.blocks, strict=True)], axis=0)
+        total = np.zeros_like(self.blocks[0])
+        for weight, block in zip(weights, self.blocks, strict=True):
+            total += weight * block
         return _unpacked(total, (int(np.sqrt(8 * len(total) + 1)) - 1) // 2)
 
     def count(self, weights: FloatArray) -> float:
@@ -264,26 +266,25 @@ class Products:
         at, before = at[1:], at[:-1]
         good = (before + 1 >= self.memory) & (age <= MOST_AGE)
         at, before, age = at[good], before[good], age[good]
-        total, blocks, divided = running(standard), [], 0.0
-        place = at // self.length
-        for b in range(-(-self.rows // self.length)):
-            mine = np.flatnonzero(place == b)
-            out = np.zeros((self.features + 2, self.features + 2))
-            for begin in range(0, len(mine), max(CHUNK // MOST_AGE, 1)):
-                some = mine[begin : begin + max(CHUNK // MOST_AGE, 1)]
-                k = age[some]
-                ends = np.cumsum(k)
-                back = ends.repeat(k) - 1 - np.arange(ends[-1])  # rows back from each reading, its own first at the end
-                rows_ = at[some].repeat(k) - back
-                kept = decay**back
-                size = np.sqrt(np.add.reduceat(kept**2, ends - k))
-                sums = csr_array((kept / size.repeat(k), (np.arange(len(some)).repeat(k), np.arange(len(rows_)))))
-                F = sums @ np.hstack([self._features(standard, total, rows_), np.ones((len(rows_), 1))])
-                left = standard[at[some], target] - decay**k * standard[before[some], target]
-                F = np.hstack([F[:, :-1], (left / size)[:, None], F[:, -1:]])
-                out += F.T @ F
-                divided += float(np.log(size).sum())
-            blocks.append(_packed(out))
+        total, place, divided = running(standard), at // self.length, 0.0
+        blocks = [np.zeros((self.features + 2) * (self.features + 3) // 2)] * -(-self.rows // self.length)
+        some = CHUNK // MOST_AGE
+        for begin in range(0, len(at), some):
+            now, k = at[begin : begin + some], age[begin : begin + some]
+            ends = np.cumsum(k)
+            back = ends.repeat(k) - 1 - np.arange(ends[-1])  # rows between, oldest first
+            between, kept = now.repeat(k) - back, decay**back
+            size = np.sqrt(np.add.reduceat(kept**2, ends - k))
+            each = np.arange(len(k)).repeat(k)
+            sums = csr_array((kept / size.repeat(k), (each, np.arange(len(back)))), (len(k), len(back)))
+            left = standard[now, target] - decay**k * standard[before[begin : begin + some], target]
+            F = np.empty((len(k), self.features + 2))
+            F[:, :-2] = sums @ self._features(standard, total, between)
+            F[:, -2], F[:, -1] = left / size, sums.sum(axis=1)
+            for b in np.unique(place[begin : begin + some]):
+                part = F[place[begin : begin + some] == b]
+                blocks[b] = blocks[b] + _packed(part.T @ part)
+            divided += float(np.log(size).sum())
         counts = np.bincount(place, minlength=len(blocks)).astype(np.float64)
         return Slow(target, decay, tuple(blocks), counts), divided
 

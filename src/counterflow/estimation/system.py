@@ -64,7 +64,7 @@ def identify(
     aligned = [np.vstack([v[1:], v[-1:]]) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)]
     widths = tuple(v.shape[1] for v in inputs)
     numbers = tuple(mine.stop - mine.start for mine in own)
-    rows = Rows(names, numbers, widths, np.hstack([s, np.hstack(aligned) - level]), variance)
+    rows = Rows(names, numbers, widths, np.hstack([s, np.hstack(aligned) - level]), variance=variance)
     ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
     acting = "inputs act on the next row"
     if ahead:
@@ -88,6 +88,7 @@ def system_of(rows: Rows, known: KnownEdges | None, progress: Callable[[int, flo
     s, u = rows.z[:, :r], rows.z[:, r:]
     found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
     notes = [Caveat("model-form", everybody, learned.words)]
+    products = learned.products
     if products.used < products.count:
         text = f"of {products.count:,.0f} rows, {products.used:,} in {len(products.blocks)} stretches were learned from"
         notes.append(Caveat("rows-thinned", everybody, text))

@@ -257,9 +257,9 @@ class Fit(Questions):
         self.check_recording(recording)
         assert recording is not None
         if self.privacy is None:
-            if self.couplings is not None and self.couplings.memory is None:
-                if recording.digest == self.provenance.data_digest:  # the server has these rows already
-                    return self.server
+            kept = self.couplings is not None and self.couplings.memory is None
+            if kept and recording.digest == self.provenance.data_digest:  # the server has these rows already
+                return self.server
             return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))
         same = all(
             part.rows_digest == UnitData(part.unit, recording[name].y, recording[name].u).digest
