@@ -4,9 +4,10 @@ A plant is a set of units. The states of all units are one vector x. What one un
 *streams*: numbers that a source unit sends (from its own states and inputs) and a sink unit receives. So a transport
 delay is a delay of streams, and the couplings of the plant are the pairs (source, sink) of its streams.
 
-    s = send(x, u),   dx/dt = pace * rate(x, u, s, d) + w,   y = read(x)
+    s = send(x, u, w),   dx/dt = pace * rate(x, u, s, d, w) + noise,   y = read(x, w)
 
-u are inputs, held from row to row; d is one unrecorded disturbance that several units feel; w is process noise.
+u are inputs, held from row to row; d is one unrecorded disturbance that several units feel; w is the wear of the plant:
+for each unit a factor on one physical parameter of its own (`Plant.worn` says which), 1 as the plant was built.
 Arrays have the state, input, stream or output first and the batch of runs last; time comes before both.
 """
 
@@ -31,8 +32,8 @@ class Plant:
 
     ``u0``: inputs at the operating point; ``span``: what 100 % of a move means, by input. ``x0``: a guess of the states
     there. ``owner``: the unit of each state. ``stiff``: by state, the pace that spreads the plant's time
-    constants over a factor of 100 or more; it leaves the steady state as it is. ``hold``: the longest time that inputs
-    stand still, rows.
+    constants over a factor of 100 or more; it leaves the steady state as it is. ``worn``: in words, by unit, the
+    physical parameter that its factor of wear multiplies. ``hold``: the longest time that inputs stand still, rows.
     """
 
     name: str
@@ -45,9 +46,10 @@ class Plant:
     owner: tuple[str, ...]
     stiff: FloatArray
     streams: tuple[tuple[str, str], ...]
-    send: Callable[[FloatArray, FloatArray], FloatArray]
-    rate: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], FloatArray]
-    read: Callable[[FloatArray], FloatArray]
+    worn: tuple[str, ...]
+    send: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+    rate: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray], FloatArray]
+    read: Callable[[FloatArray, FloatArray], FloatArray]
     hold: int = 40
     substeps: int = 2
 
@@ -61,9 +63,14 @@ class Plant:
         """The unit of each input."""
         return tuple(unit.name for unit in self.units for _ in unit.inputs)
 
+    @property
+    def new(self) -> FloatArray:
+        """Wear (M, 1) of the plant as it was built."""
+        return np.ones((len(self.units), 1))
+
     def derivative(self, x: FloatArray, u: FloatArray) -> FloatArray:
-        """dx/dt without delay, noise or disturbance; (X, batch)."""
-        return self.rate(x, u, self.send(x, u), np.zeros(x.shape[1]))
+        """dx/dt of the new plant without delay, noise or disturbance; (X, batch)."""
+        return self.rate(x, u, self.send(x, u, self.new), np.zeros(x.shape[1]), self.new)
 
     def steady(self) -> FloatArray:
         """States (X,) in which nothing moves."""
@@ -96,11 +103,13 @@ def run(
     pace: FloatArray | None = None,
     delays: NDArray[np.int64] | None = None,
     past: FloatArray | None = None,
+    wear: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """States (T+1, X, batch) from inputs u (T, U, batch), and the streams (T, S, batch) that were sent in each row.
 
     Classical Runge-Kutta with ``plant.substeps`` steps a row. With delays (S,), in rows and at least 1, a unit receives
     what was sent so many rows before, drawn straight between rows; ``past`` (K, S, batch) are the rows sent before.
+    ``wear`` (T, M, batch): by row; that of row t acts from row t to row t + 1, and on what is sent in row t.
     """
     T, batch = len(u), x.shape[1]
     common = np.zeros((T, batch)) if common is None else common
@@ -112,17 +121,18 @@ def run(
     sent = np.empty((before + T, len(plant.streams), batch))
     if past is not None:
         sent[:before] = past
-    each = np.arange(len(plant.streams))
+    each, new = np.arange(len(plant.streams)), plant.new
     for t in range(T):
         now, shake = u[t], 0.0 if noise is None else noise[t]
-        sent[before + t] = plant.send(x, now)
+        w = new if wear is None else wear[t]
+        sent[before + t] = plant.send(x, now, w)
         if delays is not None:
             early = sent[before + t - delays, each]
             late = sent[before + t - delays + 1, each]
 
         def slope(x: FloatArray, part: float) -> FloatArray:
-            s = plant.send(x, now) if delays is None else early + part * (late - early)  # noqa: B023
-            return factor * plant.rate(x, now, s, common[t]) + shake  # noqa: B023
+            s = plant.send(x, now, w) if delays is None else early + part * (late - early)  # noqa: B023
+            return factor * plant.rate(x, now, s, common[t], w) + shake  # noqa: B023
 
         for k in range(plant.substeps):
             begin, middle, end = k / plant.substeps, (k + 0.5) / plant.substeps, (k + 1) / plant.substeps

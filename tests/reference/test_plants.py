@@ -47,8 +47,8 @@ def test_a_plant_has_what_the_suite_asks_for(plant):
     assert 60 <= plant.horizon <= 150
     assert len(plant.owner) == len(plant.x0) == len(plant.stiff)
     x = plant.steady()[:, None]
-    assert len(plant.read(x)) == sum(unit.n_outputs for unit in plant.units)
-    assert len(plant.send(x, plant.u0[:, None])) == len(plant.streams)
+    assert len(plant.read(x, plant.new)) == sum(unit.n_outputs for unit in plant.units)
+    assert len(plant.send(x, plant.u0[:, None], plant.new)) == len(plant.streams)
 
 
 def test_the_graph_is_where_the_jacobian_is_not_zero(plant):

@@ -22,7 +22,7 @@ PEOPLE = np.array([[300.0], [350.0], [250.0]])  # ppm/h at rated volume
 GAINS = np.array([[0.4], [0.6], [1.2]])  # K/h, people and machines
 
 
-def _send(x: FloatArray, u: FloatArray) -> FloatArray:
+def _send(x: FloatArray, u: FloatArray, w: FloatArray) -> FloatArray:
     _, supply, fan, carbon = x[:4]
     handler = [supply, fan, carbon]
     air, _, co2, flow, _ = x[4:19].reshape(3, 5, -1).transpose(1, 0, 2)
@@ -31,7 +31,7 @@ def _send(x: FloatArray, u: FloatArray) -> FloatArray:
     return np.concatenate([np.stack(handler * 3), zones, np.stack([corridor[0]] * 3), corridor[[0, 2]]])
 
 
-def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatArray:
+def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray, w: FloatArray) -> FloatArray:
     coil, supply, fan, carbon = x[:4]
     air, wall, co2, flow, radiator = x[4:19].reshape(3, 5, -1).transpose(1, 0, 2)
     hall, hall_wall, hall_co2 = x[19:]
@@ -40,11 +40,11 @@ def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatAr
     from_zone = s[9:18].reshape(3, 3, -1)
     hall_seen, back, back_co2 = s[18:21], s[21], s[22]
     valve, speed = (u[0] / 50) ** 2, u[1] / 50
-    damper = (u[[2, 4, 5]] / 50) ** 1.5
+    damper = w[1:4] * (u[[2, 4, 5]] / 50) ** 1.5
     heating = np.stack([u[3], np.full_like(u[3], 50.0), u[6]]) / 50
     mixed = FRESH_SHARE * outside + (1 - FRESH_SHARE) * back
     handler = np.stack([
-        3.0 * valve * (HOT - coil) - 6.0 * fan**0.8 * (coil - supply),
+        3.0 * w[0] * valve * (HOT - coil) - 6.0 * fan**0.8 * (coil - supply),
         10.0 * fan * (mixed - supply) + 4.0 * fan**0.8 * (coil - supply),
         6.0 * (speed - fan),
         8.0 * fan * (FRESH_SHARE * FRESH_CO2 + (1 - FRESH_SHARE) * back_co2 - carbon),
@@ -59,15 +59,15 @@ def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatAr
     ], axis=1).reshape(15, -1)  # fmt: skip
     passing = from_zone[:, 2]
     corridor = np.stack([
-        (0.8 * passing * (from_zone[:, 0] - hall) + 0.12 * (from_zone[:, 0] - hall)).sum(axis=0)
+        (0.8 * w[4] * passing * (from_zone[:, 0] - hall) + 0.12 * (from_zone[:, 0] - hall)).sum(axis=0)
         + 0.5 * (hall_wall - hall) - 0.05 * (hall - outside),
         0.2 * (hall - hall_wall) - 0.02 * (hall_wall - outside),
-        (0.8 * passing * (from_zone[:, 1] - hall_co2)).sum(axis=0) + 40.0,
+        (0.8 * w[4] * passing * (from_zone[:, 1] - hall_co2)).sum(axis=0) + 40.0,
     ])  # fmt: skip
     return np.concatenate([handler, zone, corridor])
 
 
-def _read(x: FloatArray) -> FloatArray:
+def _read(x: FloatArray, w: FloatArray) -> FloatArray:
     zones = x[4:19].reshape(3, 5, -1)
     flow_rate = 900.0 * zones[:, 3]
     shown = np.stack([zones[:, 0], zones[:, 1], zones[:, 2], flow_rate, zones[:, 4]], axis=1).reshape(15, -1)
@@ -106,6 +106,7 @@ plant = Plant(
     streams=tuple(("handler", name) for name in ZONES for _ in range(3))
     + tuple((name, "corridor") for name in ZONES for _ in range(3))
     + tuple(("corridor", name) for name in ZONES) + (("corridor", "handler"),) * 2,
+    worn=("valve of the coil", "damper", "damper", "damper", "share of the zones' air that passes"),
     send=_send,
     rate=_rate,
     read=_read,

@@ -19,14 +19,20 @@ HOLDUP, DRUM, BASE = 2.5, 5.0, 8.0  # kmol
 TURNOVER = 1.2  # kmol/min of vapour that the drum condenses
 LAG_LIQUID, LAG_VAPOUR, LAG_REFLUX = 3.0, 2.0, 2.0  # min
 STAGES = 3  # in each section
+AUTHORITY = 0.25  # of the pressure drop of its line that a control valve takes, as built
 LIGHT, HEAVY = 80.0, 111.0  # degC, boiling points
 SECTIONS = ("rectifying", "feed", "stripping")
 # columns of x: drum, reflux | 3 stages, liquid | 3 stages, liquid | 3 stages, liquid | reboiler, vapour
 
 
-def _vapour(x: FloatArray, shift: FloatArray | float = 0.0) -> FloatArray:
-    volatility = VOLATILITY + shift
+def _vapour(x: FloatArray, shift: FloatArray | float = 0.0, trays: FloatArray | float = 1.0) -> FloatArray:
+    volatility = VOLATILITY + shift + (VOLATILITY - 1) * (trays - 1)
     return volatility * x / (1 + (volatility - 1) * x)
+
+
+def _passed(valve: FloatArray) -> FloatArray:
+    """The flow in a line for a valve coefficient, both over those as built: the line resists too."""
+    return 1 / np.sqrt(AUTHORITY / valve**2 + (1 - AUTHORITY))
 
 
 def _parts(x: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -35,9 +41,9 @@ def _parts(x: FloatArray) -> tuple[FloatArray, FloatArray]:
     return sections[:, :STAGES], sections[:, STAGES]
 
 
-def _send(x: FloatArray, u: FloatArray) -> FloatArray:
+def _send(x: FloatArray, u: FloatArray, w: FloatArray) -> FloatArray:
     stages, liquid = _parts(x)
-    rising, falling = _vapour(stages[:, 0]), stages[:, -1]
+    rising, falling = _vapour(stages[:, 0], trays=w[1:4]), stages[:, -1]
     boil = x[15]
     return np.stack([
         x[0], x[1], falling[0], liquid[0], falling[1], liquid[1], falling[2], liquid[2],
@@ -45,14 +51,14 @@ def _send(x: FloatArray, u: FloatArray) -> FloatArray:
     ])  # fmt: skip
 
 
-def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatArray:
+def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray, w: FloatArray) -> FloatArray:
     stages, liquid = _parts(x)
     reflux, feed, strength, boil = u
     down = s[[0, 2, 4]]  # composition of the liquid that enters each section
     flow = s[[1, 3, 5]]  # and its flow
     rising = s[[9, 10, 11]]  # composition of the vapour that enters each section
     vapour = s[12:15]
-    y = _vapour(stages, 0.05 * d)
+    y = _vapour(stages, 0.05 * d, w[1:4, None])
     above = np.concatenate([down[:, None], stages[:, :-1]], axis=1)
     below = np.concatenate([y[:, 1:], rising[:, None]], axis=1)
     change = flow[:, None] * (above - stages) + vapour[:, None] * (below - y)
@@ -62,15 +68,15 @@ def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatAr
     change[1, 1:] += feed * (stages[1, :-1] - stages[1, 1:])
     section = np.concatenate([change / HOLDUP, ((flow + fed - liquid) / LAG_LIQUID)[:, None]], axis=1)
     base = (s[7] * (s[6] - x[14]) - x[15] * (_vapour(x[14], 0.05 * d) - x[14])) / BASE
-    top = np.stack([TURNOVER * (s[8] - x[0]) / DRUM, (reflux - x[1]) / LAG_REFLUX])
-    return np.concatenate([top, section.reshape(12, -1), np.stack([base, (boil - x[15]) / LAG_VAPOUR])])
+    top = np.stack([TURNOVER * (s[8] - x[0]) / DRUM, (_passed(w[0]) * reflux - x[1]) / LAG_REFLUX])
+    return np.concatenate([top, section.reshape(12, -1), np.stack([base, (_passed(w[4]) * boil - x[15]) / LAG_VAPOUR])])
 
 
 def _temperature(x: FloatArray) -> FloatArray:
     return HEAVY - (HEAVY - LIGHT) * x * (1.35 - 0.35 * x)
 
 
-def _read(x: FloatArray) -> FloatArray:
+def _read(x: FloatArray, w: FloatArray) -> FloatArray:
     stages, liquid = _parts(x)
     warm = _temperature(stages)
     sections = np.concatenate([warm, 60 * liquid[:, None]], axis=1).reshape(12, -1)
@@ -111,6 +117,8 @@ plant = Plant(
     + _pipes("stripping", "reboiler")
     + (("rectifying", "drum"), ("feed", "rectifying"), ("stripping", "feed"), ("reboiler", "stripping"))
     + (("reboiler", "rectifying"), ("reboiler", "feed"), ("reboiler", "stripping")),
+    worn=("valve of the reflux", "separation of the trays", "separation of the trays",
+          "separation of the trays", "valve of the steam"),
     send=_send,
     rate=_rate,
     read=_read,

@@ -26,17 +26,20 @@ FEED_T = 330.0  # K
 JACKET_FLOW = 0.3  # 1/min of a jacket's volume at a valve of 50 %
 
 
-def _send(x: FloatArray, u: FloatArray) -> FloatArray:
+def _send(x: FloatArray, u: FloatArray, w: FloatArray) -> FloatArray:
     state = x.reshape(4, 4, -1)  # reactor, (A, B, T, jacket)
     liquid = state[:, :3]
     # R1 -> R2, R2 -> R3, R3 -> R4, R4 -> R1, R4 -> R2: three numbers each; the jacket water of R1 -> R3
     return np.concatenate([*liquid, liquid[3], state[0, 3][None]])
 
 
-def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatArray:
+def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray, w: FloatArray) -> FloatArray:
     A, B, T, J = x.reshape(4, 4, -1).transpose(1, 0, 2)
     from_1, from_2, from_3, to_1, to_2 = s[:15].reshape(5, 3, -1)
     valve = u[[0, 2, 4, 6]] / 50.0
+    one = np.ones_like(w[0])
+    clean, active = np.stack([w[0], one, w[2], one]), np.stack([one, w[1], one, one])
+    wide = np.stack([one, one, one, w[3]])
     zero = np.zeros_like(u[0])
 
     def feed(strength: FloatArray, temperature: FloatArray | float) -> FloatArray:
@@ -51,17 +54,17 @@ def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatAr
         ]
     ).transpose(1, 0, 2)
     through = np.array([[FLOW_1], [FLOW_2], [FLOW_3], [FLOW_3]])
-    first = K1 * np.exp(E1 * (1 / 330.0 - 1 / T)) * A
-    second = K2 * np.exp(E2 * (1 / 330.0 - 1 / T)) * B
+    first = K1 * active * np.exp(E1 * (1 / 330.0 - 1 / T)) * A
+    second = K2 * active * np.exp(E2 * (1 / 330.0 - 1 / T)) * B
     supply = COLD + d + np.stack([zero, zero, 0.4 * (s[15] - COLD), zero])
     dA = (entering[0] - through * A) / VOLUME - first
     dB = (entering[1] - through * B) / VOLUME + first - second
-    dT = (entering[2] - through * T) / VOLUME + HEAT_1 * first + HEAT_2 * second - UA * (T - J)
-    dJ = JACKET_FLOW * valve**1.5 * (supply - J) + UA_JACKET * (T - J)
+    dT = (entering[2] - through * T) / VOLUME + HEAT_1 * first + HEAT_2 * second - UA * clean * (T - J)
+    dJ = JACKET_FLOW * wide * valve**1.5 * (supply - J) + UA_JACKET * clean * (T - J)
     return np.stack([dA, dB, dT, dJ], axis=1).reshape(16, -1)
 
 
-def _read(x: FloatArray) -> FloatArray:
+def _read(x: FloatArray, w: FloatArray) -> FloatArray:
     A, B, T, J = x.reshape(4, 4, -1).transpose(1, 0, 2)
     conductivity = 2.0 + 3.0 * A + 1.2 * B
     return np.stack([conductivity, B, T - 273.15, J - 273.15], axis=1).reshape(16, -1)
@@ -91,6 +94,7 @@ plant = Plant(
     stiff=np.tile([1.0, 0.6, 0.15, 2.0], 4),
     streams=(("R1", "R2"),) * 3 + (("R2", "R3"),) * 3 + (("R3", "R4"),) * 3 + (("R4", "R1"),) * 3
     + (("R4", "R2"),) * 3 + (("R1", "R3"),),
+    worn=("heat transfer to the jacket", "rate constants", "heat transfer to the jacket", "valve of the jacket"),
     send=_send,
     rate=_rate,
     read=_read,

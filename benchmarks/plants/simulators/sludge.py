@@ -16,7 +16,6 @@ from plants.plant import FloatArray, Plant
 VOLUME = np.array([[1000.0], [1300.0], [1300.0]])  # m3
 SETTLER, SLUDGE = 1500.0, 400.0  # m3: clear water, sludge blanket
 SEWAGE, RETURN, RECYCLE, WASTE = 700.0, 700.0, 1400.0, 20.0  # m3/h
-THROUGH = SEWAGE + RETURN + RECYCLE
 AMMONIUM, CARBON = 35.0, 400.0  # g/m3 in the sewage; kg/m3 of the carbon dose is CARBON
 GROWTH, NITRIFIERS, DECAY, ANOXIC = 0.11, 0.0020, 0.010, 0.8  # 1/h
 KS, KO, KOA, KNO, KNH = 12.0, 1.0, 1.0, 1.0, 2.0  # g/m3
@@ -24,27 +23,30 @@ YIELD, YIELD_A = 0.67, 0.24
 SATURATED = 8.5  # g/m3 of oxygen
 
 
-def _send(x: FloatArray, u: FloatArray) -> FloatArray:
+def _send(x: FloatArray, u: FloatArray, w: FloatArray) -> FloatArray:
     tanks, settler = x[:15].reshape(3, 5, -1), x[15:]
     return np.concatenate([tanks[0], tanks[1], tanks[2][[0, 1, 2, 4]], tanks[2], settler])
 
 
-def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatArray:
+def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray, w: FloatArray) -> FloatArray:
     SS, NH, NO, SO, X = inside = x[:15].reshape(3, 5, -1).transpose(1, 0, 2)
     SS, NH, NO, SO = (np.maximum(each, 0.0) for each in (SS, NH, NO, SO))
+    returned = RETURN * w[3]
+    through = SEWAGE + returned + RECYCLE
     to_settler, back, settled = s[10:14], s[14:19], s[19:]
     strength, dose, *blowers = u
     zero = np.zeros_like(strength)
     sewage = np.stack([strength + CARBON * dose / SEWAGE, AMMONIUM + zero, zero, zero, 20.0 + zero])
     sludge = np.stack([settled[0], settled[1], settled[2], zero, settled[3]])
-    into_first = (SEWAGE * sewage + RETURN * sludge + RECYCLE * back) / THROUGH
+    into_first = (SEWAGE * sewage + returned * sludge + RECYCLE * back) / through
     entering = np.stack([into_first, s[:5], s[5:10]]).transpose(1, 0, 2)
     warm = 1 + 0.05 * d
-    food = GROWTH * warm * SS / (KS + SS) * X
+    one = np.ones_like(w[0])
+    food = GROWTH * np.stack([w[0], one, one]) * warm * SS / (KS + SS) * X
     aerobic = food * SO / (KO + SO)
     anoxic = ANOXIC * food * KO / (KO + SO) * NO / (KNO + NO)
     nitrified = NITRIFIERS * warm * NH / (KNH + NH) * SO / (KOA + SO) * X / YIELD_A
-    transfer = np.stack([0.2 + zero, 9.0 * (blowers[0] / 50) ** 0.8, 6.0 * (blowers[1] / 50) ** 0.8])
+    transfer = np.stack([0.2 + zero, 9.0 * w[1] * (blowers[0] / 50) ** 0.8, 6.0 * w[2] * (blowers[1] / 50) ** 0.8])
     change = np.stack([
         -(aerobic + anoxic) / YIELD + 0.9 * DECAY * X,
         -0.08 * (aerobic + anoxic) - nitrified + 0.05 * DECAY * X,
@@ -52,13 +54,13 @@ def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatAr
         -(1 - YIELD) / YIELD * aerobic - 4.33 * nitrified + transfer * (SATURATED - SO),
         aerobic + anoxic - DECAY * X,
     ])  # fmt: skip
-    tanks = (change + THROUGH * (entering - inside) / VOLUME).transpose(1, 0, 2).reshape(15, -1)
-    clear = (SEWAGE + RETURN) * (to_settler[:3] - x[15:18]) / SETTLER
-    thick = ((SEWAGE + RETURN) * to_settler[3] - (RETURN + WASTE) * x[18]) / SLUDGE
+    tanks = (change + through * (entering - inside) / VOLUME).transpose(1, 0, 2).reshape(15, -1)
+    clear = (SEWAGE + returned) * (to_settler[:3] - x[15:18]) / SETTLER
+    thick = ((SEWAGE + returned) * to_settler[3] - (returned + WASTE) * x[18]) / SLUDGE
     return np.concatenate([tanks, clear, thick[None]])
 
 
-def _read(x: FloatArray) -> FloatArray:
+def _read(x: FloatArray, w: FloatArray) -> FloatArray:
     first, second, third = x[:15].reshape(3, 5, -1)
     settler = x[15:]
     redox = 50.0 * np.log(np.maximum(first[2], 0.05)) - 10.0 * np.log(np.maximum(first[0], 0.05))
@@ -95,6 +97,8 @@ plant = Plant(
     stiff=np.array([1.0] * 15 + [0.3] * 3 + [1.0]),
     streams=(("anoxic", "aerated_1"),) * 5 + (("aerated_1", "aerated_2"),) * 5 + (("aerated_2", "settler"),) * 4
     + (("aerated_2", "anoxic"),) * 5 + (("settler", "anoxic"),) * 4,
+    worn=("rate of growth", "oxygen transfer of the diffusers", "oxygen transfer of the diffusers",
+          "flow of the return pump"),
     send=_send,
     rate=_rate,
     read=_read,

@@ -20,25 +20,26 @@ TO_LOWER = (0.60, 0.55)  # share of a pump's flow that goes to the lower tank
 LAG = 6.0  # s, of pumps and valve
 
 
-def _outflow(x: FloatArray) -> FloatArray:
+def _outflow(x: FloatArray, w: FloatArray) -> FloatArray:
     h, valve = x[:4], x[6] / 50.0
-    opening = np.stack([np.ones_like(valve), np.ones_like(valve), valve, np.ones_like(valve)])
+    one = np.ones_like(valve)
+    opening = np.stack([one, w[1] * one, w[2] * valve, w[3] * one])
     return DRAIN * opening * np.sqrt(2 * GRAVITY * np.maximum(h, 1e-3))
 
 
-def _send(x: FloatArray, u: FloatArray) -> FloatArray:
-    out = _outflow(x)
-    return np.stack([out[2], out[3], (1 - TO_LOWER[0]) * PUMP[0] * x[4], (1 - TO_LOWER[1]) * PUMP[1] * x[5]])
+def _send(x: FloatArray, u: FloatArray, w: FloatArray) -> FloatArray:
+    out = _outflow(x, w)
+    return np.stack([out[2], out[3], (1 - TO_LOWER[0]) * PUMP[0] * w[0] * x[4], (1 - TO_LOWER[1]) * PUMP[1] * x[5]])
 
 
-def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray) -> FloatArray:
-    inflow = np.stack([TO_LOWER[0] * PUMP[0] * x[4] + s[0], TO_LOWER[1] * PUMP[1] * x[5] + s[1], s[3], s[2]])
-    return np.concatenate([(inflow + d - _outflow(x)) / AREA, (u - x[4:]) / LAG])
+def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray, w: FloatArray) -> FloatArray:
+    inflow = np.stack([TO_LOWER[0] * PUMP[0] * w[0] * x[4] + s[0], TO_LOWER[1] * PUMP[1] * x[5] + s[1], s[3], s[2]])
+    return np.concatenate([(inflow + d - _outflow(x, w)) / AREA, (u - x[4:]) / LAG])
 
 
-def _read(x: FloatArray) -> FloatArray:
-    h, out = x[:4], 0.06 * _outflow(x)
-    pump = 0.06 * np.stack([PUMP[0] * x[4], PUMP[1] * x[5]])
+def _read(x: FloatArray, w: FloatArray) -> FloatArray:
+    h, out = x[:4], 0.06 * _outflow(x, w)
+    pump = 0.06 * np.stack([PUMP[0] * w[0] * x[4], PUMP[1] * x[5]])
     pressure = 0.0981 * h
     return np.stack([
         h[0], pressure[0], out[0], pump[0], h[1], pressure[1], out[1], pump[1],
@@ -67,6 +68,7 @@ plant = Plant(
     owner=("T1", "T2", "T3", "T4", "T1", "T2", "T3"),
     stiff=np.array([0.25, 0.25, 2.0, 2.0, 2.0, 2.0, 2.0]),
     streams=(("T3", "T1"), ("T4", "T2"), ("T1", "T4"), ("T2", "T3")),
+    worn=("flow of the pump for each volt", "drain", "drain and its valve", "drain"),
     send=_send,
     rate=_rate,
     read=_read,
