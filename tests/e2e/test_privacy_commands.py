@@ -298,9 +298,7 @@ def test_a_budget_pays_for_fits_until_it_is_spent(federation: Path, tmp_path: Pa
 
 
 def test_help_is_instant_and_needs_no_numbers() -> None:
-    program = (
-        "import sys, counterflow.cli; print([m for m in ('scipy', 'sqlite3', 'rich') if m in sys.modules])"
-    )
+    program = "import sys, counterflow.cli; print([m for m in ('scipy', 'sqlite3', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
     assert "ledger" in run("privacy", "--help").stdout

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.errors import UnidentifiedError
 from counterflow.estimation.completion import Gaps, drawn
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.network import Network, damped, whole_windows
-from counterflow.estimation.products import Products, Rows, Slow, products_of, whole
+from counterflow.estimation.network import SPANS, Network, damped, whole_windows
+from counterflow.estimation.products import LEAST_ROWS, Products, Rows, Slow, products_of, running, whole
 from counterflow.identification.sparse import SparseWeights, sparse_weights
 
 
@@ -98,6 +100,7 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
     if rows.read.all():
         return (rows,), decays
     r, read = rows.targets, rows.read
+    _refuse_apart(rows)
     there = np.isfinite(rows.z[:, :r])
     variance = np.where(there, 0.0 if rows.variance is None else rows.variance, np.inf)
     values = np.where(there, rows.z[:, :r], 0.0)
@@ -119,6 +122,24 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
         if k >= ROUNDS:
             records.append(record)
     return tuple(records), decays
+
+
+def _refuse_apart(rows: Rows) -> None:
+    """Two units that were never measured in the same period have couplings that no row shows."""
+    near = {}
+    for m, name in enumerate(rows.names):
+        own = rows.read[:, : rows.targets][:, rows.owner[: rows.targets] == m]
+        there = np.asarray(own.any(axis=1), bool)
+        count = running(there[:, None].astype(np.float64))[:, 0]
+        at = np.arange(1, len(there) + 1)
+        near[name] = count[at] > count[np.maximum(at - int(SPANS[-1, 1]), 0)]
+    for one, two in combinations(rows.names, 2):
+        common = int((near[one] & near[two]).sum())
+        if common < LEAST_ROWS:
+            raise UnidentifiedError(
+                f"identification: units {one!r} and {two!r} were both measured over {common} rows only, at least "
+                f"{LEAST_ROWS} are needed; record all units over a common period"
+            )
 
 
 def _between(numbers: FloatArray, read: NDArray[np.bool_]) -> FloatArray:

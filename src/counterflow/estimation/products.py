@@ -404,12 +404,8 @@ def _pair_scale(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> tuple[F
 
 
 def _spans(known: NDArray[np.bool_]) -> IntArray:
-    """As long a memory as the record carries; of a record full of gaps, one that leaves half of its rows of use."""
-    rows = int(known.sum())
-    spans = SPANS[: int((SPANS[:, 1] <= max(rows // 8, 4)).sum())]
-    while spans[-1, 1] > RECENT + 1 and 2 * len(whole(known, int(spans[-1, 1]))) < rows:
-        spans = spans[:-1]
-    return np.asarray(spans, np.int64)
+    """As long a memory as the record carries."""
+    return np.asarray(SPANS[: int((SPANS[:, 1] <= max(int(known.sum()) // 8, 4)).sum())], np.int64)
 
 
 def _pairs(owner: IntArray, rows: int) -> IntArray:

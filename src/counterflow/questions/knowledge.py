@@ -256,6 +256,12 @@ class Knowledge:
         assert self.network is not None
         return filled(self.network, self.network.standard(self.numbers, self.u))
 
+    @property
+    def drawn_rows(self) -> FloatArray:
+        """The same with numbers that were not measured drawn, so that all residuals are of their usual size."""
+        assert self.network is not None
+        return filled(self.network, self.network.standard(self.numbers, self.u), np.random.default_rng(0))
+
     def recorded(self, ask: Ask) -> Answer | None:
         """States of the unit in recorded rows, with their covariance; None where everything was measured."""
         shared, own, rows = self.shared, self.own(ask.unit), self.window(ask)

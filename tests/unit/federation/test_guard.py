@@ -43,6 +43,7 @@ PRIVATE = Job("private", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6))
 OPEN = Policy("boiler", methods=("sufficient", "penalty", "fedgc", "questions"), demanded=False)
 assert OWN.model is not None
 MESSAGE = sufficient_message("boiler", OWN.model, OWN.y, OWN.u)
+EXACT = (np.zeros((1, MESSAGE.values.shape[1])), np.array([[0.0, float(len(MESSAGE.values))]]))
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def narrowed(message: protocol.Sufficient, rows: int) -> protocol.Sufficient:
         (protocol.Request("boiler"), "may not leave"),
         (protocol.Settled("boiler", 1, 0.0), "may not leave"),
         (protocol.Ask("boiler", "effect", 0, 1), "may not leave"),
-        (protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs), "does not go with a job"),
+        (protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs, *EXACT), "does not go with a job"),
     ],
 )
 def test_what_does_not_agree_stays(message: protocol.Message, text: str, audit: Audit) -> None:
@@ -480,7 +481,7 @@ SAMPLES = [
         protocol.Change("boiler", "turbine", False, 0, "0", np.ones((1, 2))),
         protocol.Ask("boiler", "effect", 0, 1),
         protocol.Answer("boiler", "effect", "", NOTED, np.zeros((1, 2)), np.zeros((0, 2))),
-        protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs),
+        protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs, *EXACT),
     )
 ]
 NUMBERS = st.one_of(st.integers(-3, 2**70), st.floats(), st.text(max_size=5), st.none(), st.booleans())

@@ -14,7 +14,7 @@ from counterflow.errors import UnidentifiedError
 from counterflow.estimation.influence import network_graph
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.network_learning import REPLICATES, learn
-from counterflow.estimation.products import Rows, products_of
+from counterflow.estimation.products import Rows
 
 NAMES = ("a", "b", "c")
 PRODUCT = (0, 1)  # of a and b, which acts on b
@@ -40,7 +40,7 @@ TRUE = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0]], bool)  # which of 
 @cache
 def learned(bend, seed=1, rows=1500):
     given = simulated(rows, bend, seed)
-    return learn(given, products_of(given))
+    return learn(given)
 
 
 def shares(network):
@@ -114,26 +114,29 @@ def test_replicates_differ_and_their_noise_is_what_was_put_in():
 
 def test_learning_again_gives_the_same():
     rows = simulated(400, -0.2, 5)
-    one, two = (learn(rows, products_of(rows)).network for _ in range(2))
+    one, two = (learn(rows).network for _ in range(2))
     assert all(np.array_equal(getattr(one, f.name), getattr(two, f.name)) for f in fields(one))
 
 
-def test_a_record_full_of_gaps_gets_a_shorter_memory():
+@pytest.mark.parametrize("each", [50, 30])
+def test_a_record_full_of_gaps_keeps_its_couplings(each):
     rows = simulated(600, 0.0, 3)
-    whole = products_of(rows)
-    for each, longest in ((50, 30), (30, 17)):
-        z = rows.z.copy()
-        for k in range(0, 600, each):
-            z[k : k + 5, 1] = np.nan
-        found = products_of(replace(rows, z=z))
-        assert found.spans[-1, 1] <= longest < whole.spans[-1, 1]
-        assert 2 * found.count >= np.isfinite(z).all(axis=1).sum()
-        linear, _ = shares(learn(replace(rows, z=z), found).network)
-        assert (linear[TRUE] == 1).all()
-    z[:] = np.nan
-    z[:50] = rows.z[:50]
-    with pytest.raises(UnidentifiedError, match="too few"):
-        products_of(replace(rows, z=z))
+    z = rows.z.copy()
+    for k in range(0, 600, each):
+        z[k : k + 5, 1] = np.nan
+    found = learn(replace(rows, z=z))
+    assert found.network.memory == learn(rows).network.memory
+    linear, _ = shares(found.network)
+    assert (linear[TRUE] == 1).all()
+
+
+def test_units_that_were_never_measured_together_are_refused():
+    rows = simulated(600, 0.0, 3)
+    z = rows.z.copy()
+    z[:300, 0] = np.nan
+    z[300:, 2] = np.nan
+    with pytest.raises(UnidentifiedError, match=r"'a' and 'c'.*common period"):
+        learn(replace(rows, z=z))
 
 
 # ---- known couplings
@@ -144,7 +147,7 @@ def test_a_record_full_of_gaps_gets_a_shorter_memory():
 )
 def test_what_is_ruled_out_has_no_weight_in_any_replicate(known):
     rows = simulated(800, -0.2, 4)
-    network = learn(rows, products_of(rows), known).network
+    network = learn(rows, known).network
     owner = network.owner
     for cause, effect in [(c, e) for c in NAMES for e in NAMES if not known.allows(c, e)]:
         n, m = NAMES.index(cause), NAMES.index(effect)
@@ -191,7 +194,7 @@ def test_the_graph_of_a_chain_is_the_chain():
             s[t] = 0.7 * s[t - 1] + 0.5 * u[t - 1] + 0.3 * rng.standard_normal(4)
             s[t, 1:] += 0.5 * s[t - 1, :-1]
         rows = Rows(names, (1,) * 4, (1,) * 4, np.hstack([s, u]))
-        graph = network_graph(learn(rows, products_of(rows)).network)
+        graph = network_graph(learn(rows).network)
         assert set(graph.direct()) == chain
         for edge in graph:
             downstream = names.index(edge.cause) < names.index(edge.effect)

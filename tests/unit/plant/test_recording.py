@@ -352,6 +352,7 @@ def test_frame_round_trip():
     nulls = frame.with_columns(pl.col("sensor box/p").fill_nan(None))
     assert Recording.from_frame(nulls, recording.units) == recording
 
+
 def test_bad_frames():
     recording = example()
     frame = recording.to_frame()

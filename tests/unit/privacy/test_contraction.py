@@ -184,9 +184,7 @@ def gradients(plant, recording, responses, theta, couplings, *, xi, refined_grad
     for plan in plans:
         model, record = plant.local(plan.unit), recording[plan.unit]
         data = ClientData.from_rows(record.y, record.u, KalmanEstimator(model).estimate(record.y, record.u))
-        state = TrainingUnit(
-            plan.unit, AugmentedModel(model, data), theta[plan.unit], np.zeros(model.states)
-        )
+        state = TrainingUnit(plan.unit, AugmentedModel(model, data), theta[plan.unit], np.zeros(model.states))
         state = replace(state, noise=MessageNoise(responses[plan.unit], 1.0, 0.0, Source(seed)))
         messages += unit_step(state, plan)[1]
     for message in messages[:-1]:

@@ -294,9 +294,7 @@ def test_rows_are_cut_to_the_clips_that_are_given():
     plant = plant_of_three()
     recording = plant.simulate(50, rng=3)
     phase = Phase("penalty", 2, (2.0,) * 3)
-    config = ServerConfig(
-        plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1), clip=1e-3)
-    )
+    config = ServerConfig(plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1), clip=1e-3))
     clients = noiseless_clients(plant, recording, clip=0.5)
     seen = []
     done, states, _ = engine.run(TrainingServer(config), clients, watch=lambda m, up: seen.append(m))

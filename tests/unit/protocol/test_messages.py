@@ -36,6 +36,8 @@ from counterflow.protocol import (
 )
 from counterflow.protocol.messages import KINDS, schema
 
+EXACT = (np.zeros((1, 2)), np.array([[0.0, 3.0]]))  # one pattern, of three rows in which nothing is missing
+
 
 def examples():
     rng = np.random.default_rng(0)
@@ -53,7 +55,7 @@ def examples():
         Finished("boiler", 9, True),
         Request("boiler"),
         sufficient(),
-        Reduced("boiler", np.ones((3, 2)), np.array([[0.0, 2.0], [4.0, 5.0]]), np.ones((6, 1))),
+        Reduced("boiler", np.ones((3, 2)), np.array([[0.0, 2.0], [4.0, 5.0]]), np.ones((6, 1)), *EXACT),
         Identified("boiler", True, np.eye(2), np.ones((2, 1)), np.eye(2), np.ones((1, 2)), np.eye(1), np.ones(1)),
         Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))),
         Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))).naming(["fuel", "größe µ"]),
@@ -92,10 +94,20 @@ def test_answers_and_refusals_that_are_none_are_refused(build):
         {"values": np.ones((4, 2))},
         {"values": np.full((3, 2), np.nan)},
         {"inputs": np.ones((1, 1))},
+        {"patterns": np.zeros((1, 3))},
+        {"patterns": np.full((1, 2), -0.5)},
+        {"patterns": np.full((1, 2), np.inf)},
+        {"runs": np.array([[0.0, 2.0]])},
+        {"runs": np.array([[1.0, 3.0]])},
+        {"runs": np.array([[-1.0, 3.0]])},
+        {"runs": np.array([[0.0, 1.5], [0.0, 1.5]])},
+        {"runs": np.array([[0.0, 4.0], [0.0, -1.0]])},
+        {"runs": np.array([[0.0, 3.0, 0.0]])},
     ],
 )
 def test_reduced_messages_that_do_not_add_up_are_refused(changes):
     fields = dict(values=np.ones((3, 2)), spans=np.array([[0.0, 2.0], [4.0, 5.0]]), inputs=np.ones((6, 1)))
+    fields |= dict(zip(("patterns", "runs"), EXACT, strict=True))
     Reduced("boiler", **fields)
     with pytest.raises(ProtocolError, match="boiler"):
         Reduced("boiler", **{**fields, **changes})

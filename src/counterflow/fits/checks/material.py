@@ -42,7 +42,7 @@ class Material:
     initial_covariance: FloatArray
     shared: SharedRecord
     network: Network | None = None  # of a fit from logs
-    z: FloatArray | None = None  # (T+1, m) its rows, standardised; what is missing as the network sees it
+    z: FloatArray | None = None  # (T+1, m) its rows, standardised; what is missing is drawn
     read: BoolArray | None = None  # (T+1, r) which of its numbers were read
 
     @classmethod
@@ -58,7 +58,7 @@ class Material:
         return cls(
             shared.names, labels, columns, shared.input_slices, s, shared.u, server.A, server.B, server.Q * within,
             C, R, shared.initial_mean, shared.prior, shared, server.network,
-            None if server.network is None else server.standard_rows,
+            None if server.network is None else server.drawn_rows,
             None if server.network is None else np.isfinite(server.numbers),
         )  # fmt: skip
 

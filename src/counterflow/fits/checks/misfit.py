@@ -16,6 +16,7 @@ COST = 9.0  # nats that a product must bring to be taken for curvature
 SLIGHT, STRONG = 0.01, 0.05  # share of innovations that products tell: worth a word, too much for a linear model
 MOST_COLUMNS = 40  # whose products are all looked at; of more, their squares
 MOST_ROWS = 50_000  # the newest
+LUCK = 2.0  # standard deviations of a share that noise tells
 
 
 def bend_checks(material: Material) -> list[Check]:
@@ -54,19 +55,20 @@ def bend_checks(material: Material) -> list[Check]:
 
 def shared_checks(material: Material) -> list[Check]:
     """One for each unit: do other units' residuals of the same row tell its own, as a common cause makes them?"""
-    e = material.innovations.own
-    n = len(e)
+    e, measured = material.innovations.own, material.innovations.measured
     out: list[Check] = []
-    for own, name in zip(material.columns, material.names, strict=True):
+    for m, (own, name) in enumerate(zip(material.columns, material.names, strict=True)):
         others = np.ones(e.shape[1], bool)
         others[own] = False
+        n = int(measured[:, m].sum())
         if not others.any() or n < 4 * e.shape[1]:
             continue
-        x, y = e[:, others], e[:, own]
+        x, y = e[measured[:, m]][:, others], e[measured[:, m]][:, own]
         x, y = x - x.mean(axis=0), y - y.mean(axis=0)
         gram = x.T @ x + 1e-9 * np.eye(x.shape[1]) * max(float(np.trace(x.T @ x)), 1e-300)
         told = np.einsum("ij,ij->j", x.T @ y, np.linalg.solve(gram, x.T @ y))
-        share = max(float(np.max(told / np.maximum(np.square(y).sum(axis=0), 1e-300) - x.shape[1] / n)), 0.0)
+        chance = (x.shape[1] + LUCK * np.sqrt(2 * x.shape[1])) / n  # what as many columns of noise may tell
+        share = max(float(np.max(told / np.maximum(np.square(y).sum(axis=0), 1e-300) - chance)), 0.0)
         verdict: Verdict = "caution" if share >= LARGE_SHARE else "pass"
         finding = f"what is not foreseen of the other units in a row tells {100 * share:.0f} % of that of {name}"
         remedy = short = ""
