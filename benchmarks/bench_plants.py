@@ -1,9 +1,10 @@
 """Effects on other units, from logs, on simulated plants with true twins; beside pooled ARX, pooled CVA and 0.1.
 
 Run: python benchmarks/bench_plants.py [--quick] [--plants tanks,column] [--ways wide] [--rows 1000,3000] [--seeds 0,1]
-     [--methods arx,cva,counterflow] [--jobs 2]
+     [--methods arx,cva,counterflow] [--dirt lost,slow-unit | --dirt all] [--jobs 2]
 
-Scores are kept in benchmarks/plants/results_METHOD.json: cases that stand there are not run again (--again runs them).
+Scores are kept in benchmarks/plants/results_METHOD.json, those of dirty records in results_METHOD_DIRT.json: cases that
+stand there are not run again (--again runs them). With --dirt each record is run beside the one it is measured against.
 The tables are made of all that is stored. Seeds 0-2 are for development. Seeds 100-102 are for judging: Counterflow
 runs on them with --final only. Version 0.1's scores (commit b92213b) are stored.
 """
@@ -15,27 +16,40 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
 
 import argparse
+from itertools import product as product_of
 from multiprocessing import get_context
 from time import perf_counter
 
 import machine
 import numpy as np
 import plants
-from plants import baselines, product, results, tables
-from plants.scores import Answer, Estimator, Report, Score
+from plants import baselines, dirt_tables, product, results, tables
+from plants.scores import NEAR, Answer, Estimator, Report, Score
 
 import counterflow as cf
 
 METHODS: dict[str, Estimator] = {"arx": baselines.arx, "cva": baselines.cva, "counterflow": product.counterflow}
 QUICK = {"plants": ("tanks", "reactors"), "ways": ("gentle", "wide"), "rows": (1000,), "seeds": (0,)}
 
-Job = tuple[str, str, int, int, tuple[str, ...]]
+Job = tuple[str, str, int, int, str, tuple[str, ...]]
+Scores = dict[str, Score]
+"""The score of a case; of a dirty one also that of the twins it shares with its reference, and the reference's."""
 
 
-def one(job: Job) -> tuple[Job, dict[str, Score]]:
+def one(job: Job) -> tuple[Job, dict[str, Scores]]:
     """All methods on one case."""
-    case = plants.case(*job[:4])
-    return job, {method: plants.judge(case, attempt(METHODS[method], case)) for method in job[4]}
+    case = plants.case(*job[:5])
+    return job, {method: scores(METHODS[method], case) for method in job[5]}
+
+
+def scores(estimator: Estimator, case: plants.Case) -> Scores:
+    report = attempt(estimator, case)
+    found = {"score": plants.judge(case, report)}
+    if case.dirt == "clean":
+        return found
+    reference, shared = plants.reference(case)
+    beside = plants.judge(reference, attempt(estimator, reference))
+    return found | {"shared": plants.judge(case, report, shared), "reference": beside}
 
 
 def attempt(estimator: Estimator, case: plants.Case) -> Report:
@@ -64,6 +78,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", type=numbers, default=plants.ROWS)
     parser.add_argument("--seeds", type=numbers, default=plants.DEVELOPMENT_SEEDS)
     parser.add_argument("--methods", type=names, default=("arx", "counterflow"))
+    parser.add_argument("--dirt", type=names, default=("clean",), help="kinds of dirt, or all")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--quick", action="store_true", help="two plants, two ways, 1,000 rows, one seed")
     parser.add_argument("--again", action="store_true", help="run also what is stored")
@@ -72,6 +87,10 @@ def options() -> argparse.Namespace:
     given = parser.parse_args()
     if given.quick:
         vars(given).update(QUICK)
+    if given.dirt == ("all",):
+        given.dirt = plants.DIRTS
+    if unknown := set(given.dirt) - {"clean", *plants.DIRTS}:
+        parser.error(f"--dirt {', '.join(sorted(unknown))}: one of {', '.join(plants.DIRTS)}, or all")
     if "counterflow" in given.methods and set(given.seeds) & set(plants.JUDGING_SEEDS) and not given.final:
         parser.error("seeds 100-102 judge the final estimator: they are run once, with --final")
     return given
@@ -79,17 +98,18 @@ def options() -> argparse.Namespace:
 
 def jobs(given: argparse.Namespace) -> list[Job]:
     """Cases with the methods that have no score yet, small ones first."""
-    stored = {method: {} if given.again else results.load(label(given, method)) for method in given.methods}
+    stored = {
+        (method, dirt): {} if given.again else results.load(label(given, method), dirt)
+        for method in given.methods
+        for dirt in given.dirt
+    }
     out = []
-    for rows in given.rows:
-        for seed in given.seeds:
-            for plant in given.plants:
-                for way in given.ways:
-                    if not plants.offers(plant, way):
-                        continue
-                    open_ = tuple(m for m in given.methods if results.key(plant, way, rows, seed) not in stored[m])
-                    if open_:
-                        out.append((plant, way, rows, seed, open_))
+    for rows, seed, dirt, plant, way in product_of(given.rows, given.seeds, given.dirt, given.plants, given.ways):
+        if plants.offers(plant, way, dirt):
+            key = results.key(plant, way, rows, seed)
+            open_ = tuple(method for method in given.methods if key not in stored[method, dirt])
+            if open_:
+                out.append((plant, way, rows, seed, dirt, open_))
     return out
 
 
@@ -115,20 +135,44 @@ def report() -> None:
     machine.write("plants", "\n".join(lines))
 
 
+def report_dirt(methods: tuple[str, ...]) -> None:
+    lines = [
+        "# Plants with true twins: dirty records and plants that change",
+        "",
+        "Error: 1 - R² of effects on other units, as in plants.md, on the twins that a record shares with the one that "
+        "it is measured against: of the same run, the end of the clean record with as many sound readings; for "
+        "*changed*, the rows since the change. Coverage and width are those of all twins. Silent: the share of the "
+        "answers that are not given, since the record has no reading there. Failed: records that were refused; they "
+        f"count as no effect at all. A change is found when it is named within {NEAR:.0%} of the record. ARX and CVA "
+        "get records whose gaps are filled by straight lines.",
+        "",
+        *dirt_tables.section(methods, plants.JUDGING_SEEDS, "Judging seeds 100-102"),
+        *dirt_tables.section(methods, plants.DEVELOPMENT_SEEDS, "Development seeds 0-2"),
+        f"Machine: {machine.description('sippy_unipi', 'wntr')}, one thread a process.",
+    ]
+    machine.write("plants_dirt", "\n".join(lines))
+
+
 def main() -> None:
     given = options()
     todo = jobs(given)
     begin = perf_counter()
     with get_context("spawn").Pool(given.jobs) as pool:
-        for done, (job, scores) in enumerate(pool.imap_unordered(one, todo), 1):
-            for method, score in scores.items():
-                results.store(label(given, method), results.key(*job[:4]), score)
+        for done, (job, by_method) in enumerate(pool.imap_unordered(one, todo), 1):
+            for method, found in by_method.items():
+                score, key = found.pop("score"), results.key(*job[:4])
+                results.store(label(given, method), key, score, job[4], **found)
+                beside = f" beside {found['reference'].error:.3f}" if found else ""
                 print(
-                    f"{done}/{len(todo)} {perf_counter() - begin:.0f} s  {results.key(*job[:4])} {method}: error "
-                    f"{score.error:.3f}, coverage {score.coverage:.2f}, {score.seconds:.1f} CPU s, {score.status[:60]}",
+                    f"{done}/{len(todo)} {perf_counter() - begin:.0f} s  {key} {job[4]} {method}: error "
+                    f"{score.error:.3f}{beside}, coverage {score.coverage:.2f}, {score.seconds:.1f} CPU s, "
+                    f"{score.status[:60]}",
                     flush=True,
                 )
-    report()
+    if "clean" in given.dirt:
+        report()
+    if set(given.dirt) & set(plants.DIRTS):
+        report_dirt(tuple(label(given, method) for method in given.methods))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ def counterflow(case: Case) -> Report:
     answers = [answer for k, twin in enumerate(case.truth) for answer in _answers(case, recording, found, k, twin)]
     graph = frozenset(found.graph().direct())
     seconds = process_time() - begin
-    return Report(answers, graph, seconds, str(found.status), found.check().verdict)
+    changes = tuple((int(regime.start), tuple(regime.units)) for regime in getattr(found, "regimes", ()))
+    named = tuple((row, units) for row, units in changes if row > 0)  # the first way of running is no change
+    return Report(answers, graph, seconds, str(found.status), found.check().verdict, named)
 
 
 def _answers(case: Case, recording: cf.Recording, found: cf.Fit, k: int, twin: Twin) -> list[Answer]:

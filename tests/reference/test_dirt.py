@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from itertools import product
+from itertools import product as pairs
 
 import numpy as np
 import plants
 import pytest
-from plants import cases, dirt
+from plants import baselines, cases, dirt, dirt_tables, product, results
 from plants.plant import constant, jacobians, run
+from plants.scores import NEAR, Answer, Report
 from plants.ways import WAYS
 
 WRITTEN = [name for name in plants.PLANTS if name != "water"]
@@ -225,7 +226,7 @@ def test_every_unit_of_a_plant_wears_and_stays_stable(name):
     still = plant.steady()
     factors = (dirt.FOULED[0], dirt.OPENED[1])
     wear = np.ones((len(plant.units), len(plant.units) * len(factors)))  # each unit with each factor: one batch
-    for i, (k, factor) in enumerate(product(range(len(plant.units)), factors)):
+    for i, (k, factor) in enumerate(pairs(range(len(plant.units)), factors)):
         wear[k, i] = factor
     batch = wear.shape[1]
     x, u = np.repeat(still[:, None], batch, axis=1), np.repeat(plant.u0[:, None], batch, axis=1)
@@ -321,3 +322,128 @@ def test_a_dirt_that_a_plant_does_not_have_is_refused():
     for plant, kind in (("tanks", "rust"), ("water", "drift")):
         with pytest.raises(ValueError, match=f"no dirt '{kind}'"):
             plants.case(plant, "gentle", ROWS, SEED, kind)
+
+
+# ---- the judge, baselines, results and tables
+
+
+def answered(case, answer=lambda k, unit, effect: Answer(k, unit, effect)):
+    return [answer(k, unit, twin.effect[unit]) for k, twin in enumerate(case.truth) for unit in case.asked(twin)]
+
+
+def report(case, changes=(), answers=None):
+    return Report(answered(case) if answers is None else answers, None, 1.0, "fine", changes=changes)
+
+
+def test_silence_is_allowed_only_where_nothing_was_measured():
+    dirty = case("tanks", "slow-unit")  # T4
+
+    def gaps(k, unit, effect):
+        twin, mean = dirty.truth[k], effect.copy()
+        y = dirty.y[unit][twin.start + 1 : twin.start + 1 + twin.horizon]
+        mean[: len(y)][np.isnan(y)] = np.nan
+        return Answer(k, unit, mean, mean - dirty.noise[unit], mean + dirty.noise[unit])
+
+    silent = plants.judge(dirty, report(dirty, answers=answered(dirty, gaps)))
+    assert silent.error == 0
+    assert silent.coverage == silent.tiny_coverage == 1
+    assert 0 < silent.silent < 0.2
+    assert plants.judge(dirty, report(dirty)).silent == 0
+    clean = case("tanks")
+    assert plants.judge(clean, report(clean, answers=answered(dirty, gaps))).least_r2 == -np.inf
+
+
+def test_only_the_twins_that_are_named_count():
+    clean = case("tanks")
+    wrong = [replace(answer, mean=0 * answer.mean) if answer.twin else answer for answer in answered(clean)]
+    assert plants.judge(clean, report(clean, answers=wrong), twins=(0,)).error == 0
+    assert plants.judge(clean, report(clean, answers=wrong), twins=(1, 2)).error == pytest.approx(1)
+    with pytest.raises(ValueError, match="one is needed"):
+        plants.judge(clean, report(clean, answers=wrong[1:]), twins=(1,))
+
+
+def test_change_points_are_found_within_two_percent_and_in_their_unit():
+    aged, clean, drift = case("tanks", "changed"), case("tanks"), case("tanks", "drift")
+    row, unit = aged.change.row, aged.change.unit
+    other = next(name for name in aged.names if name != unit)
+    near, far = row + int(NEAR * ROWS), row + int(NEAR * ROWS) + 1
+    for changes, expected in (
+        ((), (0, 0, 0)),
+        (((near, (unit,)),), (1, 1, 0)),
+        (((near, (other,)),), (1, 0, 0)),
+        (((far, (unit,)), (50, (other,))), (0, 0, 2)),
+        (((near, (other,)), (row, (other, unit)), (50, ())), (1, 1, 1)),
+    ):
+        score = plants.judge(aged, report(aged, changes))
+        assert (score.found, score.placed, score.false_changes) == expected
+    steady = plants.judge(clean, report(clean, ((row, (unit,)),)))
+    assert steady.false_changes == 1
+    assert np.isnan(steady.found)
+    assert np.isnan(plants.judge(drift, report(drift, ((row, (unit,)),))).false_changes)
+
+
+def test_baselines_get_straight_lines_for_gaps():
+    y = np.array([[np.nan, 0.0], [1.0, np.nan], [np.nan, np.nan], [3.0, 3.0], [np.nan, 4.0]])
+    assert baselines.filled(y).tolist() == [[1, 0], [1, 1], [2, 2], [3, 3], [3, 4]]
+    whole = joined(case("tanks"), case("tanks").y)
+    assert np.array_equal(baselines.filled(whole), whole)
+    dirty = plants.case("tanks", "gentle", 1000, 0, "lost")
+    assert plants.judge(dirty, baselines.arx(dirty)).error < 0.2
+
+
+def test_the_product_names_change_points_by_its_regimes(monkeypatch):
+    class Regime:
+        def __init__(self, start, *units):
+            self.start, self.units = start, units
+
+    class Found:
+        status, regimes = "fitted", (Regime(0), Regime(120, "T1", "T3"))
+
+        def graph(self):
+            return self
+
+        def direct(self):
+            return ()
+
+        def check(self):
+            return self
+
+        verdict = "pass"
+
+    monkeypatch.setattr(product.cf, "fit", lambda recording: Found())
+    monkeypatch.setattr(product, "_answers", lambda case, recording, found, k, twin: [])
+    assert product.counterflow(case("tanks")).changes == ((120, ("T1", "T3")),)
+    monkeypatch.delattr(Found, "regimes")
+    assert product.counterflow(case("tanks")).changes == ()
+
+
+def test_scores_of_dirty_records_are_kept_by_dirt_and_told_beside_their_references(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    assert dirt_tables.section(("arx", "counterflow"), (SEED,), "Nothing") == []
+    for kind in ("lost", "changed", "drift"):
+        dirty = case("tanks", kind)
+        reference, twins = plants.reference(dirty)
+        half = [replace(answer, mean=answer.mean / 2) for answer in answered(dirty)]  # error 1/4
+        most = [replace(answer, mean=answer.mean * 0.9) for answer in answered(reference)]  # error 1/100
+        changes = ((dirty.change.row, ("T1",)),) if kind == "changed" else ()
+        told = report(dirty, changes, half)
+        score, shared = plants.judge(dirty, told), plants.judge(dirty, told, twins)
+        beside = plants.judge(reference, report(reference, answers=most))
+        for method in ("arx", "counterflow"):
+            key = results.key("tanks", "gentle", ROWS, SEED)
+            results.store(method, key, score, kind, shared=shared, reference=beside)
+    assert results.load("arx") == {}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"results_{method}_{kind}.json" for method in ("arx", "counterflow") for kind in ("lost", "changed", "drift")
+    }
+    lines = dirt_tables.section(("arx", "counterflow"), (SEED,), "Development")
+    text = "\n".join(lines)
+    assert [line for line in lines if line.startswith("###")] == ["### lost", "### changed", "### drift"]
+    assert "| tanks | Counterflow | 0.250 | 0.010 | 25.00 |" in text  # lost, drift
+    assert "| tanks | Counterflow | 0.750 | 0.990 | 0.758 |" in text  # changed
+    met = {line.split("|")[1].strip(): line.split("|")[4].strip() for line in lines if "| Counterflow |" in line[30:]}
+    assert met["changed: changes found in time, at least 90%"] == "met"
+    assert met["changed: and in the right unit, at least 90%"] == "MISSED"  # T4 changed
+    assert met["changed: R² of the present plant over that of the rows since, at least 0.95"] == "MISSED"
+    assert met["false change points in each of 1 steady records, at most 0.1"] == "met"
+    assert dirt_tables.section(("arx", "counterflow"), (SEED + 1,), "Other seeds") == []
