@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.network import Network, damped, whole_windows
+from counterflow.estimation.network import Network, damping, whole_windows
 from counterflow.estimation.products import Products, Rows, whole
-from counterflow.identification.sparse import sparse_weights
+from counterflow.identification.sparse import refined_weights, sparse_weights
 
 
 class Costs(NamedTuple):
@@ -61,10 +61,24 @@ class Bend(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Posterior:
+    """Which features every replicate has chosen, and what its weights rest on besides the sums.
+
+    ``variance`` (K, n, r): prior variances of the weights, zero where there is none. ``noise`` (K, r). ``damping`` (K,
+    b, m): factors of the linear weights, so that nothing grows.
+    """
+
+    variance: FloatArray
+    noise: FloatArray
+    damping: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class Learning:
     """A network, and how it was learned."""
 
     network: Network
+    posterior: Posterior
     bend: Bend
     used: int
 
@@ -94,14 +108,45 @@ def learn(
     curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
     count, found = products.count, []
     for k, draw in enumerate(block_weights(products)):
-        moments = products.moments(draw)
-        weights, noise = _weights(rows, products, moments, count, COSTS[k % len(COSTS)], known, curved)
-        found.append(weights)
+        found.append(_weights(rows, products, products.moments(draw), count, COSTS[k % len(COSTS)], known, curved))
         if progress is not None:
-            progress(k + 1, -0.5 * count * float(np.log(noise).sum()))
-    network = _network(rows, products, np.array(found), products.moments(), count)
+            progress(k + 1, -0.5 * count * float(np.log(found[-1][2]).sum()))
+    weights, *posterior = (np.array(each) for each in zip(*found, strict=True))
+    network = _network(rows, products, weights, products.moments(), count)
     network = replace(network, bend=(bend.gain, bend.deviations), known=known)
-    return Learning(network, bend, products.used)
+    return Learning(network, Posterior(*posterior), bend, products.used)
+
+
+def refreshed(network: Network, products: Products, posterior: Posterior) -> tuple[Network, Posterior]:
+    """The weights of the same features by the sums of more rows, in the same standardisation.
+
+    Nothing enters or leaves, and the damping stays: what remains are small problems, all of them solved at once.
+    """
+    K, n, r = posterior.variance.shape
+    there = posterior.variance > 0
+    used = np.flatnonzero(there.any(axis=(0, 2)))
+    u, count = len(used), products.count
+    moments = products.moments_among(np.concatenate([used, n + np.arange(r)]), block_weights(products))
+    if count > ENOUGH:
+        moments, count = moments * (ENOUGH / count), ENOUGH
+    there = there[:, used].swapaxes(1, 2)  # (K, r, u)
+    most = max(int(there.sum(axis=2).max()), 1)
+    at = np.argsort(~there, axis=2, kind="stable")[:, :, :most]  # those of a target first, then others as padding
+    k, i = np.arange(K)[:, None], np.arange(r)
+    variance = posterior.variance[k[:, :, None], used[at], i[:, None]]
+    mean, variance, noise = refined_weights(
+        moments[k[:, :, None, None], at[:, :, :, None], at[:, :, None]].reshape(K * r, most, most),
+        moments[k[:, :, None], at, u + i[:, None]].reshape(K * r, most), moments[k, u + i, u + i].ravel(), count,
+        variance.reshape(K * r, most), posterior.noise.ravel(),
+    )  # fmt: skip
+    weights, variances = np.zeros((2, K, n, r))
+    weights[k[:, :, None], used[at], i[:, None]] = mean.reshape(K, r, most)
+    variances[k[:, :, None], used[at], i[:, None]] = variance.reshape(K, r, most)
+    linear = posterior.damping.shape[1] * posterior.damping.shape[2]
+    weights[:, :linear] *= posterior.damping.reshape(K, linear, 1)
+    found = _network(network, products, weights, products.moments(), products.count)
+    found = replace(found, bend=network.bend, known=network.known)
+    return found, replace(posterior, variance=variances, noise=noise.reshape(K, r))
 
 
 def block_weights(products: Products) -> FloatArray:
@@ -116,8 +161,8 @@ def block_weights(products: Products) -> FloatArray:
 def _weights(
     rows: Rows, products: Products, moments: FloatArray, count: float, costs: Costs, known: KnownEdges | None,
     curved: bool,
-) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """Weights (n, r) of every feature for every target, and the noises (r,), from one set of moments."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:  # fmt: skip
+    """Weights (n, r) of every feature for every target, and their ``Posterior``, from one set of moments."""
     r, m, spans = sum(rows.numbers), rows.z.shape[1], products.spans
     n, linear = products.features, len(spans) * m
     if count > ENOUGH:
@@ -127,7 +172,7 @@ def _weights(
         source = np.concatenate([rows.owner[column], len(rows.names) + np.arange(n - linear)])
     else:
         source = np.concatenate([column, m + np.arange(n - linear)])
-    out, noise = np.zeros((n, r)), np.zeros(r)
+    (out, variance), noise = np.zeros((2, n, r)), np.zeros(r)
     for i in range(r):
         first, further = _costs(costs, rows, products, i, column, known)
         if not curved:
@@ -135,23 +180,24 @@ def _weights(
         found = sparse_weights(
             moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i]), count, source, first, further
         )
-        out[found.chosen, i], noise[i] = found.mean, found.noise
-    steady = damped(out[:linear].reshape(len(spans), m, r), spans, STEADY)
-    out[:linear] = steady.reshape(linear, r)
-    return out, noise
+        out[found.chosen, i], variance[found.chosen, i], noise[i] = found.mean, found.variance, found.noise
+    steady = damping(out[:linear].reshape(len(spans), m, r), spans, STEADY)
+    out[:linear] *= steady.reshape(linear, 1)
+    return out, variance, noise, steady
 
 
-def _network(rows: Rows, products: Products, weights: FloatArray, moments: FloatArray, count: float) -> Network:
-    """Of weights (K, n, r)."""
+def _network(of: Rows | Network, products: Products, weights: FloatArray, moments: FloatArray, count: float) -> Network:
+    """Of weights (K, n, r), and the units ``of`` whom they are."""
     K, _, r = weights.shape
-    spans, linear = products.spans, len(products.spans) * rows.z.shape[1]
+    spans, linear = products.spans, len(products.spans) * len(products.level)
     bends = weights[:, linear:]
     kept = np.flatnonzero(bends.any(axis=(0, 2)))
     return Network(
-        rows.names, rows.numbers, rows.inputs, spans,
+        of.names, of.numbers, of.inputs, spans,
         np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
         np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
         products.high, products.level, products.scale, _noise(moments, weights.mean(axis=0), count), WIDENING,
+        round(count),
     )  # fmt: skip
 
 
@@ -176,7 +222,7 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
         truth = z[starts[:, None] + 1 + np.arange(AHEAD), :r]
         errors: list[FloatArray] = []
         for curved in (False, True):
-            weights, _ = _weights(rows, products, moments, count, JUDGE, known, curved)
+            weights = _weights(rows, products, moments, count, JUDGE, known, curved)[0]
             network = _network(rows, products, weights[None], moments, count)
             if curved and not network.curved:
                 errors.append(errors[0])

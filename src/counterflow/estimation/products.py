@@ -113,6 +113,14 @@ class Products:
             total += block if weights is None else weights[k] * block
         return _unpacked(total, self.size)
 
+    def moments_among(self, columns: NDArray[np.intp], weights: FloatArray) -> FloatArray:
+        """(K, c, c): the sums between some rising columns only, for each of K sets of weights (K, B)."""
+        i, j = np.triu_indices(len(columns))
+        row, column = columns[i], columns[j]
+        at = row * self.size - row * (row - 1) // 2 + column - row
+        found = weights @ np.stack([block[at] for block in self.blocks])
+        return np.stack([_unpacked(each, len(columns)) for each in found])
+
     def absorbed(self, z: FloatArray, learnable: NDArray[np.bool_] | None = None) -> Products:
         """The same with the rows that follow, at a cost that depends on these only. Level and scale stay.
 

@@ -23,10 +23,10 @@ from counterflow.estimation.alignment import LAGS, alignment
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import learn
+from counterflow.estimation.network_learning import Learning, learn
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
-from counterflow.estimation.products import Rows, products_of
+from counterflow.estimation.products import Products, Rows, products_of
 from counterflow.estimation.realisation import realised
 from counterflow.identification import stretches
 from counterflow.protocol import Reduced
@@ -86,14 +86,13 @@ def identify(
         "say so; then fit with same_row=False for this unit"
     )
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
-    found = system_of(rows, options.known, progress)
+    products = products_of(rows)
+    found = system_of(rows, learn(rows, products, options.known, progress), products)
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
-def system_of(rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None) -> System:
+def system_of(rows: Rows, learned: Learning, products: Products) -> System:
     """The system of rows whose inputs are departures from their level and act on the next row."""
-    products = products_of(rows)
-    learned = learn(rows, products, known, progress)
     r, everybody = sum(rows.numbers), scope_of(rows.names)
     s, u = rows.z[:, :r], rows.z[:, r:]
     found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
