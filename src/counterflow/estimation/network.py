@@ -59,6 +59,7 @@ class Network:
     scale: FloatArray
     noise: FloatArray
     widening: float
+    rows: int = 0  # that it was learned from
     bend: tuple[float, float] = (0.0, 0.0)  # what curvature is worth, see ``network_learning.Bend``
     known: KnownEdges | None = None  # which units can act on which; None: any
 
@@ -188,6 +189,10 @@ class Network:
             out += self._products(np.mean([z[rows - k] for k in range(1, RECENT + 1)], axis=0)) @ self.bends
         return out
 
+    def foretold(self, before: FloatArray) -> FloatArray:
+        """Standardised numbers (r,) of the row after rows ``before`` (memory, m), by the mean weights."""
+        return np.asarray(self.mean.predicted(np.vstack([before, before[-1:]]))[0, 0])
+
     def _products(self, recent: FloatArray) -> FloatArray:
         """(n, k) of the last rows' means (n, m), which are limited to what was seen."""
         inside = np.clip(recent, self.low, self.high)
@@ -285,12 +290,6 @@ def owners(numbers: Sequence[int], inputs: Sequence[int]) -> IntArray:
     return np.concatenate([np.repeat(units, numbers), np.repeat(units, inputs)])
 
 
-def whole_windows(known: NDArray[np.bool_], at: NDArray[np.intp], memory: int) -> NDArray[np.bool_]:
-    """Whether rows ``at`` (each at least ``memory``) are known with all of the ``memory`` rows before them."""
-    missing = np.concatenate([[0], np.cumsum(~known)])
-    return np.asarray(missing[at + 1] == missing[at - memory], bool)
-
-
 def span_means(total: FloatArray, row: int, spans: IntArray) -> FloatArray:
     """(b, ...): means over all spans before a row, of rows whose running sums are ``total`` (row 0: nothing yet)."""
     first, last = spans[:, 0], spans[:, 1]
@@ -318,18 +317,18 @@ def growth(linear: FloatArray, spans: IntArray, rows: int = GROWN) -> float:
     return float((late / early) ** (2 / rows)) if early > 1e-300 else 0.0
 
 
-def damped(linear: FloatArray, spans: IntArray, most: float) -> FloatArray:
-    """Linear weights (b, m, r) whose slowest mode grows by no more than ``most`` from row to row.
+def damping(linear: FloatArray, spans: IntArray, most: float) -> FloatArray:
+    """Factors (b, m) for linear weights (b, m, r), with which the slowest mode grows by no more than ``most`` a row.
 
     Weights of rows further back are made smaller, by a power of one factor, which moves every mode inwards by about it.
     """
-    found = linear
-    middle = spans.mean(axis=1)[:, None, None]
+    found = np.ones(linear.shape[:2])
+    middle = spans.mean(axis=1)[:, None]
     for _ in range(8):
-        grown = growth(found, spans)
+        grown = growth(linear * found[:, :, None], spans)
         if grown > most:  # slow modes in a row grow at first, and decay then
-            grown = growth(found, spans, LATE * GROWN)
+            grown = growth(linear * found[:, :, None], spans, LATE * GROWN)
         if grown <= most:
             return found
         found = found * (most / grown * 0.999) ** middle
-    return np.asarray(np.where(np.arange(linear.shape[1])[None, :, None] < linear.shape[2], 0.9 * found, found))
+    return np.asarray(np.where(np.arange(linear.shape[1]) < linear.shape[2], 0.9 * found, found))

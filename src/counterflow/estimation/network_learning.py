@@ -21,9 +21,9 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
 from counterflow.estimation.completion import Gaps, drawn
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.network import SPANS, Network, damped, whole_windows
-from counterflow.estimation.products import LEAST_ROWS, Products, Rows, Slow, products_of, running, whole
-from counterflow.identification.sparse import SparseWeights, sparse_weights
+from counterflow.estimation.network import SPANS, Network, damping
+from counterflow.estimation.products import LEAST_ROWS, Products, Rows, Slow, products_of, running
+from counterflow.identification.sparse import SparseWeights, refined_weights, sparse_weights
 
 
 class Costs(NamedTuple):
@@ -70,10 +70,24 @@ class Bend(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Posterior:
+    """Which features every replicate has chosen, and what its weights rest on besides the sums.
+
+    ``variance`` (K, n, r): prior variances of the weights, zero where there is none. ``noise`` (K, r). ``damping`` (K,
+    b, m): factors of the linear weights, so that nothing grows.
+    """
+
+    variance: FloatArray
+    noise: FloatArray
+    damping: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class Learning:
     """A network, and how it was learned."""
 
     network: Network
+    posterior: Posterior
     bend: Bend
     products: Products  # of the first of the records, if readings are missing
 
@@ -111,7 +125,7 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
         if k < ROUNDS:
             decays = decays_of(record, products, known, decays)
         products = with_slow(record, products, decays)
-        weights, _ = _weights(rows, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
+        weights = _weights(rows, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)[0]
         noise = _noise(products.moments(), weights, products.count)
         level, scale = products.level, products.scale
         gaps = Gaps((values - level[:r]) / scale[:r], variance / scale[:r] ** 2)
@@ -177,25 +191,76 @@ def with_slow(record: Rows, products: Products, decays: Mapping[int, float]) -> 
 
 
 def learn(
-    rows: Rows, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None
-) -> Learning:
-    """All replicates. ``known``: which units can act on which; None: any."""
+    rows: Rows, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None,
+    sums: Products | None = None,
+) -> Learning:  # fmt: skip
+    """All replicates.
+
+    ``known``: which units can act on which; None: any. ``sums``: of a whole record of which ``rows`` are the newest.
+    """
     records, decays = completed(rows, known)
-    products = first = with_slow(records[0], products_of(records[0]), decays)
+    products = first = with_slow(records[0], sums or products_of(records[0]), decays)
     bend = _bend(records[0], products, known)
     curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
     count, found = products.count, []
     for k, draw in enumerate(block_weights(products)):
-        if k and len(records) > 1 and k % len(COSTS) == 0:
+        if sums is None and k and len(records) > 1 and k % len(COSTS) == 0:
             record = records[k // len(COSTS)]
             products = with_slow(record, products_of(record, first), decays)
-        weights, noise = _weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved)
-        found.append(weights)
+        found.append(_weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved))
         if progress is not None:
-            progress(k + 1, -0.5 * count * float(np.log(noise).sum()))
-    network = _network(rows, products, np.array(found), products.moments(), count)
+            progress(k + 1, -0.5 * count * float(np.log(found[-1][2]).sum()))
+    weights, *posterior = (np.array(each) for each in zip(*found, strict=True))
+    network = _network(rows, products, weights, products.moments(), count)
     network = replace(network, bend=(bend.gain, bend.deviations), known=known)
-    return Learning(network, bend, first)
+    return Learning(network, Posterior(*posterior), bend, first)
+
+
+def refreshed(network: Network, products: Products, posterior: Posterior) -> tuple[Network, Posterior]:
+    """The weights of the same features by the sums of more rows, in the same standardisation.
+
+    Nothing enters or leaves, and the damping stays: what remains are small problems, all of them solved at once.
+    """
+    K, n, r = posterior.variance.shape
+    slow = [each.target for each in products.slow]  # of these there are no sums to follow
+    there = posterior.variance > 0
+    there[:, :, slow] = False
+    used = np.flatnonzero(there.any(axis=(0, 2)))
+    u, count = len(used), products.count
+    moments = products.moments_among(np.concatenate([used, n + np.arange(r)]), block_weights(products))
+    enough = np.tile(np.minimum(products.read, ENOUGH), K)  # as in ``_weights``, of each problem
+    share = enough / count
+    there = there[:, used].swapaxes(1, 2)  # (K, r, u)
+    most = max(int(there.sum(axis=2).max()), 1)
+    at = np.argsort(~there, axis=2, kind="stable")[:, :, :most]  # those of a target first, then others as padding
+    k, i = np.arange(K)[:, None], np.arange(r)
+    variance = np.where(np.take_along_axis(there, at, 2), posterior.variance[k[:, :, None], used[at], i[:, None]], 0.0)
+    mean, variance, noise = refined_weights(
+        share[:, None, None] * moments[k[:, :, None, None], at[:, :, :, None], at[:, :, None]].reshape(-1, most, most),
+        share[:, None] * moments[k[:, :, None], at, u + i[:, None]].reshape(-1, most),
+        share * moments[k, u + i, u + i].ravel(), enough, variance.reshape(-1, most), posterior.noise.ravel(),
+    )  # fmt: skip
+    weights, variances = np.zeros((2, K, n, r))
+    weights[k[:, :, None], used[at], i[:, None]] = mean.reshape(K, r, most)
+    variances[k[:, :, None], used[at], i[:, None]] = variance.reshape(K, r, most)
+    linear = posterior.damping.shape[1] * posterior.damping.shape[2]
+    weights[:, :linear] *= posterior.damping.reshape(K, linear, 1)
+    before = _weights_of(network, products)
+    weights[:, :, slow], variances[:, :, slow] = before[:, :, slow], posterior.variance[:, :, slow]
+    found = _network(network, products, weights, products.moments(), products.count)
+    found = replace(found, bend=network.bend, known=network.known)
+    return found, replace(posterior, variance=variances, noise=noise.reshape(K, r))
+
+
+def _weights_of(network: Network, products: Products) -> FloatArray:
+    """(K, n, r): the inverse of ``_network``."""
+    K, r = len(network.linear), network.size
+    weights = np.zeros((K, products.features, r))
+    linear = len(products.spans) * len(products.level)
+    weights[:, :linear] = network.linear.reshape(K, linear, r)
+    place = {tuple(pair): linear + at for at, pair in enumerate(products.pairs.tolist())}
+    weights[:, [place[tuple(pair)] for pair in network.pairs.tolist()]] = network.bends
+    return weights
 
 
 def block_weights(products: Products) -> FloatArray:
@@ -209,13 +274,13 @@ def block_weights(products: Products) -> FloatArray:
 
 def _weights(
     rows: Rows, products: Products, draw: FloatArray, costs: Costs, known: KnownEdges | None, curved: bool
-) -> tuple[FloatArray, FloatArray]:
-    """Weights (n, r) of every feature for every target, and the noises (r,), with blocks weighted by ``draw``."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Weights (n, r) of every feature for every target, and their ``Posterior``, with blocks weighted by ``draw``."""
     r, m, spans = rows.targets, rows.z.shape[1], products.spans
     n, linear = products.features, len(spans) * m
     moments, count = products.moments(draw), float(draw @ products.counts)
     slow = {each.target: each for each in products.slow}
-    out, noise = np.zeros((n, r)), np.ones(r)
+    (out, variance), noise = np.zeros((2, n, r)), np.ones(r)
     for i in range(r):
         if i in slow:
             found = _slow_target(rows, products, slow[i], draw, costs, known, curved)
@@ -227,10 +292,10 @@ def _weights(
             gram, cross, energy = moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i])
             given = _terms(rows, products, i, costs, known, curved)
             found = sparse_weights(share * gram, share * cross, share * energy, enough, *given)
-        out[found.chosen, i], noise[i] = found.mean, found.noise
-    steady = damped(out[:linear].reshape(len(spans), m, r), spans, STEADY)
-    out[:linear] = steady.reshape(linear, r)
-    return out, noise
+        out[found.chosen, i], variance[found.chosen, i], noise[i] = found.mean, found.variance, found.noise
+    steady = damping(out[:linear].reshape(len(spans), m, r), spans, STEADY)
+    out[:linear] *= steady.reshape(linear, 1)
+    return out, variance, noise, steady
 
 
 def _slow_target(
@@ -247,17 +312,18 @@ def _slow_target(
     return sparse_weights(share * gram, share * cross, share * energy, share * slow.count(draw), source, first, further)
 
 
-def _network(rows: Rows, products: Products, weights: FloatArray, moments: FloatArray, count: float) -> Network:
-    """Of weights (K, n, r)."""
+def _network(of: Rows | Network, products: Products, weights: FloatArray, moments: FloatArray, count: float) -> Network:
+    """Of weights (K, n, r), and the units ``of`` whom they are."""
     K, _, r = weights.shape
-    spans, linear = products.spans, len(products.spans) * rows.z.shape[1]
+    spans, linear = products.spans, len(products.spans) * len(products.level)
     bends = weights[:, linear:]
     kept = np.flatnonzero(bends.any(axis=(0, 2)))
     return Network(
-        rows.names, rows.numbers, rows.inputs, spans,
+        of.names, of.numbers, of.inputs, spans,
         np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
         np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
         products.high, products.level, products.scale, _noise(moments, weights.mean(axis=0), count), WIDENING,
+        round(count),
     )  # fmt: skip
 
 
@@ -269,22 +335,21 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
     if not len(products.pairs):
         return Bend(0.0, 0.0)
     r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
-    there = np.asarray(np.isfinite(z).all(axis=1), bool)
-    at = whole(there, products.memory)
+    at = np.arange(products.memory, len(z))
     block = (rows.first + at) // products.length
     gains = []
     for part in np.array_split(np.unique(block), FOLDS):  # of rows that are not kept nothing can be foretold
         kept = ~np.isin(np.arange(len(products.blocks)), part)
         draw = kept.astype(np.float64)
         moments, count = products.moments(draw), float(products.counts[kept].sum())
-        starts = _starts(at[np.isin(block, part)], there)
+        starts = _starts(at[np.isin(block, part)], len(z))
         if not len(starts):
             continue
         window = starts[:, None] + 1 + np.arange(AHEAD)
         truth, read = z[window, :r], rows.read[window, :r]
         errors: list[FloatArray] = []
         for curved in (False, True):
-            weights, _ = _weights(rows, products, draw, JUDGE, known, curved)
+            weights = _weights(rows, products, draw, JUDGE, known, curved)[0]
             network = _network(rows, products, weights[None], moments, count)
             if curved and not network.curved:
                 errors.append(errors[0])
@@ -300,11 +365,10 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
     return Bend(float(every.mean()), float(every.mean()) / error if error > 0 else 0.0)
 
 
-def _starts(at: NDArray[np.intp], there: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Rows of ``at`` from which on everything is there for as many rows as are looked ahead, half that far apart."""
+def _starts(at: NDArray[np.intp], rows: int) -> NDArray[np.intp]:
+    """Rows of ``at`` that are followed by as many rows as are looked ahead, half that far apart."""
     some = at[:: AHEAD // 2]
-    some = some[some + AHEAD < len(there)]
-    some = some[whole_windows(there, some + AHEAD, AHEAD - 1)]
+    some = some[some + AHEAD < rows]
     return np.asarray(some[:: max(1, len(some) // MOST_STARTS)], np.intp)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
-from counterflow.estimation.network import RECENT, SPANS, IntArray, owners, whole_windows
+from counterflow.estimation.network import RECENT, SPANS, IntArray, owners
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -163,19 +163,28 @@ class Products:
             total += block if weights is None else weights[k] * block
         return _unpacked(total, self.size)
 
-    def absorbed(self, z: FloatArray, learnable: NDArray[np.bool_] | None = None) -> Products:
+    def moments_among(self, columns: NDArray[np.intp], weights: FloatArray) -> FloatArray:
+        """(K, c, c): the sums between some rising columns only, for each of K sets of weights (K, B)."""
+        i, j = np.triu_indices(len(columns))
+        row, column = columns[i], columns[j]
+        at = row * self.size - row * (row - 1) // 2 + column - row
+        found = weights @ np.stack([block[at] for block in self.blocks])
+        return np.stack([_unpacked(each, len(columns)) for each in found])
+
+    def absorbed(self, z: FloatArray, read: NDArray[np.bool_] | None = None) -> Products:
         """The same with the rows that follow, at a cost that depends on these only. Level and scale stay.
 
         Parameters
         ----------
-        z : (memory + k, m) in the units' own terms: the last ``memory`` rows before, then k new ones. NaN: missing.
-        learnable : (k,), whether a new row may be learned from; by default every one in which nothing is missing.
+        z : (memory + k, m) in the units' own terms: the last ``memory`` rows before, then k new ones. Nothing missing.
+        read : (k, r), which targets of the new rows were read, where others were drawn; by default all. Rows in which
+            none was read are not learned from.
         """
-        known = np.asarray(np.isfinite(z).all(axis=1), bool)
-        new = known[self.memory :] if learnable is None else known[self.memory :] & learnable
-        standard = np.where(known[:, None], (z - self.level) / self.scale, 0.0)
+        count = len(z) - self.memory
+        read = np.ones((count, self.targets), bool) if read is None else read
+        new = np.asarray(read.any(axis=1), bool)
+        standard = (z - self.level) / self.scale
         at = self.memory + np.flatnonzero(new)
-        at = at[whole_windows(known, at, self.memory)]
         rows, blocks = self.rows + len(new), list(self.blocks)
         for _ in range((block_length(rows) // self.length).bit_length() - 1):
             left = blocks[-1:] if len(blocks) % 2 else []
@@ -186,7 +195,7 @@ class Products:
             blocks[b] = blocks[b] + self._sum(standard, at[place == b])
         seen = standard[self.memory :][new]
         return replace(
-            self, blocks=tuple(blocks), rows=rows, used=self.used + len(at), read=self.read + len(at),
+            self, blocks=tuple(blocks), rows=rows, used=self.used + len(at), read=self.read + read.sum(axis=0),
             low=np.minimum(self.low, seen.min(axis=0, initial=np.inf)),
             high=np.maximum(self.high, seen.max(axis=0, initial=-np.inf)),
         )  # fmt: skip
@@ -266,7 +275,7 @@ class Products:
         at, before = at[1:], at[:-1]
         good = (before + 1 >= self.memory) & (age <= MOST_AGE)
         at, before, age = at[good], before[good], age[good]
-        total, place, divided = running(standard), at // self.length, 0.0
+        total, place, divided = running(standard), (rows.first + at) // self.length, 0.0
         blocks = [np.zeros((self.features + 2) * (self.features + 3) // 2)] * -(-self.rows // self.length)
         some = CHUNK // MOST_AGE
         for begin in range(0, len(at), some):
@@ -290,16 +299,14 @@ class Products:
 
 
 def products_of(rows: Rows, like: Products | None = None, curved: bool = True) -> Products:
-    """One pass over a whole record.
+    """One pass over a whole record in which nothing is missing.
 
     ``like``: standardised as these are. ``curved``: with products of columns.
     """
     z, r = rows.z, rows.targets
-    known = np.asarray(np.isfinite(z).all(axis=1), bool)
-    spans = _spans(known)
+    spans = _spans(len(z))
     memory = int(spans[-1, 1])
-    at = whole(known, memory)
-    at = at[rows.read[at, :r].any(axis=1)]
+    at = memory + np.flatnonzero(rows.read[memory:, :r].any(axis=1))
     if len(at) < LEAST_ROWS:
         raise UnidentifiedError(
             f"identification: {len(at)} rows with anything measured after the first {memory} are too few; at least "
@@ -308,13 +315,12 @@ def products_of(rows: Rows, like: Products | None = None, curved: bool = True) -
     if like is None:
         before = z[at - 1]  # what features are made of; the rows after them are targets only
         level, spread = before.mean(axis=0), before.std(axis=0)
-        moving = _moves(spread, np.abs(z[known]).max(axis=0))
+        moving = _moves(spread, np.abs(z).max(axis=0))
         scale = np.where(moving, spread, 1.0)
     else:
         level, scale, moving = like.level, like.scale, like.moving
-    standard = np.where(known[:, None], (z - level) / scale, 0.0)
-    seen = rows.read & known[:, None]
-    low, high = (np.where(seen, standard, side).T for side in (np.inf, -np.inf))
+    standard = (z - level) / scale
+    low, high = (np.where(rows.read, standard, side).T for side in (np.inf, -np.inf))
     pairs = _pairs(rows.owner, len(at)) if curved else np.zeros((0, 2), np.int64)
     none = np.zeros(len(pairs))
     empty = Products(
@@ -350,12 +356,6 @@ def block_length(rows: int) -> int:
     [1, 2, 32, 32, 64]
     """
     return 1 << max(-(-rows // MOST_BLOCKS) - 1, 0).bit_length()
-
-
-def whole(known: NDArray[np.bool_], memory: int) -> NDArray[np.intp]:
-    """Rows that are there with all of the ``memory`` rows before them."""
-    at = np.arange(memory, len(known))
-    return np.asarray(at[whole_windows(known, at, memory)], np.intp)
 
 
 @cache
@@ -403,9 +403,9 @@ def _pair_scale(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> tuple[F
     return centre, _size(np.sqrt(square))
 
 
-def _spans(known: NDArray[np.bool_]) -> IntArray:
-    """As long a memory as the record carries."""
-    return np.asarray(SPANS[: int((SPANS[:, 1] <= max(int(known.sum()) // 8, 4)).sum())], np.int64)
+def _spans(rows: int) -> IntArray:
+    """As long a memory as so many rows carry."""
+    return np.asarray(SPANS[: int((SPANS[:, 1] <= max(rows // 8, 4)).sum())], np.int64)
 
 
 def _pairs(owner: IntArray, rows: int) -> IntArray:

@@ -22,7 +22,7 @@ from counterflow.estimation.alignment import alignment
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import learn
+from counterflow.estimation.network_learning import Learning, learn
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
 from counterflow.estimation.products import Rows
@@ -77,13 +77,12 @@ def identify(
         "say so; then fit with same_row=False for this unit"
     )
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
-    found = system_of(rows, options.known, progress)
+    found = system_of(rows, learn(rows, options.known, progress))
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
-def system_of(rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None) -> System:
+def system_of(rows: Rows, learned: Learning) -> System:
     """The system of rows whose inputs are departures from their level and act on the next row."""
-    learned = learn(rows, known, progress)
     r, everybody = sum(rows.numbers), scope_of(rows.names)
     s, u = rows.z[:, :r], rows.z[:, r:]
     found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)

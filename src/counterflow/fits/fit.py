@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from counterflow.arrays import block_diagonal
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph, influence_graph, network_graph
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.online import Predictor
+from counterflow.estimation.online import Predictor, RowPredictor, StatePredictor
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.fits import storage
 from counterflow.fits.engine import Traffic
@@ -154,10 +155,25 @@ class Fit(Questions):
         return updated(self, recording, privacy)
 
     def predictor(self) -> Predictor:
-        """One-step predictor at the server, standing after the last row of the fitted recording.
+        """One-step predictor at the server, standing after the last row of the fitted recording, or of its updates.
 
-        ``predictor, states = predictor.step(values, inputs)`` takes each unit's newest message and input and returns
-        each unit's own predicted state.
+        ``predictor, states = predictor.step(values, inputs)`` takes each unit's newest message (``UnitPart.message``)
+        and input, and returns each unit's own predicted state; ``UnitPart.measurement`` makes measurements of it.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], topology="chain", rng=1)
+        >>> recording = plant.simulate(1000, rng=2)
+        >>> found = cf.fit(recording.slice(0, 900))
+        >>> predictor, boiler = found.predictor(), found.parts["boiler"]
+        >>> misses = []
+        >>> for t in range(900, 1000):
+        ...     misses.append(recording["boiler"].y[t] - boiler.measurement(predictor.predicted[: boiler.unit.states]))
+        ...     messages = {name: part.message(recording[name].y[t]) for name, part in found.parts.items()}
+        ...     predictor, states = predictor.step(messages, {name: recording[name].u[t] for name in found.names})
+        >>> bool(np.std(misses) < 0.7 * recording["boiler"].y.std())
+        True
         """
         if self.couplings is None:
             raise OptionError(f"method {self.method!r} has no predictor; fit with method='sufficient'")
@@ -165,11 +181,17 @@ class Fit(Questions):
             raise PrivacyError(
                 "predictor: this fit is private, and a predictor lives on messages row by row, as they are"
             )
-        if self.points:
-            raise OptionError(
-                "predictor: a fit from logs has levels and alignments that a predictor does not know yet; use forecast"
-            )
-        return Predictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
+        network, stream = self.couplings.network, self.couplings.stream
+        if network is None:
+            return StatePredictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
+        server, points = self.server, [self.server.point(name) for name in self.plant.names]
+        observation = block_diagonal([self.parts[name].squeezed.observation for name in self.plant.names])
+        early = np.concatenate([np.full(len(point.input_level), point.same_row) for point in points])
+        rows = server.standard_rows if stream is None else (stream.tail - network.level) / network.scale
+        return RowPredictor.standing(
+            replace(self.couplings.shared, observation=observation), network, rows,
+            np.concatenate([point.input_level for point in points]), early, server.number_states,
+        )  # fmt: skip
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -27,9 +27,12 @@ from counterflow.errors import OptionError, StorageError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
+from counterflow.estimation.network_learning import Posterior
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Parameters
+from counterflow.estimation.products import Products, block_length
+from counterflow.estimation.stream import TAIL, Stream
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.files import blaming as blaming_place
 from counterflow.files import replace_folder
@@ -57,6 +60,10 @@ _SUFFIX = ".safetensors"
 _LETTERS = ("C", "Q", "R")  # of a unit's model, and of the plant after the fit
 _NOTHING: Mapping[str, FloatArray] = MappingProxyType({})
 MOST_MEMORY = 10_000  # rows that a network may look back
+MOST_ROWS = 1 << 53  # of a stream
+LARGEST_SERVER = (
+    1 << 34
+)  # bytes: sums of an updated fit from logs take some ten megabytes, of very large plants gigabytes
 T = TypeVar("T")
 
 
@@ -306,7 +313,7 @@ def load_unit(file: str | Path, estimator: Estimator | None = None) -> UnitPart:
 
 
 def _read(path: Path, title: str) -> SealedFile:
-    return read(path, _TITLES[title], VERSION, OLDER)
+    return read(path, _TITLES[title], VERSION, OLDER, LARGEST_SERVER if title == "server" else None)
 
 
 def _server_content(folder: Path) -> ServerContent:
@@ -344,7 +351,8 @@ def _unit_content(
 
 # ---- checks beyond what the classes check themselves
 
-# axes by letter: P states, U inputs, D outputs, T rows, s numbers of all messages, n couplings that move, k rounds
+# axes by letter: P states, U inputs, D outputs, T rows, s numbers of all messages, n couplings that move, k rounds;
+# of networks: r numbers, m columns, b spans, K replicates, k pairs in use, a all pairs, n features, t rows of a tail
 SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Server: {"A": "PP", "B": "PU", "Q": "PP"},
     Estimated: {"A": "PP", "B": "PU", "Q": "PP"},
@@ -359,6 +367,12 @@ SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
         "spans": "b2", "linear": "Kbmr", "pairs": "k2", "bends": "Kkr", "pair_centre": "k", "pair_size": "k",
         "low": "m", "high": "m", "level": "m", "scale": "m", "noise": "rr",
     },
+    Products: {
+        "spans": "b2", "pairs": "a2", "pair_centre": "a", "pair_size": "a", "level": "m", "scale": "m", "low": "m",
+        "high": "m", "moving": "m",
+    },
+    Posterior: {"variance": "Knr", "noise": "Kr", "damping": "Kbm"},
+    Stream: {"tail": "tm"},
     History: {"server_loss": "k", "residual_loss": "k", "disentanglement": "k", "gradient": "k"},
     UnitPart: {"theta": "PD", "phi": "P", "output_level": "D"},
     UnitContent: {"client_loss": "k", "proprietary_loss": "k"},
@@ -442,6 +456,8 @@ def _check_couplings(server: Server) -> None:
         return
     if couplings.network is not None:
         _check_network(couplings.network, server)
+    if couplings.stream is not None:
+        _check_stream(couplings.stream, couplings.network)
     for doubt in couplings.doubts:
         if doubt.effect not in server.names or doubt.cause not in server.names or doubt.letter not in ("A", "B"):
             _wrong("a doubt about units or letters that are not there")
@@ -467,8 +483,32 @@ def _check_network(network: Network, server: Server) -> None:
         _wrong("its network looks back too far")
     if ((pairs < 0) | (pairs >= sizes["m"])).any():
         _wrong("its network multiplies columns that are not there")
-    if (network.scale <= 0).any() or (network.pair_size <= 0).any() or not network.widening > 0:
+    if (network.scale <= 0).any() or (network.pair_size <= 0).any() or not network.widening > 0 or network.rows < 0:
         _wrong("its network has a scale that is not above zero")
+
+
+def _check_stream(stream: Stream, network: Network | None) -> None:
+    """Whether what is kept of all rows is of this network, and its arrays are of each other's sizes."""
+    sums = stream.products
+    if network is None or not np.array_equal(sums.spans, network.spans) or sums.targets != network.size:
+        _wrong("its stream is not one of its network")
+    m = len(network.level)
+    sizes = {"m": m, "r": network.size, "b": len(network.spans), "2": 2, "K": len(network.linear), "t": TAIL}
+    _check_shapes(sums, sizes)
+    _check_shapes(stream.posterior, sizes | {"n": sums.features})
+    _check_shapes(stream, sizes)
+    if ((sums.pairs < 0) | (sums.pairs >= m)).any() or sums.memory > TAIL:
+        _wrong("its stream has features of columns or rows that are not there")
+    if (sums.scale <= 0).any() or (sums.pair_size <= 0).any() or (stream.posterior.noise <= 0).any():
+        _wrong("its stream has a scale that is not above zero")
+    if not 1 <= stream.chosen <= sums.rows < MOST_ROWS or stream.kept < 1 or not 0 <= sums.used <= sums.rows:
+        _wrong("a count of its stream makes no sense")
+    if len(sums.blocks) != -(-sums.rows // block_length(sums.rows)):
+        _wrong("its stream has not the blocks of its rows")
+    if any(block.shape != (sums.size * (sums.size + 1) // 2,) for block in sums.blocks):
+        _wrong("a block of its stream is not one of its features")
+    if (sums.counts < 0).any() or not sums.count > 0 or (stream.posterior.variance < 0).any():
+        _wrong("its stream has sums or variances below zero")
 
 
 def _check_unit(found: UnitContent) -> None:

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow._version import __version__
-from counterflow.caveats import distinct
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.online import Memory, remember, update
 from counterflow.estimation.prior import DROWNED_CODE
-from counterflow.estimation.products import Rows
-from counterflow.estimation.system import system_of
-from counterflow.fits.checks import failed_checks
 from counterflow.fits.engine import Traffic
-from counterflow.methods.logs.method import learned_system
+from counterflow.fits.log_updates import followed, refuse_repeated
 from counterflow.methods.outcome import Provenance, Status
-from counterflow.methods.part import plant_of, sufficient_messages
+from counterflow.methods.part import sufficient_messages
 from counterflow.methods.privacy import PrivacyReport, Spending
 from counterflow.methods.sufficient.method import sufficient_report
 from counterflow.methods.sufficient.private import MECHANISM, message_cost
@@ -38,16 +34,18 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     """``Fit.update``."""
     fit.check_recording(recording)
     if fit.couplings is not None and fit.couplings.network is not None:
-        return _learned_again(fit, recording, privacy)
+        return followed(fit, recording, privacy)
     memory = _memory(fit)
     last_input = memory.last_input.copy()
     for name, point in fit.points.items():
         if point.same_row:  # what acts on the first new row stands in it
             last_input[fit.plant.input_slice(name)] = recording[name].u[0] - point.input_level
     messages, report = _messages(fit, recording, privacy)
-    size = sum(encoded_size(message) for message in messages)
-    found, spread, later = update(replace(memory, last_input=last_input), share(messages))
+    size, new = sum(encoded_size(message) for message in messages), share(messages)
     assert fit.couplings is not None
+    if privacy is None and fit.couplings.memory is None:  # what was taken in later is not kept
+        refuse_repeated(fit.couplings.shared.values, new.values)
+    found, spread, later = update(replace(memory, last_input=last_input), new)
     traffic = Traffic(fit.traffic.rounds + 1, fit.traffic.bytes_up + size, fit.traffic.bytes_down)
     status = Status(
         found.converged, found.evaluations, float(np.sqrt(found.decrement)),
@@ -62,42 +60,6 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
         fit, server_caveats=caveats, plant=fit.plant.replace(A=found.A, B=found.B), traffic=traffic, status=status,
         couplings=couplings, provenance=made, privacy=report,
     )  # fmt: skip
-
-
-def _learned_again(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
-    """A fit from logs, with new rows: the units keep their numbers, and the network is learned again from all rows."""
-    if privacy is not None:
-        raise PrivacyError(
-            "update: a fit from logs takes in no private rows: how far they would be off is not known. Give models, or "
-            "leave privacy out",
-            code="private-logs",
-        )
-    network, names = fit.couplings.network, fit.plant.names  # type: ignore[union-attr]
-    assert network is not None
-    before, later = fit.server, fit.about(recording)
-    inputs = before.u.copy()
-    for name, point in fit.points.items():
-        if point.same_row:  # what acts on the first new row stands in it
-            inputs[-1, before.input_slices[name]] = recording[name].u[0] - point.input_level
-    z = np.hstack([np.vstack([before.numbers, later.numbers]), np.vstack([inputs, later.u])])
-    system = system_of(Rows(names, network.numbers, network.inputs, z), network.known)
-    couplings, status, notes = learned_system({unit.name: unit.input_names for unit in fit.plant.units}, system)
-    found, record = system.found, system.record
-    blocks = zip(names, record.state_slices, record.input_slices, network.numbers, strict=True)
-    parts = {
-        name: fit.parts[name].with_blocks(found.A[own, own], found.B[own, mine], found.Q[own, own], count)
-        for name, own, mine, count in blocks
-    }
-    size = sum(encoded_size(message) for message in sufficient_messages(fit.parts, names, recording))
-    digest = hashlib.sha256((fit.provenance.data_digest + recording.digest).encode()).hexdigest()
-    kept = tuple(c for c in fit.server_caveats if c.code in ("input-alignment", "alignment-unsure"))
-    again = replace(
-        fit, server_caveats=(*notes, *kept), parts={name: parts[name] for name in fit.parts}, couplings=couplings,
-        plant=plant_of(parts, found.A, found.B, found.Q, fit.plant.dt), status=status,
-        traffic=Traffic(fit.traffic.rounds + 1, fit.traffic.bytes_up + size, fit.traffic.bytes_down),
-        provenance=Provenance.of(__version__, fit.provenance.seed, digest, fit.method, {"after": fit.provenance.id}),
-    )  # fmt: skip
-    return replace(again, server_caveats=distinct((*again.server_caveats, *failed_checks(again.server, status))))
 
 
 def _memory(fit: Fit) -> Memory:

@@ -24,6 +24,7 @@ from counterflow.arrays import FloatArray
 
 MOST_STEPS = 500
 DONE = 0.02  # nats that a step must gain
+ROUNDS = 3  # in which variances and noise of weights that were chosen before follow other sums
 LEAST_NOISE = 1e-6  # of the target's energy: channels without noise, such as a controller's output, have so much
 MOST_SHARE = 3  # rows for each weight that is chosen, at the least
 REPEATED = 1e-9  # share of a feature that the chosen ones must leave open, so that it may join them
@@ -32,10 +33,14 @@ FIRST_NOISE = 0.1  # of the target's energy, before anything is known
 
 @dataclass(frozen=True)
 class SparseWeights:
-    """``chosen`` (a,): features with a weight; ``mean`` (a,): their weights; ``noise``: variance of what is left."""
+    """``chosen`` (a,): features with a weight; ``mean`` (a,): their weights; ``variance`` (a,): their priors'.
+
+    ``noise``: variance of what is left.
+    """
 
     chosen: NDArray[np.intp]
     mean: FloatArray
+    variance: FloatArray
     noise: float
 
 
@@ -67,7 +72,7 @@ def sparse_weights(
     noise = max(FIRST_NOISE * energy / max(rows, 1.0), floor)
     diagonal = np.maximum(np.diag(gram), 0.0)
     if energy <= 0 or not diagonal.any():
-        return SparseWeights(np.empty(0, np.intp), np.empty(0), max(noise, np.finfo(np.float64).tiny))
+        return SparseWeights(np.empty(0, np.intp), np.empty(0), np.empty(0), max(noise, np.finfo(np.float64).tiny))
     chosen: list[int] = []
     variance = np.zeros(size)
     members = np.zeros(int(source.max()) + 1, int)
@@ -105,7 +110,52 @@ def sparse_weights(
             noise = _noise(gram, cross, energy, rows, noise, np.array(chosen, np.intp), variance, floor)
     inside = np.array(chosen, np.intp)
     mean, _ = _posterior(gram, cross, noise, inside, variance[inside])
-    return SparseWeights(inside, mean, noise)
+    return SparseWeights(inside, mean, variance[inside], noise)
+
+
+def refined_weights(
+    gram: FloatArray, cross: FloatArray, energy: FloatArray, rows: FloatArray, variance: FloatArray, noise: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Weights of features that were chosen before, from other sums: none enters, none leaves.
+
+    For p problems side by side, such as the targets of several replicates, each with at most a features.
+
+    Parameters
+    ----------
+    gram : (p, a, a), cross : (p, a), energy : (p,). Of the chosen features only, padded with anything.
+    rows : (p,), how many were summed.
+    variance : (p, a), prior variances as they were found; zero: there is no such feature.
+    noise : (p,), as it was found.
+
+    Returns
+    -------
+    mean : (p, a), variance : (p, a), noise : (p,)
+    """
+    there = variance > 0
+    gram = np.where(there[:, :, None] & there[:, None, :], gram, 0.0)
+    cross = np.where(there, cross, 0.0)
+    floor = np.maximum(LEAST_NOISE * energy / np.maximum(rows, 1.0), np.finfo(np.float64).tiny)
+    for _ in range(ROUNDS):
+        mean, spread = _posteriors(gram, cross, noise, variance)
+        old = np.where(there, variance, 1.0)
+        left = energy - 2 * np.einsum("pa,pa->p", mean, cross) + np.einsum("pa,pab,pb->p", mean, gram, mean)
+        used = np.where(there, 1.0 - spread / old, 0.0).sum(axis=1)
+        noise = np.maximum(left / np.maximum(rows - used, 1.0), floor)
+        s, q = 1 / spread - 1 / old, mean / spread  # as in ``_outside``
+        variance = np.where(there & (q * q > s) & (s > 0), (q * q - s) / np.where(s > 0, s, 1.0) ** 2, variance)
+    return _posteriors(gram, cross, noise, variance)[0], variance, noise
+
+
+def _posteriors(
+    gram: FloatArray, cross: FloatArray, noise: FloatArray, variance: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Means (p, a) and variances (p, a) of the weights of p problems; 0 and 1 where there is no feature."""
+    precision = gram / noise[:, None, None]
+    at = np.arange(cross.shape[1])
+    precision[:, at, at] += np.where(variance > 0, 1 / np.where(variance > 0, variance, 1.0), 1.0)
+    covariance = np.linalg.inv(precision)
+    mean = np.einsum("pab,pb->pa", covariance, cross / noise[:, None])
+    return np.asarray(mean), np.asarray(covariance[:, at, at])
 
 
 def _posterior(

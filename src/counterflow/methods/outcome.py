@@ -17,6 +17,7 @@ from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.stream import Stream
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.plant.operating_point import OperatingPoint
 
@@ -98,6 +99,7 @@ class Couplings:
     doubts: tuple[Doubt, ...]
     memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
     network: Network | None = None  # of a fit from logs: what its effects are computed with
+    stream: Stream | None = None  # of an updated fit from logs: what is kept of all rows so far
 
     @property
     def known(self) -> KnownEdges | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, ModelError, OptionError
-from counterflow.filtering import compress
+from counterflow.filtering import Compression, compress
 from counterflow.identification.sensors import Sensor, judged
 from counterflow.methods.estimators import Estimator, KalmanEstimator, checked_estimates
 from counterflow.methods.published.augmented import ClientData
@@ -88,7 +89,19 @@ class UnitPart:
         row = np.asarray(y, np.float64)
         if row.shape != (self.model.n_outputs,):
             raise DataError(f"unit {self.unit.name!r}: one row of {self.model.n_outputs} measurements, got {row.shape}")
-        return np.asarray(compress(self.model.C, self.model.R).reach @ self.departures(row))
+        reach = self.squeezed.reach
+        size = np.abs(reach).max(axis=0, initial=0.0)
+        told = size > 1e-12 * size.max(initial=0.0)  # a channel that tells nothing may be missing
+        return np.asarray(reach[:, told] @ self.departures(row)[told])
+
+    def measurement(self, state: FloatArray) -> FloatArray:
+        """Measurements (D_m,) that a state (P_m,) foretells."""
+        return np.asarray(self.at_level(self.model.C @ np.asarray(state, np.float64)))
+
+    @cached_property
+    def squeezed(self) -> Compression:
+        """How its measurements become what it sends."""
+        return compress(self.model.C, self.model.R)
 
     def with_blocks(self, A: FloatArray, B: FloatArray, Q: FloatArray, numbers: int) -> UnitPart:
         """Of a fit from logs: the same numbers (the first states), in a system with other blocks A, B and Q."""

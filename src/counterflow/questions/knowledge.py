@@ -157,7 +157,13 @@ class Knowledge:
 
     @cached_property
     def seen(self) -> FloatArray:
-        """Range (U,) of each input in the recorded rows; zero if nothing is recorded."""
+        """Range (U,) of each input in the recorded rows, of a fit from logs in those that it was learned from.
+
+        Zero if nothing is recorded.
+        """
+        network = self.network
+        if network is not None:  # it has seen rows that are no longer kept, and that no recording asked about holds
+            return np.asarray(((network.high - network.low) * network.scale)[network.size :])
         return np.asarray(np.ptp(self.u, axis=0))
 
     @cached_property
@@ -246,9 +252,33 @@ class Knowledge:
 
     @property
     def numbers(self) -> FloatArray:
-        """Numbers (T+1, r) that units have sent of the recorded rows, of a fit from logs; NaN: missing."""
+        """Numbers (T+1, r) that units have sent of the recorded rows, of a fit from logs; NaN: missing.
+
+        They are, too, where so many channels are dead that the others do not determine them.
+        """
+        shared, network = self.shared, self.network
+        assert shared is not None
+        assert network is not None
+        out = np.full((len(shared.values), network.size), np.nan)
+        for rows, own, count in zip(shared.observation_slices, network.number_slices, network.numbers, strict=True):
+            block = shared.observation[rows, self.number_states[own]]
+            if block.shape == (count, count):
+                out[:, own] = np.linalg.solve(block, shared.values[:, rows].T).T
+        return out
+
+    def values_of(self, numbers: FloatArray) -> FloatArray:
+        """Messages (n, r) as the recorded ones, of numbers (n, r): the inverse of ``numbers``."""
         assert self.shared is not None
-        return np.asarray(np.linalg.solve(self.shared.observation[:, self.number_states], self.shared.values.T).T)
+        assert self.network is not None
+        out = np.empty_like(numbers)
+        for rows, own in zip(self.shared.observation_slices, self.network.number_slices, strict=True):
+            out[:, rows] = numbers[:, own] @ self.shared.observation[rows, self.number_states[own]].T
+        return out
+
+    def newest(self, rows: int) -> FloatArray:
+        """The newest recorded rows (rows, m) in the units' own terms; numbers that were not measured as the network sees them."""
+        assert self.network is not None
+        return np.asarray(self.standard_rows[-rows:] * self.network.scale + self.network.level)
 
     @cached_property
     def standard_rows(self) -> FloatArray:
@@ -366,7 +396,7 @@ class Knowledge:
         blind = float((~found.any(axis=(1, 2))).mean())
         sizes = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
         sizes[~np.isin(network.owner[r:], [n for n in range(len(network.names)) if network.reaches(n, m)])] = 0.0
-        least = (UNNOTICED + MISSED * blind) / np.sqrt(len(self.standard_rows)) * float(np.linalg.norm(sizes))
+        least = (UNNOTICED + MISSED * blind) / np.sqrt(max(network.rows, 1)) * float(np.linalg.norm(sizes))
         numbers = network.number_slices[m]
         blocks = covariance.reshape(-1, *covariance.shape[-1:] * 2).copy()
         at = np.arange(numbers.stop - numbers.start)

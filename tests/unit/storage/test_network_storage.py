@@ -105,3 +105,59 @@ def test_a_network_that_does_not_fit_together_is_refused(saved: Path, case: str)
     forge(saved / "server.safetensors", HOSTILE[case])
     with pytest.raises(cf.StorageError, match=r"server\.safetensors"):
         cf.load(saved)
+
+
+# ---- what an updated fit keeps of all rows
+
+STREAM = ("server", "couplings", "stream")
+
+
+@pytest.fixture(scope="module")
+def updated(fit: cf.Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(1)
+    later = {
+        "a": (rng.standard_normal((20, 1)), np.ones((20, 1))),
+        "b": (rng.standard_normal((20, 2)), np.zeros((20, 0))),
+    }
+    path = tmp_path_factory.mktemp("stored") / "fit"
+    fit.update(cf.Recording.from_arrays(later)).save(path)
+    assert cf.load(path).couplings.stream.rows == 520
+    return path
+
+
+def _kept(*names: str) -> str:
+    return "/".join((*STREAM, *names))
+
+
+BROKEN = {
+    **{f"{name} cut": set_array(_kept("products", name), lambda array: array[:-1].copy())
+       for name in ("spans", "pairs", "pair_centre", "pair_size", "level", "scale", "low", "high", "moving")},
+    **{f"{name} cut": set_array(_kept("posterior", name), lambda array: array[:, :-1].copy())
+       for name in ("variance", "noise", "damping")},
+    "a block cut": set_array(_kept("products", "blocks", "3"), lambda array: array[:-1].copy()),
+    "a block not finite": set_array(_kept("products", "blocks", "3"), with_nan),
+    "less than no rows": set_array(_kept("products", "blocks", "3"), lambda array: np.append(array[:-1], -9.0)),
+    "a block in two directions": set_array(_kept("products", "blocks", "3"), lambda array: array[None]),
+    "pairs of strangers": set_array(_kept("products", "pairs"), lambda array: array + 99),
+    "a scale of zero": set_array(_kept("products", "scale"), lambda array: array * 0),
+    "products of no size": set_array(_kept("products", "pair_size"), lambda array: array * 0),
+    "variances below zero": set_array(_kept("posterior", "variance"), lambda array: array - 1),
+    "no noise": set_array(_kept("posterior", "noise"), lambda array: array * 0),
+    "a shorter tail": set_array(_kept("tail"), lambda array: array[1:].copy()),
+    "a tail not finite": set_array(_kept("tail"), with_nan),
+    "other rows": set_to(*STREAM, "products", "rows", value=5000),
+    "no rows": set_to(*STREAM, "products", "rows", value=0),
+    "rows without end": set_to(*STREAM, "products", "rows", value=2**62),
+    "more used than there are": set_to(*STREAM, "products", "used", value=10**6),
+    "other targets": set_to(*STREAM, "products", "targets", value=2),
+    "chosen in the future": set_to(*STREAM, "chosen", value=521),
+    "nothing kept": set_to(*STREAM, "kept", value=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_stream_that_does_not_fit_together_is_refused(updated: Path, tmp_path: Path, case: str) -> None:
+    saved = Path(shutil.copytree(updated, tmp_path / "fit"))
+    forge(saved / "server.safetensors", BROKEN[case])
+    with pytest.raises(cf.StorageError, match=r"server\.safetensors"):
+        cf.load(saved)

@@ -90,14 +90,20 @@ class LogMethod(OneExchange):
 
 def learned_system(labels: Labels, system: System) -> tuple[Couplings, Status, tuple[Caveat, ...]]:
     """What the server knows of a system from logs, how it was learned, and what answers must be read with."""
-    network, everyone = system.network, range(len(system.record.names))
+    everyone = range(len(system.record.names))
     doubts = diagnose(system.record, [everyone for _ in everyone], labels, LEAST_ROWS // 2)
+    couplings = Couplings(system.found, system.record, None, doubts, network=system.network)
+    return couplings, network_status(system.network), (*(doubt.caveat for doubt in doubts), *system.notes)
+
+
+def network_status(network: Network) -> Status:
+    """How a network was learned."""
+    count = len(network.names)
     text = (
-        f"{'curved' if network.curved else 'linear'} network of {len(everyone)} unit{'s'[: len(everyone) - 1]}, "
+        f"{'curved' if network.curved else 'linear'} network of {count} unit{'s'[: count - 1]}, "
         f"learned {len(network.linear)} times; what is not foreseen a row ahead: {_unforeseen(network)}"
     )
-    couplings = Couplings(system.found, system.record, None, doubts, network=network)
-    return couplings, Status(True, 1, 0.0, text), (*(doubt.caveat for doubt in doubts), *system.notes)
+    return Status(True, 1, 0.0, text)
 
 
 def _unforeseen(network: Network) -> str:
