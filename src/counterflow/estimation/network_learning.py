@@ -125,14 +125,15 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
         if k < ROUNDS:
             decays = decays_of(record, products, known, decays)
         products = with_slow(record, products, decays)
-        weights = _weights(rows, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)[0]
-        noise = _noise(products.moments(), weights, products.count)
+        weights, _, left, _ = _weights(rows, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
+        noise = _noise(products, products.moments(), weights, products.count, left)
         level, scale = products.level, products.scale
         gaps = Gaps((values - level[:r]) / scale[:r], variance / scale[:r] ** 2)
         z = (record.z - level) / scale
         linear = weights.reshape(len(products.spans), -1, r)
         numbers = drawn(gaps, z[:, r:], linear, products.spans, noise, z[:, :r], rng)
-        record = replace(record, z=np.hstack([numbers * scale[:r] + level[:r], rows.z[:, r:]]))
+        numbers = np.where(read[:, :r], rows.z[:, :r], numbers * scale[:r] + level[:r])
+        record = replace(record, z=np.hstack([numbers, rows.z[:, r:]]))
         if k >= ROUNDS:
             records.append(record)
     return tuple(records), decays
@@ -211,7 +212,7 @@ def learn(
         if progress is not None:
             progress(k + 1, -0.5 * count * float(np.log(found[-1][2]).sum()))
     weights, *posterior = (np.array(each) for each in zip(*found, strict=True))
-    network = _network(rows, products, weights, products.moments(), count)
+    network = _network(rows, products, weights, products.moments(), count, posterior[1])
     network = replace(network, bend=(bend.gain, bend.deviations), known=known)
     return Learning(network, Posterior(*posterior), bend, first)
 
@@ -247,9 +248,11 @@ def refreshed(network: Network, products: Products, posterior: Posterior) -> tup
     weights[:, :linear] *= posterior.damping.reshape(K, linear, 1)
     before = _weights_of(network, products)
     weights[:, :, slow], variances[:, :, slow] = before[:, :, slow], posterior.variance[:, :, slow]
-    found = _network(network, products, weights, products.moments(), products.count)
+    left = noise.reshape(K, r)
+    left[:, slow] = posterior.noise[:, slow]
+    found = _network(network, products, weights, products.moments(), products.count, left)
     found = replace(found, bend=network.bend, known=network.known)
-    return found, replace(posterior, variance=variances, noise=noise.reshape(K, r))
+    return found, replace(posterior, variance=variances, noise=left)
 
 
 def _weights_of(network: Network, products: Products) -> FloatArray:
@@ -312,18 +315,20 @@ def _slow_target(
     return sparse_weights(share * gram, share * cross, share * energy, share * slow.count(draw), source, first, further)
 
 
-def _network(of: Rows | Network, products: Products, weights: FloatArray, moments: FloatArray, count: float) -> Network:
-    """Of weights (K, n, r), and the units ``of`` whom they are."""
+def _network(
+    of: Rows | Network, products: Products, weights: FloatArray, moments: FloatArray, count: float, left: FloatArray
+) -> Network:
+    """Of weights (K, n, r), which have left noises (K, r), and the units ``of`` whom they are."""
     K, _, r = weights.shape
     spans, linear = products.spans, len(products.spans) * len(products.level)
     bends = weights[:, linear:]
     kept = np.flatnonzero(bends.any(axis=(0, 2)))
+    noise = _noise(products, moments, weights.mean(axis=0), count, left.mean(axis=0))
     return Network(
         of.names, of.numbers, of.inputs, spans,
         np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
         np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
-        products.high, products.level, products.scale, _noise(moments, weights.mean(axis=0), count), WIDENING,
-        round(count),
+        products.high, products.level, products.scale, noise, WIDENING, round(count),
     )  # fmt: skip
 
 
@@ -349,8 +354,8 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
         truth, read = z[window, :r], rows.read[window, :r]
         errors: list[FloatArray] = []
         for curved in (False, True):
-            weights = _weights(rows, products, draw, JUDGE, known, curved)[0]
-            network = _network(rows, products, weights[None], moments, count)
+            weights, _, left, _ = _weights(rows, products, draw, JUDGE, known, curved)
+            network = _network(rows, products, weights[None], moments, count, left[None])
             if curved and not network.curved:
                 errors.append(errors[0])
             else:
@@ -372,12 +377,20 @@ def _starts(at: NDArray[np.intp], rows: int) -> NDArray[np.intp]:
     return np.asarray(some[:: max(1, len(some) // MOST_STARTS)], np.intp)
 
 
-def _noise(moments: FloatArray, weights: FloatArray, rows: float) -> FloatArray:
-    """Covariance (r, r) of what the mean weights (n, r) leave, with a floor."""
+def _noise(products: Products, moments: FloatArray, weights: FloatArray, rows: float, left: FloatArray) -> FloatArray:
+    """Covariance (r, r) of what the mean weights (n, r) leave, with a floor.
+
+    Of targets that are read seldom, the rows in between hold what was drawn with the noise of the time before; what
+    their regressions have ``left`` (r,) says more.
+    """
     n, r = weights.shape
     cross, gram, own = moments[:n, n : n + r], moments[:n, :n], moments[n : n + r, n : n + r]
-    left = (own - weights.T @ cross - cross.T @ weights + weights.T @ gram @ weights) / rows
-    values, vectors = np.linalg.eigh((left + left.T) / 2)
+    out = (own - weights.T @ cross - cross.T @ weights + weights.T @ gram @ weights) / rows
+    for slow in products.slow:
+        size = np.sqrt(left[slow.target] / max(out[slow.target, slow.target], 1e-12))
+        out[slow.target] *= size
+        out[:, slow.target] *= size
+    values, vectors = np.linalg.eigh((out + out.T) / 2)
     return np.asarray((vectors * np.maximum(values, 1e-6)) @ vectors.T)
 
 

@@ -276,7 +276,7 @@ class Knowledge:
         return out
 
     def newest(self, rows: int) -> FloatArray:
-        """The newest recorded rows (rows, m) in the units' own terms; numbers that were not measured as the network sees them."""
+        """The newest recorded rows (rows, m) in the units' own terms; what is missing as the network sees it."""
         assert self.network is not None
         return np.asarray(self.standard_rows[-rows:] * self.network.scale + self.network.level)
 

@@ -21,11 +21,11 @@ def record(rows: int, seed: int = 0, drift: float = 0.0) -> Rows:
     return Rows(("a", "b", "c"), (1, 1, 1), (1, 0, 0), z * (1 + ramp) + ramp * [1.0, -2.0, 3.0, 4.0])
 
 
-def plainly(found: Products, z: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
+def plainly(found: Products, rows: Rows) -> tuple[list[np.ndarray], list[int]]:
     """The sums of every block, of features made row by row, and the rows."""
-    known = np.isfinite(z).all(axis=1)
+    z = rows.z
     standard = (z - found.level) / found.scale
-    at = [t for t in range(found.memory, len(z)) if known[t - found.memory : t + 1].all()]
+    at = [t for t in range(found.memory, len(z)) if rows.read[t, :3].any()]
     sums = [np.zeros((found.size, found.size)) for _ in range(-(-len(z) // found.length))]
     for t in at:
         means = [standard[t - last : t - first + 1].mean(axis=0) for first, last in found.spans]
@@ -49,7 +49,7 @@ def alike(one: Products, two: Products) -> None:
     assert np.array_equal(one.spans, two.spans)
     assert np.array_equal(one.pairs, two.pairs)
     assert np.array_equal(one.moving, two.moving)
-    for name in ("pair_centre", "pair_size", "level", "scale", "low", "high", "counts"):
+    for name in ("pair_centre", "pair_size", "level", "scale", "low", "high", "counts", "read"):
         close(getattr(one, name), getattr(two, name))
     for a, b in zip(one.blocks, two.blocks, strict=True):
         close(a, b)
@@ -57,10 +57,13 @@ def alike(one: Products, two: Products) -> None:
 
 def test_sums_by_block_are_sums_over_the_rows():
     rows = record(300)
-    z = rows.z.copy()
-    z[100:104] = np.nan
-    found = products_of(replace(rows, z=z))
-    sums, at = plainly(found, z)
+    read = np.ones(rows.z.shape, bool)
+    read[100:104, :3] = False  # nothing at all
+    read[200:210, 1] = False
+    rows = replace(rows, given=read)
+    found = products_of(rows)
+    sums, at = plainly(found, rows)
+    np.testing.assert_array_equal(found.read, read[at, :3].sum(axis=0))
     close(found.moments(), sum(sums))
     weights = np.random.default_rng(3).exponential(size=len(sums))
     close(found.moments(weights), sum(w * s for w, s in zip(weights, sums, strict=True)))
@@ -85,17 +88,19 @@ def test_the_number_of_blocks_is_bounded(rows):
 def test_rows_that_come_by_and_by_give_the_sums_of_one_pass(steps):
     """With doublings of the blocks, gaps, and a level and a scale that move."""
     rows = record(1500, drift=1.0)
-    z = rows.z.copy()
+    z, read = rows.z, np.ones(rows.z.shape, bool)
     for gap in (420, 900, 905, 1300):
-        z[gap : gap + 3, gap % 4] = np.nan
+        read[gap : gap + 3, gap % 3] = False
+    read[700:703, :3] = False
     first = 600
-    found = products_of(replace(rows, z=z[:first]))
+    found = products_of(replace(rows, z=z[:first], given=read[:first]))
     assert found.length == 32
     k = 0
     while found.rows < len(z):
         stop = min(found.rows + steps[k % len(steps)], len(z))
-        found, k = found.absorbed(z[found.rows - found.memory : stop]), k + 1
-    whole = products_of(replace(rows, z=z))
+        there = read[found.rows : stop, :3]
+        found, k = found.absorbed(z[found.rows - found.memory : stop], there), k + 1
+    whole = products_of(replace(rows, given=read))
     assert found.length == whole.length == 64
     assert not np.allclose(found.level, whole.level)
     alike(found.restandardised(), whole)
@@ -122,11 +127,12 @@ def test_rows_that_may_not_be_learned_from_are_left_out():
     rows = record(700)
     found = products_of(replace(rows, z=rows.z[:600]))
     learnable = np.random.default_rng(2).random(100) < 0.5
-    some = found.absorbed(rows.z[600 - found.memory :], learnable)
+    some = found.absorbed(rows.z[600 - found.memory :], np.repeat(learnable[:, None], 3, axis=1))
     assert some.rows == 700
     assert some.count == found.count + learnable.sum()
     parts = [
-        found.absorbed(rows.z[600 - found.memory :], np.eye(100, dtype=bool)[k]) for k in np.flatnonzero(learnable)
+        found.absorbed(rows.z[600 - found.memory :], np.repeat(np.eye(100, dtype=bool)[k][:, None], 3, axis=1))
+        for k in np.flatnonzero(learnable)
     ]
     total = sum((part.moments() - found.moments() for part in parts), found.moments())
     close(some.moments(), total)
