@@ -21,6 +21,7 @@ from counterflow.arrays import FloatArray
 from counterflow.filtering.products import triangular_solve
 
 BoolArray = NDArray[np.bool_]
+_RARE = 8  # a pattern of missing channels seen in fewer rows is not worth a compression of its own
 
 
 @dataclass(frozen=True)
@@ -113,24 +114,65 @@ def compress_rows(
 ) -> CompressedRows:
     """Compress rows that share neither noise nor missing channels.
 
-    The triangular factor of the whitened [C | y] holds C~, s and the length of the rest side by side, so one QR
-    factorisation for each row is enough, and no rank has to be decided: a row of zeros in C~ does no harm.
-
     Parameters
     ----------
     y : (n, D) array
         Anything where not measured.
     measured : (n, D) bool array
-    C : (D, P) array
+    C : (D, P) or (n, D, P) array
     R : (D, D) or (n, D, D) array, or (n, D) array
         Covariance of all rows or of each row; if `variances`, the variances of each row.
     variances : bool
     """
     n, D = y.shape
-    P = C.shape[1]
+    P = C.shape[-1]
+    count = measured.sum(axis=1)
+    if D <= P and R.shape == (D, D) and np.array_equal(R, np.eye(D)):  # they are compressed already
+        observation = np.where(measured[:, :, None], C, 0.0)
+        return CompressedRows(observation, np.where(measured, y, 0.0), np.zeros(n), count)
+    kept = min(D, P)
+    out = CompressedRows(np.zeros((n, kept, P)), np.zeros((n, kept)), np.zeros(n), count)
+    rare = np.ones(n, bool)
+    if C.ndim == 2 and R.shape == (D, D) and not variances:
+        names = np.packbits(measured, axis=1)
+        names = np.ascontiguousarray(names).view(np.dtype((np.void, names.shape[1]))).ravel()
+        _, label, often = np.unique(names, return_inverse=True, return_counts=True)
+        rare = often[label] < _RARE
+        order = np.argsort(label, kind="stable")
+        for rows in np.split(order, np.cumsum(often)[:-1]):
+            if len(rows) >= _RARE:
+                _alike(out, rows, y, np.flatnonzero(measured[rows[0]]), C, R)
+    each = np.flatnonzero(rare)
+    if len(each):
+        C, R = (C if C.ndim == 2 else C[each]), (R if R.shape == (D, D) and not variances else R[each])
+        _one_by_one(out, each, np.where(measured, y, 0.0)[each], measured[each], C, R, variances)
+    return out
+
+
+def _alike(
+    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, chosen: NDArray[np.intp], C: FloatArray, R: FloatArray
+) -> None:
+    """Compress rows that have the same channels."""
+    squeezed = compress(C[chosen], R[np.ix_(chosen, chosen)])
+    there, rank = y[np.ix_(rows, chosen)], len(squeezed.observation)
+    out.observation[rows, :rank] = squeezed.observation
+    out.values[rows, :rank] = there @ squeezed.reach.T
+    out.constant[rows] = -0.5 * np.square(there @ squeezed.rest.T).sum(axis=1) - squeezed.log_scale
+
+
+def _one_by_one(
+    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray,
+    variances: bool,
+) -> None:  # fmt: skip
+    """Compress rows that have nothing in common.
+
+    The triangular factor of the whitened [C | y] holds C~, s and the length of the rest side by side, so one QR
+    factorisation for each row is enough, and no rank has to be decided: a row of zeros in C~ does no harm.
+    """
+    (n, D), P = y.shape, C.shape[-1]
     white = np.empty((n, D, P + 1))
     white[:, :, :P] = np.where(measured[:, :, None], C, 0.0)
-    white[:, :, P] = np.where(measured, y, 0.0)
+    white[:, :, P] = y
     if variances:
         deviation = np.sqrt(R)
         white /= deviation[:, :, None]
@@ -139,13 +181,10 @@ def compress_rows(
         log_scale = _whiten(white, measured, R)
     triangle: FloatArray = np.asarray(np.linalg.qr(white, mode="r"), dtype=np.float64)
     kept = min(D, P)
-    rest = triangle[:, P, P] ** 2 if D > P else np.zeros(n)
-    return CompressedRows(
-        observation=np.ascontiguousarray(triangle[:, :kept, :P]),
-        values=np.ascontiguousarray(triangle[:, :kept, P]),
-        constant=-0.5 * rest - log_scale,
-        count=measured.sum(axis=1),
-    )
+    out.observation[rows] = triangle[:, :kept, :P]
+    out.values[rows] = triangle[:, :kept, P]
+    rest = triangle[:, P, P] ** 2 if D > P else 0.0
+    out.constant[rows] = -0.5 * rest - log_scale
 
 
 def _whiten(rows: FloatArray, measured: BoolArray, R: FloatArray) -> FloatArray:
