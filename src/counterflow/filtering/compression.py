@@ -13,6 +13,7 @@ loses every digit when the data have large means.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,47 @@ def compress(C: FloatArray, R: FloatArray) -> Compression:
     )
 
 
+class Compressed(NamedTuple):
+    """Rows compressed by the channels that each of them has."""
+
+    observations: list[FloatArray]  # C~ (r, P) of all channels, and of each set of channels in the order of its use
+    labels: NDArray[np.intp]  # (n,) which of them a row has
+    values: FloatArray  # (n, r) s of each row; NaN where it has fewer
+
+
+def compress_by_presence(y: FloatArray, C: FloatArray, R: FloatArray) -> Compressed:
+    """Compress measurements y (n, D), NaN where missing: every reading counts, and a row that has none says nothing.
+
+    Examples
+    --------
+    >>> y = np.array([[1.0, 1.0], [1.0, np.nan], [np.nan, np.nan], [1.0, 1.0]])
+    >>> found = compress_by_presence(y, np.array([[1.0], [1.0]]), np.eye(2))
+    >>> [each.shape for each in found.observations], found.labels.tolist()
+    ([(1, 1), (1, 1), (0, 1)], [0, 1, 2, 0])
+    >>> np.abs(found.values).round(4).ravel().tolist()
+    [1.4142, 1.0, nan, 1.4142]
+    """
+    n, D = y.shape
+    measured = np.isfinite(y)
+    full = compress(C, R)
+    observations, labels = [full.observation], np.zeros(n, np.intp)
+    values = np.full((n, len(full.observation)), np.nan)
+    nothing = 0 if len(full.observation) == 0 else -1
+    for rows in _alike(measured):
+        chosen = np.flatnonzero(measured[rows[0]])
+        found = full if len(chosen) == D else compress(C[chosen], R[np.ix_(chosen, chosen)])
+        rank = min(len(found.observation), values.shape[1])  # fewer channels see no more; rounding may say so
+        if rank == 0 and nothing >= 0:
+            labels[rows] = nothing
+            continue
+        if found is not full:
+            labels[rows] = len(observations)
+            nothing = nothing if rank else len(observations)
+            observations.append(found.observation[:rank])
+        values[rows, :rank] = y[np.ix_(rows, chosen)] @ found.reach[:rank].T
+    return Compressed(observations, labels, values)
+
+
 @dataclass(frozen=True)
 class CompressedRows:
     """Rows that each have their own noise or missing channels, compressed one by one.
@@ -134,14 +176,10 @@ def compress_rows(
     out = CompressedRows(np.zeros((n, kept, P)), np.zeros((n, kept)), np.zeros(n), count)
     rare = np.ones(n, bool)
     if C.ndim == 2 and R.shape == (D, D) and not variances:
-        names = np.packbits(measured, axis=1)
-        names = np.ascontiguousarray(names).view(np.dtype((np.void, names.shape[1]))).ravel()
-        _, label, often = np.unique(names, return_inverse=True, return_counts=True)
-        rare = often[label] < _RARE
-        order = np.argsort(label, kind="stable")
-        for rows in np.split(order, np.cumsum(often)[:-1]):
+        for rows in _alike(measured):
             if len(rows) >= _RARE:
-                _alike(out, rows, y, np.flatnonzero(measured[rows[0]]), C, R)
+                rare[rows] = False
+                _all_at_once(out, rows, y, np.flatnonzero(measured[rows[0]]), C, R)
     each = np.flatnonzero(rare)
     if len(each):
         C, R = (C if C.ndim == 2 else C[each]), (R if R.shape == (D, D) and not variances else R[each])
@@ -149,7 +187,16 @@ def compress_rows(
     return out
 
 
-def _alike(
+def _alike(measured: BoolArray) -> list[NDArray[np.intp]]:
+    """Rows (n, D) that have the same channels, each set of them in the order of its first row."""
+    packed = np.packbits(measured, axis=1)
+    names = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+    _, first, label, often = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
+    groups = np.split(np.argsort(label.ravel(), kind="stable"), np.cumsum(often)[:-1])
+    return [groups[k] for k in np.argsort(first)]
+
+
+def _all_at_once(
     out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, chosen: NDArray[np.intp], C: FloatArray, R: FloatArray
 ) -> None:
     """Compress rows that have the same channels."""

@@ -5,8 +5,8 @@
 
 Covariances do not depend on the data, and settle. So the record is cut into stretches of rows that miss the same
 channels; in each, the recursion is stepped until the covariance has settled, and from there on the gain is constant and
-the means are one linear recurrence, computed as matrix products. Rows that differ too often for that are stepped many at
-a time (`time_varying`). Nothing is approximated: the means equal those of a row-by-row filter to rounding.
+the means are one linear recurrence, computed as matrix products. Rows that differ too often for that are stepped many
+at a time (`time_varying`). Nothing is approximated: the means equal those of a row-by-row filter to rounding.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class _Filter:
         A, Q, C, s = self.problem.A, self.problem.Q, rows.observation, rows.values
         try:
             X, blocks = predicted_covariances(C, s, A, Q, self.covariance)
-            factor = np.linalg.cholesky(C @ X @ C.transpose(0, 2, 1) + np.eye(C.shape[1]))
+            factor = np.asarray(np.linalg.cholesky(C @ X @ C.transpose(0, 2, 1) + np.eye(C.shape[1])), np.float64)
         except np.linalg.LinAlgError:
             raise ModelError(NOT_POSITIVE) from None
         told = blocks.told.reshape(-1, len(A))[: last - first]  # C~' S^-1 s, and X times it is K s

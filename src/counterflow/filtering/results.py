@@ -72,6 +72,18 @@ class FilterResult:
             out[run.start : run.stop, : run.residual.shape[1]] = run.innovations
         return freeze(out)
 
+    @cached_property
+    def slopes(self) -> FloatArray:
+        """Derivative of each row's log-likelihood in its predicted state (T+1, P): C~' S^-1 (s - C~ p)."""
+        out = np.zeros_like(self.predicted)
+        for run in self.runs:
+            at = slice(run.start, run.stop)
+            if isinstance(run, Rows):
+                out[at] = run.slope
+            else:
+                out[at] = self.shared_innovations[at, : run.score.shape[1]] @ run.score.T
+        return freeze(out)
+
     @property
     def final_mean(self) -> FloatArray:
         """(P,) filtered mean of the last row, where a forecast starts."""

@@ -8,8 +8,8 @@ later rows, a positive semidefinite matrix:
     adjoint       l[t] = N i[t] + (I - N N' X) A' l[t+1]          smoothed[t] = filtered[t] + V[t] A' l[t+1]
     information   J[t] = A' (G - G Q^1/2 (I + Q'^1/2 G Q^1/2)^-1 Q'^1/2 G) A,  G = J[t+1] + C~' C~,     (V^-1 + J[t])^-1
 
-with X the predicted, V the filtered covariance, i the whitened innovation and N = C~' L^-T. Rows that each have their own
-covariances are done many at a time (`time_varying`).
+with X the predicted, V the filtered covariance, i the whitened innovation and N = C~' L^-T. Rows that each have their
+own covariances are done many at a time (`time_varying`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
@@ -72,8 +71,9 @@ def rts_smoother(
         raise ModelError("Q must be given if covariances, lag_covariances or sums are asked for")
     backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, settled)
     backward.run()
+    lags = backward.lag_covariance
     return SmootherResult(
-        smoothed, covariance=_frozen(backward.covariance), lag_covariance=_frozen(None if (lags := backward.lag_covariance) is None else lags[:-1]),
+        smoothed, covariance=_frozen(backward.covariance), lag_covariance=_frozen(None if lags is None else lags[:-1]),
         covariance_sum=freeze(backward.covariance_sum) if sums else None,
         lag_covariance_sum=freeze(backward.lag_covariance_sum) if sums else None,
         first_covariance=_frozen(backward.first), last_covariance=_frozen(backward.last),

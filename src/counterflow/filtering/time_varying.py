@@ -50,8 +50,8 @@ class Blocks(NamedTuple):
 
     def active(self, k: int) -> int:
         """How many blocks have a row ``k``."""
-        N, length = self.closed.shape[:2]
-        return N if k < self.rows - (N - 1) * length else N - 1
+        N = len(self.closed)
+        return N if k < self.rows - (N - 1) * self.length else N - 1
 
 
 class Rows(NamedTuple):
@@ -86,9 +86,9 @@ class Rows(NamedTuple):
 def predicted_covariances(
     observation: FloatArray, values: FloatArray, A: FloatArray, Q: FloatArray, start: FloatArray
 ) -> tuple[FloatArray, Blocks]:
-    """Predicted covariances X (n, P, P) of rows s = C~ h + N(0, I) with ``observation`` C~ (n, r, P), ``values`` s (n, r).
+    """Predicted covariances X (n, P, P) of rows s = C~ h + N(0, I).
 
-    ``start`` (P, P): X of the first row.
+    ``observation`` C~ (n, r, P), ``values`` s (n, r), ``start`` (P, P): X of the first row.
     """
     n, P = len(observation), len(A)
     N, length = _cut(n, P)

@@ -12,7 +12,6 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.products import triangular_solve
 
-
 NOT_POSITIVE = (
     "the covariance of the innovations is not finite and positive definite; "
     "initial_covariance, Q or the time since the last measurement of an unstable state is too large"

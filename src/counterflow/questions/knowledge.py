@@ -244,7 +244,12 @@ class Knowledge:
     def numbers(self) -> FloatArray:
         """Numbers (T+1, r) that units have sent of the recorded rows, of a fit from logs; NaN: missing."""
         assert self.shared is not None
-        return np.asarray(np.linalg.solve(self.shared.observation[:, self.number_states], self.shared.values.T).T)
+        assert self.network is not None
+        shared = self.shared
+        if shared.patterns is None:
+            return np.asarray(np.linalg.solve(shared.observation[:, self.number_states], shared.values.T).T)
+        counts = zip(shared.states, self.network.numbers, strict=True)
+        return shared.readings([np.eye(states)[:count] for states, count in counts])[0]
 
     @cached_property
     def standard_rows(self) -> FloatArray:
