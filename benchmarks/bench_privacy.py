@@ -80,7 +80,7 @@ def sufficient(job: tuple[int, int, float | None, float | None]) -> dict[str, fl
 def reach(plant: cf.Plant, recording: cf.Recording) -> float:
     """Length below which 99.9 % of all rows of the messages stay: known here only because we look at the data."""
     lengths = [
-        np.linalg.norm(sufficient_message(n, plant.local(n), recording[n].y, recording[n].u).values, axis=1)
+        np.linalg.norm(sufficient_message(n, plant.local(n), recording[n].y, recording[n].u).numbers, axis=1)
         for n in plant.names
     ]
     return float(np.quantile(np.concatenate(lengths), 0.999))

@@ -49,7 +49,7 @@ def guess(message, release):
     """
     direction = compress(MODEL.C, MODEL.R).observation @ [1.0, -0.4]
     variance = release.sigma**2 + private.grid_of(release.sigma) ** 2 / 12
-    noised = message.values * math.sqrt(1 + variance)
+    noised = message.numbers * math.sqrt(1 + variance)
     return noised @ direction / np.linalg.norm(direction) / release.sigma
 
 

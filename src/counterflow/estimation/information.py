@@ -10,8 +10,11 @@ With a settled filter the innovations e[t] of covariance S are a linear filter o
 
 The sum over t needs no filter for each parameter: with w = (ĥ, u, e), dx = Σ_k F^k G w[t-1-k] for G = [dA dB A dK], and
 the sum is a quadratic form in G whose matrix is Σ_d (Fᵀ)^d Y ⊗ R_w(d), Y = Σ F^kᵀ C̃ᵀ S⁻¹ C̃ F^k, R_w the sample
-autocovariance of w. Records with gaps have no settled filter; there the gradient is differenced instead. While an
-estimate is still climbed to, the settled filter's information of the rows in unbroken stretches will do.
+autocovariance of w.
+
+Records with gaps have no settled filter: their information is in ``sensitivities``. While an estimate is still climbed
+to, the information of a filter that settles will do, in which every row says what rows say on average; e is then
+replaced by C̃ᵀ S⁻¹ e, which is what every row brings to the states, and A dK e by F dX C̃ᵀ S⁻¹ e.
 """
 
 from __future__ import annotations
@@ -21,80 +24,67 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
-from counterflow.estimation.likelihood import Evaluation, SharedRecord, evaluate
+from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.parameters import Parameters
 from counterflow.filtering import compress, steady_state
 from counterflow.filtering.initial import lyapunov
 
 LARGEST_FORM = 12_000  # P (P + U + r): the side of the quadratic form that is still built, in some 3 GiB
 QUICK_FORM = 4000  # and up to which it takes seconds
-MOST_DIFFERENCES = 400  # parameters whose gradient is still differenced when there are gaps
 FORGOTTEN = 1e-7  # what is left of F^d when further lags are not looked at
 MOST_LAGS = 3000
-SHORTEST = 100  # rows of an unbroken stretch that still counts where there are gaps
 MOST_ROWS = 50_000  # of which the autocovariances are averaged; more would not change them
-
-
-def affordable(record: SharedRecord, parameters: Parameters) -> bool:
-    """Whether standard errors take seconds, not minutes."""
-    P = sum(record.states)
-    if np.isfinite(record.values).all():
-        return bool(P * (P + record.u.shape[1] + record.observation.shape[0]) <= QUICK_FORM)
-    return parameters.coupling_size() <= MOST_DIFFERENCES // 4
 
 
 def settled_information(
     record: SharedRecord, parameters: Parameters, A: FloatArray, B: FloatArray, Q: FloatArray,
-    noise_directions: FloatArray | None = None,
+    noise_directions: FloatArray | None = None, passed: tuple[FloatArray, FloatArray] | None = None,
 ) -> FloatArray:  # fmt: skip
     """Information of all parameters, from the settled filter.
 
-    ``noise_directions``: dQ (k, P, P) for each parameter of the noise; default: one basis of them.
+    ``noise_directions``: dQ (k, P, P) for each parameter of the noise; default: one basis of them. ``passed``: of a
+    record whose rows differ, filtered states and slopes of a pass at A, B and Q, if there was one already.
     """
     if noise_directions is None:
-        noise_directions = _basis_of_noise(parameters, Q)
+        noise_directions = basis_of_noise(parameters, Q)
     P, U = A.shape[0], record.u.shape[1]
-    squeezed = compress(record.observation, record.noise)
-    C = squeezed.observation
+    C = compress(record.observation, record.noise).observation if record.alike else _root(record.mean_information)
     r = C.shape[0]
-    if P * (P + U + r) > LARGEST_FORM:
+    width = P + U + (r if record.alike else P)
+    if P * width > LARGEST_FORM:
         raise CounterflowError(
             f"standard errors: {parameters.coupling_size():,} couplings of {P} states and {U} inputs need a matrix of "
-            f"{P * (P + U + r):,} rows, over the limit of {LARGEST_FORM:,}; fit fewer units at once"
+            f"{P * width:,} rows, over the limit of {LARGEST_FORM:,}; fit fewer units at once"
         )
-    steady = steady_state(A, record.observation, Q, record.noise)
+    steady = steady_state(A, C, Q, np.eye(r))
     X, V = steady.predicted_covariance, steady.filtered_covariance
     L = np.linalg.cholesky(C @ X @ C.T + np.eye(r))
     seen = np.linalg.solve(L, C)  # L⁻¹ C̃: the innovation white, as the filter returns it
     F = A @ (np.eye(P) - X @ seen.T @ seen)
-    filtered = record.filter(A, B, Q)
-    regressors = np.hstack([filtered.filtered[:-1], record.u[:-1], filtered.innovations[:-1, :r]])
-    kept, rows = unbroken(record, regressors)
+    if record.alike or passed is None:
+        filtered = record.filter(A, B, Q)
+        passed = filtered.filtered, filtered.innovations[:, :r] if record.alike else filtered.slopes
+    regressors = np.hstack([passed[0], record.u, passed[1]])[:-1]
     dX = _covariance_derivatives(parameters, A, noise_directions, F, V)
-    form = quadratic_form(F, lyapunov(F.T, seen.T @ seen), kept)
-    gains, dS = F @ dX @ seen.T, seen @ dX @ seen.T
-    G = _driving_matrices(parameters, gains, U, r)
+    form = quadratic_form(F, lyapunov(F.T, seen.T @ seen), regressors)
+    gains, dS = F @ dX @ (seen.T if record.alike else np.eye(P)), seen @ dX @ seen.T
+    G = _driving_matrices(parameters, gains, width)
     flat = G.reshape(len(G), -1)
     flat_dS = dS.reshape(len(dX), -1)
     information = flat @ form @ flat.T
-    moving = _moves_covariance(parameters)
+    moving = moves_covariance(parameters)
     information[np.ix_(moving, moving)] += 0.5 * flat_dS @ flat_dS.T
-    return np.asarray(rows * (information + information.T) / 2)
+    return np.asarray(record.steps * (information + information.T) / 2)
 
 
-def unbroken(record: SharedRecord, regressors: FloatArray) -> tuple[list[FloatArray], int]:
-    """The regressors cut where a row is missing, without short pieces, and the rows left; or all, if few are left."""
-    labels, patterns = record.presence
-    whole = np.asarray(patterns.all(axis=1), bool)[labels][:-1]
-    if whole.all():
-        return [regressors], record.steps
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], whole, [False]]).astype(np.int8))).reshape(-1, 2)
-    pieces = [regressors[a:b] for a, b in edges if b - a >= SHORTEST]
-    rows = sum(len(piece) for piece in pieces)
-    return (pieces, rows) if 2 * rows > record.steps else ([regressors], record.steps)
+def _root(information: FloatArray) -> FloatArray:
+    """C (r, P) with Cᵀ C = information."""
+    values, vectors = np.linalg.eigh(information)
+    keep = values > 1e-12 * max(float(values[-1]), 1e-300)
+    return np.asarray((vectors[:, keep] * np.sqrt(values[keep])).T)
 
 
-def _moves_covariance(parameters: Parameters) -> NDArray[np.intp]:
+def moves_covariance(parameters: Parameters) -> NDArray[np.intp]:
     """Indices of the parameters that change the filter's covariance: entries of A, and of Q."""
     P = sum(parameters.record.states)
     columns = parameters.unpack(np.arange(1.0, parameters.coupling_size() + 1))
@@ -134,7 +124,7 @@ def _covariance_derivatives(
     return dX
 
 
-def _basis_of_noise(parameters: Parameters, Q: FloatArray) -> FloatArray:
+def basis_of_noise(parameters: Parameters, Q: FloatArray) -> FloatArray:
     """dQ for unit changes of each unit's own variances and covariances: any basis of the same space will do."""
     out = []
     for own in parameters.process.slices:
@@ -147,22 +137,22 @@ def _basis_of_noise(parameters: Parameters, Q: FloatArray) -> FloatArray:
     return np.array(out).reshape(-1, *Q.shape)
 
 
-def _driving_matrices(parameters: Parameters, gains: FloatArray, U: int, r: int) -> FloatArray:
-    """G = [dA dB A dK L] of every parameter (n, P, P + U + r); ``gains`` holds A dK L of those that move it."""
+def _driving_matrices(parameters: Parameters, gains: FloatArray, width: int) -> FloatArray:
+    """G = [dA dB A dK L] of every parameter (n, P, width); ``gains`` holds A dK L of those that move it."""
     P = sum(parameters.record.states)
     rows, columns = positions(parameters)
     count = parameters.coupling_size() + parameters.noise_size()
-    G = np.zeros((count, P, P + U + r))
+    G = np.zeros((count, P, width))
     G[np.arange(len(rows)), rows, columns] = 1.0
-    G[_moves_covariance(parameters), :, P + U :] = gains
+    G[moves_covariance(parameters), :, width - gains.shape[2] :] = gains
     return G
 
 
-def quadratic_form(F: FloatArray, Y: FloatArray, pieces: list[FloatArray]) -> FloatArray:
+def quadratic_form(F: FloatArray, Y: FloatArray, regressors: FloatArray) -> FloatArray:
     """Σ_d over all lags of ((Fᵀ)^d Y) ⊗ R_w(d), as a matrix over (state, regressor) pairs."""
-    P, n = F.shape[0], pieces[0].shape[1]
+    P, n = F.shape[0], regressors.shape[1]
     weights, lagged = [], []
-    pieces = _some_rows(pieces)
+    pieces = _some_rows(regressors)
     total, longest = sum(len(w) for w in pieces), max(len(w) for w in pieces)
     power, start = Y, float(np.abs(Y).max())
     for lag in range(min(MOST_LAGS, longest - 1)):
@@ -178,63 +168,10 @@ def quadratic_form(F: FloatArray, Y: FloatArray, pieces: list[FloatArray]) -> Fl
     return np.asarray(form + form.T)
 
 
-def _some_rows(pieces: list[FloatArray]) -> list[FloatArray]:
+def _some_rows(regressors: FloatArray) -> list[FloatArray]:
     """Pieces of at most MOST_ROWS rows in all, spread evenly over the record."""
-    total = sum(len(w) for w in pieces)
-    if total <= 2 * MOST_ROWS:
-        return pieces
+    if len(regressors) <= 2 * MOST_ROWS:
+        return [regressors]
     count = max(1, MOST_ROWS // (2 * MOST_LAGS))
-    longest = sorted(pieces, key=len)[-1]
-    if len(longest) < 2 * MOST_ROWS:
-        return sorted(pieces, key=len)[-max(1, len(pieces) * MOST_ROWS // total) :]
-    starts = np.linspace(0, len(longest) - MOST_ROWS // count, count).astype(int)
-    return [longest[a : a + MOST_ROWS // count] for a in starts]
-
-
-def differenced_information(
-    record: SharedRecord, parameters: Parameters, A: FloatArray, B: FloatArray, Q: FloatArray
-) -> FloatArray:
-    """Observed information by differences of the gradient; exact for gaps, one pair of passes a parameter."""
-    size = parameters.coupling_size()
-    if size > MOST_DIFFERENCES:
-        raise CounterflowError(
-            f"standard errors: with missing rows they take two passes over the data for each of {size:,} couplings, "
-            f"over the limit of {MOST_DIFFERENCES}; fit an unbroken stretch, or fewer units at once"
-        )
-    P = A.shape[0]
-    base = np.hstack([A, B])
-    here = evaluate(record, A, B, Q)
-    step = 1e-3 / np.sqrt(np.maximum(_complete_information(parameters, here), 1e-300))
-    of_process = _basis_of_noise(parameters, Q)
-    noise_step = 1e-3 / np.sqrt(record.steps)
-    directions = [(base_step(parameters, i, step[i]), 0.0 * Q) for i in range(size)]
-    directions += [(0.0 * base, noise_step * dQ) for dQ in of_process]
-    steps = np.concatenate([step, np.full(len(of_process), noise_step)])
-
-    def gradient(shift: FloatArray, noise: FloatArray) -> FloatArray:
-        moved = base + shift
-        at = evaluate(record, moved[:, :P], moved[:, P:], Q + noise)
-        slope = parameters.pack(np.asarray(np.linalg.solve(at.Q, at.gap), np.float64))
-        if len(of_process):
-            inner = 0.5 * np.linalg.solve(at.Q, np.linalg.solve(at.Q, at.noise_moment - at.steps * at.Q).T)
-            slope = np.concatenate([slope, np.einsum("kij,ij->k", of_process, inner)])
-        return slope
-
-    columns = [
-        -(gradient(shift, noise) - gradient(-shift, -noise)) / (2 * h)
-        for (shift, noise), h in zip(directions, steps, strict=True)
-    ]
-    information = np.array(columns)
-    return np.asarray((information + information.T) / 2)
-
-
-def base_step(parameters: Parameters, index: int, size: float) -> FloatArray:
-    """A (P, P+U) matrix with one packed entry set."""
-    vector = np.zeros(parameters.coupling_size())
-    vector[index] = size
-    return parameters.unpack(vector)
-
-
-def _complete_information(parameters: Parameters, at: Evaluation) -> FloatArray:
-    """Diagonal of the information that known states would give: the scale of a difference."""
-    return parameters.pack(np.outer(1 / np.diag(at.Q), np.diag(at.S_xx)))
+    starts = np.linspace(0, len(regressors) - MOST_ROWS // count, count).astype(int)
+    return [regressors[a : a + MOST_ROWS // count] for a in starts]

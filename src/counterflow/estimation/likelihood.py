@@ -12,16 +12,29 @@ all measurements: with x[t] = (h[t], u[t]) and moments S_yx = Σ E[h[t] x[t-1]�
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.estimation.layout import Layout
-from counterflow.filtering import FilterResult, compress, kalman_filter, rts_smoother
+from counterflow.filtering import FilterResult, compress_by_presence, kalman_filter, rts_smoother
 from counterflow.filtering.initial import default_covariance
+
+
+@dataclass(frozen=True, eq=False)
+class Patterns:
+    """How rows see the states where channels come and go: each row of a unit has one of a few observations.
+
+    ``labels`` (T+1, M): which of them; ``observations``: those of each unit (k, r_m, P_m), the first with all channels,
+    zeros below those that have fewer rows.
+    """
+
+    labels: NDArray[np.intp]
+    observations: tuple[FloatArray, ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,8 @@ class SharedRecord(Layout):
     """What the server knows of all units: measurements of rows 0..T (NaN: that unit is missing there), inputs, models.
 
     Columns of all units stand side by side. ``noise`` is the identity for sufficient messages; the centralized
-    reference puts raw measurements, C and R in their places.
+    reference puts raw measurements, C and R in their places. ``observation`` is that of a row in which all channels are
+    there; ``patterns`` tells how other rows see the states, None: all rows that are there see them alike.
     """
 
     values: FloatArray = field(metadata={"missing": True})  # (T+1, r)
@@ -41,15 +55,56 @@ class SharedRecord(Layout):
     Q_local: FloatArray  # (P, P), block-diagonal
     initial_mean: FloatArray | None = None
     initial_covariance: FloatArray | None = None
+    patterns: Patterns | None = None
 
     @property
     def steps(self) -> int:
         """T."""
         return int(self.values.shape[0]) - 1
 
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all rows are there, and see the states alike."""
+        return self.patterns is None and bool(np.isfinite(self.values).all())
+
     def last(self, rows: int) -> SharedRecord:
         """The newest rows only; nothing is known of the state before them."""
-        return replace(self, values=self.values[-rows:], u=self.u[-rows:], initial_mean=None)
+        patterns = self.patterns and replace(self.patterns, labels=self.patterns.labels[-rows:])
+        return replace(self, values=self.values[-rows:], u=self.u[-rows:], initial_mean=None, patterns=patterns)
+
+    def joined(self, values: FloatArray, u: FloatArray) -> SharedRecord:
+        """With whole rows ``values`` (k, r) after the last, NaN: that unit is missing. ``u``: of all rows."""
+        patterns = self.patterns
+        if patterns is not None:
+            none = np.zeros((len(values), len(self.names)), np.intp)
+            patterns = replace(patterns, labels=np.vstack([patterns.labels, none]))
+        return replace(self, values=np.vstack([self.values, values]), u=u, patterns=patterns)
+
+    def following(
+        self, mean: FloatArray, covariance: FloatArray, last_input: FloatArray, Q: FloatArray
+    ) -> SharedRecord:
+        """The same rows after one that is missing, whose state is known and whose input acts on the first of them."""
+        nothing, patterns = np.full((1, self.values.shape[1]), np.nan), self.patterns
+        if patterns is not None:
+            patterns = replace(patterns, labels=np.vstack([patterns.labels[:1], patterns.labels]))
+        return replace(
+            self, values=np.vstack([nothing, self.values]), u=np.vstack([last_input, self.u]), initial_mean=mean,
+            initial_covariance=covariance, Q_local=Q, patterns=patterns,
+        )  # fmt: skip
+
+    def alone(self, m: int) -> SharedRecord:
+        """One unit by itself; nothing is known of its state before the first row."""
+        record = self.squeezed
+        rows, own, inputs = record.observation_slices[m], record.state_slices[m], record.input_slices[m]
+        patterns = record.patterns and Patterns(
+            record.patterns.labels[:, m : m + 1], (record.patterns.observations[m],)
+        )
+        return SharedRecord(
+            (record.names[m],), (record.states[m],), (record.inputs[m],), values=record.values[:, rows],
+            u=record.u[:, inputs], observation=record.observation[rows, own], noise=record.noise[rows, rows],
+            A_local=record.A_local[own, own], B_local=record.B_local[own, inputs], Q_local=record.Q_local[own, own],
+            patterns=patterns,
+        )  # fmt: skip
 
     @cached_property
     def observation_slices(self) -> tuple[slice, ...]:
@@ -63,6 +118,73 @@ class SharedRecord(Layout):
         )
 
     @cached_property
+    def squeezed(self) -> SharedRecord:
+        """The same with noise N(0, I), every row compressed by the channels that it has; itself if it is so already."""
+        if np.array_equal(self.noise, np.eye(len(self.noise))):
+            return self
+        found = [
+            compress_by_presence(self.values[:, rows], self.observation[rows, own], self.noise[rows, rows])
+            for rows, own in zip(self.observation_slices, self.state_slices, strict=True)
+        ]
+        observation = block_diagonal([each.observations[0] for each in found])
+        patterns = None
+        if any(len(matrix) for each in found for matrix in each.observations[1:]):
+            tables = tuple(stacked(each.observations) for each in found)
+            patterns = Patterns(np.stack([each.labels for each in found], axis=1), tables)
+        return replace(
+            self, values=np.hstack([each.values for each in found]), observation=observation,
+            noise=np.eye(len(observation)), patterns=patterns,
+        )  # fmt: skip
+
+    @cached_property
+    def sight(self) -> FloatArray:
+        """How rows see the states: (r, P) if all that are there see them alike, else (T+1, r, P)."""
+        if self.patterns is None:
+            return self.observation
+        out = np.zeros((len(self.values), *self.observation.shape))
+        units = zip(self.observation_slices, self.state_slices, self.patterns.observations, strict=True)
+        for m, (rows, own, table) in enumerate(units):
+            out[:, rows, own] = table[self.patterns.labels[:, m]]
+        return out
+
+    @cached_property
+    def mean_information(self) -> FloatArray:
+        """What a row says of the states, on average over all rows (P, P); missing rows say nothing."""
+        record = self.squeezed
+        there = np.isfinite(record.values)
+        if record.patterns is None:
+            return np.asarray((record.observation.T * there.mean(axis=0)) @ record.observation)
+        seen = np.where(there[:, :, None], record.sight, 0.0).reshape(-1, record.sight.shape[2])
+        return np.asarray(seen.T @ seen / len(there))
+
+    def readings(self, wanted: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """What each row by itself says of ``wanted[m]`` (q_m, P_m) times the states of each unit.
+
+        Returns
+        -------
+        (T+1, Σ q_m) array
+            Least squares; NaN where a row does not determine an entry.
+        (Σ q_m, Σ q_m) or (T+1, Σ q_m, Σ q_m) array
+            Covariance of its noise, of all rows or of each.
+        """
+        record, out, noises = self.squeezed, [], []
+        for m, (rows, own) in enumerate(zip(record.observation_slices, record.state_slices, strict=True)):
+            if record.patterns is None:
+                table, labels = record.observation[None, rows, own], np.zeros(len(record.values), np.intp)
+            else:
+                table, labels = record.patterns.observations[m], record.patterns.labels[:, m]
+            solve = wanted[m] @ np.linalg.pinv(table, rcond=1e-8)  # (k, q, r)
+            off = np.abs(solve @ table - wanted[m]).max(axis=2, initial=0.0)
+            solve[off > 1e-6 * np.abs(wanted[m]).max(initial=0.0)] = np.nan
+            values = record.values[:, rows]
+            needed = np.abs(table).max(axis=2, initial=0.0) > 0
+            there = (np.isfinite(values) | ~needed[labels]).all(axis=1)
+            read = (solve[labels] @ np.nan_to_num(values)[:, :, None])[:, :, 0]
+            out.append(np.where(there[:, None], read, np.nan))
+            noises.append((solve @ solve.transpose(0, 2, 1))[slice(0, 1) if record.patterns is None else labels])
+        return np.hstack(out), _side_by_side(noises)
+
+    @cached_property
     def prior(self) -> FloatArray:
         """Covariance of h[0]: so wide that the data decide, not so wide that rounding does.
 
@@ -71,35 +193,39 @@ class SharedRecord(Layout):
         """
         if self.initial_covariance is not None:
             return self.initial_covariance
-        out = np.zeros_like(self.A_local)
-        for own, inputs, rows in zip(self.state_slices, self.input_slices, self.observation_slices, strict=True):
-            squeezed = compress(self.observation[rows, own], self.noise[rows, rows])
-            values = self.values[rows_measured(self.values[:, rows]), rows] @ squeezed.reach.T
+        record, out = self.squeezed, np.zeros_like(self.A_local)
+        for m, (own, inputs) in enumerate(zip(self.state_slices, self.input_slices, strict=True)):
+            values, seen, explains = record._of_unit(m)
             drive = self.B_local[own, inputs] @ self.u[:, inputs].T
             spread = self.Q_local[own, own] + drive @ drive.T / self.u.shape[0]
-            kind, base = default_covariance(self.A_local[own, own], spread, squeezed.observation)
-            explained = float(np.trace(squeezed.observation @ base @ squeezed.observation.T))
+            kind, base = default_covariance(self.A_local[own, own], spread, seen)
+            explained = float(np.sum(explains * base))
             energy = float(np.square(values).sum()) / max(len(values), 1)
             factor = 1.0 if kind == "vague" else 100.0
             out[own, own] = base * max(factor, 10 * energy / explained if explained > 0 else 0.0)
         return out
+
+    def _of_unit(self, m: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Numbers of a unit's rows that are there (n, r), an observation like theirs, and their mean information."""
+        rows, own = self.observation_slices[m], self.state_slices[m]
+        values, C = self.values[:, rows], self.observation[rows, own]
+        if self.patterns is None:
+            return values[np.isfinite(values).all(axis=1)], C, C.T @ C
+        there = np.isfinite(values).any(axis=1)
+        often = np.bincount(self.patterns.labels[there, m], minlength=len(self.patterns.observations[m]))
+        weighted = self.patterns.observations[m] * np.sqrt(often / max(there.sum(), 1))[:, None, None]
+        seen = np.asarray(np.linalg.qr(weighted.reshape(-1, weighted.shape[2]), mode="r"))
+        return np.nan_to_num(values[there]), seen, seen.T @ seen
 
     @cached_property
     def input_moment(self) -> FloatArray:
         """Σ u[t-1] u[t-1]ᵀ."""
         return self.u[:-1].T @ self.u[:-1]
 
-    @cached_property
-    def presence(self) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Which units are there: a label for every row (T+1,), and for every label the units (k, M)."""
-        there = np.stack([np.isfinite(self.values[:, own]).all(axis=1) for own in self.observation_slices], axis=1)
-        patterns, labels = np.unique(there, axis=0, return_inverse=True)
-        return np.asarray(labels, np.intp).ravel(), np.asarray(patterns, bool)
-
     def filter(self, A: FloatArray, B: FloatArray, Q: FloatArray) -> FilterResult:
         """Kalman filter over the record, with the given couplings."""
         return kalman_filter(
-            self.values, self.u, A, B, self.observation, Q, self.noise,
+            self.values, self.u, A, B, self.sight, Q, self.noise,
             initial_mean=self.initial_mean, initial_covariance=self.prior,
         )  # fmt: skip
 
@@ -116,6 +242,7 @@ class Evaluation:
     S_yx: FloatArray  # (P, P+U)
     S_yy: FloatArray  # (P, P)
     steps: int
+    passed: tuple[FloatArray, FloatArray] | None = None  # filtered states and slopes, where rows differ
 
     @cached_property
     def coupling(self) -> FloatArray:
@@ -151,9 +278,24 @@ def evaluate(record: SharedRecord, A: FloatArray, B: FloatArray, Q: FloatArray) 
     S_xx[P:, P:] = record.input_moment
     S_yx = np.hstack([after.T @ before + lagged, after.T @ u])
     S_yy = after.T @ after + total - first
-    return Evaluation(A, B, Q, filtered.log_likelihood, S_xx, S_yx, S_yy, record.steps)
+    passed = None if record.alike else (filtered.filtered, filtered.slopes)
+    return Evaluation(A, B, Q, filtered.log_likelihood, S_xx, S_yx, S_yy, record.steps, passed)
 
 
-def rows_measured(values: FloatArray) -> NDArray[np.bool_]:
-    """Rows in which nothing is missing."""
-    return np.asarray(np.isfinite(values).all(axis=1))
+def stacked(observations: Sequence[FloatArray]) -> FloatArray:
+    """Matrices (r, P) as one array (k, r, P), with zeros below those that have fewer rows than the first."""
+    out = np.zeros((len(observations), *observations[0].shape))
+    for k, each in enumerate(observations):
+        out[k, : len(each)] = each
+    return out
+
+
+def _side_by_side(blocks: list[FloatArray]) -> FloatArray:
+    """Stacks (n, q, q) as one stack of block-diagonal matrices; a stack of one as the matrix itself."""
+    n, width = len(blocks[0]), sum(block.shape[1] for block in blocks)
+    out, at = np.zeros((n, width, width)), 0
+    for block in blocks:
+        end = at + block.shape[1]
+        out[:, at:end, at:end] = block
+        at = end
+    return out[0] if n == 1 else out

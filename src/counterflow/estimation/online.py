@@ -56,12 +56,7 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     old = parameters.record
     if (new.names, new.states, new.inputs) != (old.names, old.states, old.inputs):
         raise DataError("update: the new rows must come from the same units, with the same states and inputs")
-    # the past's last row, fully missing, carries its filtered state; its input acts on the first new row
-    joined = replace(
-        new, values=np.vstack([np.full((1, new.values.shape[1]), np.nan), new.values]),
-        u=np.vstack([memory.last_input, new.u]), initial_mean=memory.mean, initial_covariance=memory.covariance,
-        Q_local=found.Q,
-    )  # fmt: skip
+    joined = new.following(memory.mean, memory.covariance, memory.last_input, found.Q)
     centre = parameters.pack(np.hstack([found.A, found.B]))
     estimate: Estimate = "couplings" if parameters.estimate == "couplings" else "blocks"
     moving = Parameters(joined, estimate, np.eye(P), known=parameters.known)
@@ -71,7 +66,8 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     # of all rows, to second order: what the past loses by moving away from its own maximum is the quadratic
     total = memory.found.log_likelihood - past(moving.pack(np.hstack([next_found.A, next_found.B])))[0]
     next_found = replace(next_found, parameters=moving, log_likelihood=total + next_found.log_likelihood)
-    information = memory.information + _new_information(joined, next_found)
+    begun = replace(new, initial_mean=memory.mean, initial_covariance=memory.covariance, Q_local=found.Q)
+    information = memory.information + _new_information(begun, next_found)
     spread = Uncertainty(moving, np.asarray(np.linalg.inv(information), np.float64))
     filtered = joined.filter(next_found.A, next_found.B, next_found.Q)
     state, rows = (filtered.final_mean, filtered.final_covariance), memory.rows + new.steps + 1
@@ -79,11 +75,10 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
 
 
 def _new_information(record: SharedRecord, found: Estimated) -> FloatArray:
-    complete = replace(record, values=record.values[1:], u=record.u[1:])
-    if complete.steps < 1:
+    if record.steps < 1:
         n = found.parameters.coupling_size() if found.parameters else 0
         return np.zeros((n, n))
-    inner = uncertainty(complete, found)
+    inner = uncertainty(record, found)
     known = np.isfinite(np.diag(inner.covariance))
     out = np.zeros_like(inner.covariance)
     if known.any():

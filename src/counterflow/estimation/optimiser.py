@@ -18,13 +18,13 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError, ModelError, OptionError
 from counterflow.estimation.information import QUICK_FORM, settled_information
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.likelihood import Evaluation, SharedRecord, evaluate, rows_measured
+from counterflow.estimation.likelihood import Evaluation, SharedRecord, evaluate
 from counterflow.estimation.parameters import ESTIMATES, Estimate, Parameters
-from counterflow.filtering import compress
 
 MEMORY = 12
 EM_STEPS = 6  # passes before the metric of EM gives way to the information itself, where that is cheap
 MANY_STEPS = 20  # and where it is dear but the problem turns out to be hard
+DEAR = 500  # rows with gaps from which on a pass costs more than the information
 RENEWAL = 8  # passes between two looks at the information
 UNTRUE = 0.1  # share of the gain it promises that a step by the information must bring
 DAMPING = 1.0  # added to the information of a noise's relative size
@@ -130,7 +130,7 @@ def _climb(
     trace = [at.log_likelihood]
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
-    fisher, renewal = None, _first_look(record)
+    fisher, (renewal, again) = None, _first_looks(record)
     while True:
         if count >= renewal:
             fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector, penalty), [], count + RENEWAL
@@ -168,7 +168,8 @@ def _climb(
         if accepted is None:
             break
         if fisher is not None and not pairs and slope > 2 and accepted[1] - value < UNTRUE * slope / 2:
-            fisher, renewal = None, math.inf  # the data are not as the model says: its information is of no use here
+            # still too far from the top, or the data are not as the model says: its information is of no use here
+            fisher, renewal = None, again if count < again else math.inf
         if accepted[1] - value <= noise_floor:
             idle += 1  # the likelihood is as high as it can be told; only the gradient can still improve
         moved, turned = trial - vector, gradient - accepted[2]
@@ -203,11 +204,15 @@ def _metric(parameters: Parameters, at: Evaluation, vector: FloatArray) -> Calla
     return apply
 
 
-def _first_look(record: SharedRecord) -> float:
-    """Passes after which forming the information costs less than the passes it saves (benchmarks/results)."""
+def _first_looks(record: SharedRecord) -> tuple[float, float]:
+    """Passes after which forming the information costs less than the passes it saves (benchmarks/results).
+
+    The second figure is for a look that comes too early; where rows differ, a pass costs so much that it may.
+    """
     P = sum(record.states)
     side = P * (P + record.u.shape[1] + record.observation.shape[0])
-    return EM_STEPS if side <= 1000 else (MANY_STEPS if side <= QUICK_FORM else math.inf)
+    usual = EM_STEPS if side <= 1000 else (MANY_STEPS if side <= QUICK_FORM else math.inf)
+    return 1 if not record.alike and record.steps >= DEAR and side <= QUICK_FORM else usual, usual
 
 
 def _fisher_metric(
@@ -216,7 +221,7 @@ def _fisher_metric(
     """The inverse of the information: with it the steps are Fisher scoring."""
     directions = parameters.noise_directions(vector)
     try:
-        information = settled_information(record, parameters, at.A, at.B, at.Q, directions)
+        information = settled_information(record, parameters, at.A, at.B, at.Q, directions, at.passed)
     except CounterflowError:  # no settled filter here
         return None
     # a noise that has all but vanished tells little of its size, and must not be sent far by that
@@ -291,28 +296,25 @@ def _stability_limit(record: SharedRecord) -> float:
 def least_squares_start(
     record: SharedRecord, estimate: Estimate, limit: float, known: KnownEdges | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Bias-compensated least squares on z = C̃⁺ s = h + noise of known covariance J.
+    """Bias-compensated least squares on z = C̃⁺ s = h + noise of known covariance J, of every row its own.
 
-    In Σ z zᵀ the noise adds n J, which is subtracted; the estimate is then consistent. Only pairs of rows in which
-    every unit is present count. Where the states cannot be read off one row (rank-deficient C̃), or nothing is left,
-    the start is no coupling at all.
+    In Σ z zᵀ the noise adds Σ J, which is subtracted; the estimate is then consistent. Only pairs of rows count from
+    which the states of every unit can be read off. Where there are too few of them, the start is no coupling at all.
     """
-    squeezed = compress(record.observation, record.noise)
-    C, P = squeezed.observation, record.A_local.shape[0]
-    complete = rows_measured(record.values)
-    both = complete[:-1] & complete[1:]
-    if C.shape[0] < P or both.sum() < 2 * (P + record.u.shape[1]) or np.linalg.cond(C) > 1e6:
+    P = record.A_local.shape[0]
+    z, J = record.readings([np.eye(n) for n in record.states])
+    readable = np.asarray(np.isfinite(z).all(axis=1))
+    both = readable[:-1] & readable[1:]
+    if both.sum() < 2 * (P + record.u.shape[1]):
         return record.A_local, record.B_local
-    read = np.linalg.pinv(C)
-    z = record.values @ (read @ squeezed.reach).T
-    J = read @ read.T
+    noise = both.sum() * J if J.ndim == 2 else J[:-1][both].sum(axis=0)
     before = np.hstack([z[:-1], record.u[:-1]])[both]
     after = z[1:][both]
     with np.errstate(over="ignore", invalid="ignore"):
         S_xx, S_yx = before.T @ before, after.T @ before
     if not (np.isfinite(S_xx).all() and np.isfinite(S_yx).all()):
         return record.A_local, record.B_local  # the filter will say what is wrong
-    S_xx[:P, :P] -= _affordable(S_xx[:P, :P], both.sum() * J)
+    S_xx[:P, :P] -= _affordable(S_xx[:P, :P], noise)
     parameters = Parameters(record, estimate, np.eye(P), known=known)
     local = np.hstack([record.A_local, record.B_local])
     fixed = local - parameters.unpack(parameters.pack(local))

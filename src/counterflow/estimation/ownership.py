@@ -9,10 +9,10 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.estimation.layout import own_blocks
-from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.likelihood import Patterns, SharedRecord, stacked
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.realisation import Realised
-from counterflow.filtering import compress
+from counterflow.filtering import compress_by_presence
 from counterflow.filtering.initial import lyapunov
 from counterflow.identification import independent_noises
 
@@ -57,17 +57,24 @@ def owned(
     wide = np.zeros((N + r, N + r))
     wide[:, columns] = T @ A
     R = own_blocks(noise, own, own)
-    values, seen = [], np.zeros_like(observation)
-    for mine in own:
-        squeezed = compress(observation[mine], R[mine, mine])
-        values.append(s[:, mine] @ squeezed.reach.T)
-        seen[mine] = squeezed.observation
-    blocks, spread_noise = slices(states), T @ Q @ T.T
+    seen, blocks = np.zeros_like(observation), slices(states)
+    found = [
+        compress_by_presence(s[:, one], observation[one, two], R[one, one])
+        for one, two in zip(own, blocks, strict=True)
+    ]
+    for one, two, each in zip(own, blocks, found, strict=True):
+        seen[one, two] = each.observations[0]
+    patterns = None
+    if not np.isfinite(s).all():
+        patterns = Patterns(
+            np.stack([each.labels for each in found], axis=1), tuple(stacked(each.observations) for each in found)
+        )
+    spread_noise = T @ Q @ T.T
     record = SharedRecord(
-        names=names, states=tuple(states), inputs=inputs, values=np.hstack(values), u=u, observation=seen,
-        noise=np.eye(r), A_local=own_blocks(wide, blocks, blocks), B_local=own_blocks(T @ B, blocks, slices(inputs)),
-        Q_local=own_blocks(spread_noise, blocks, blocks),
+        names=names, states=tuple(states), inputs=inputs, values=np.hstack([each.values for each in found]), u=u,
+        observation=seen, noise=np.eye(r), A_local=own_blocks(wide, blocks, blocks), B_local=own_blocks(T @ B, blocks, slices(inputs)),
+        Q_local=own_blocks(spread_noise, blocks, blocks), patterns=patterns,
     )  # fmt: skip
     likelihood = record.last(LIKELY_ROWS).filter(wide, T @ B, spread_noise).log_likelihood
-    found = Estimated(wide, T @ B, spread_noise, likelihood, 1, True, 0.0)
-    return Owned(record, found, observation, R)
+    estimate = Estimated(wide, T @ B, spread_noise, likelihood, 1, True, 0.0)
+    return Owned(record, estimate, observation, R)

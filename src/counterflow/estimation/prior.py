@@ -65,14 +65,9 @@ class Faint:
 
 
 def faint_couplings(record: SharedRecord, found: Estimated) -> tuple[Faint, ...]:
-    """Pairs of units whose coupling is drowned; judged at no coupling at all, because the estimate may be far off.
-
-    Nothing is said of records with gaps, for which the information takes long.
-    """
+    """Pairs of units whose coupling is drowned; judged at no coupling at all, because the estimate may be far off."""
     parameters = found.parameters
     assert parameters is not None
-    if not np.isfinite(record.values).all():
-        return ()
     forms = list(_strengths(record, parameters))
     if not forms:
         return ()

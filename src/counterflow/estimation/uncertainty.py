@@ -9,10 +9,13 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.estimation.identifiability import Doubt, masks
-from counterflow.estimation.information import differenced_information, settled_information
+from counterflow.estimation.information import QUICK_FORM, settled_information
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated, Quadratic
 from counterflow.estimation.parameters import Parameters
+from counterflow.estimation.sensitivities import cost, varying_information
+
+QUICK = 1e11  # multiplications that take seconds, not minutes
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,22 @@ class Uncertainty:
         return out
 
 
+def affordable(record: SharedRecord, parameters: Parameters) -> bool:
+    """Whether standard errors take seconds, not minutes."""
+    P = sum(record.states)
+    if record.alike:
+        return bool(P * (P + record.u.shape[1] + record.observation.shape[0]) <= QUICK_FORM)
+    return cost(record, parameters) <= QUICK
+
+
 def uncertainty(record: SharedRecord, found: Estimated, prior: Quadratic | None = None) -> Uncertainty:
     """Covariance of the couplings at the estimate, the process noise being estimated too if it was."""
     parameters = found.parameters
     assert parameters is not None
     if parameters.coupling_size() == 0:
         return Uncertainty(parameters, np.zeros((0, 0)))
-    if np.isfinite(record.values).all():
-        information = settled_information(record, parameters, found.A, found.B, found.Q)
-    else:
-        information = differenced_information(record, parameters, found.A, found.B, found.Q)
+    of = settled_information if record.alike else varying_information
+    information = of(record, parameters, found.A, found.B, found.Q)
     if prior is not None:
         size = parameters.coupling_size()
         information[:size, :size] += prior.precision

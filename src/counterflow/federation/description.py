@@ -72,8 +72,10 @@ class Description:
                 P = self._states(message, "A", message.A.shape[0])
                 self._shape(message, "inputs", (rows, inputs))
                 self._shape(message, "A", (P, P))
-                if message.observation.shape[0] > self.outputs:
-                    raise self._wrong(message, "observation", message.observation.shape, f"{self.outputs} rows at most")
+                if message.ranks[0] > self.outputs:
+                    raise self._wrong(message, "ranks", int(message.ranks[0]), f"{self.outputs} numbers a row at most")
+                if len(message.ranks) > 2.0**self.outputs:
+                    raise self._wrong(message, "ranks", len(message.ranks), f"2^{self.outputs} patterns at most")
             case Reduced():
                 self._shape(message, "inputs", (rows, inputs))
                 if message.values.shape[1] > self.outputs:

@@ -16,7 +16,7 @@ _NEGATIVE = 1e-9  # most negative eigenvalue accepted, relative to the largest, 
 
 @dataclass(frozen=True)
 class Problem:
-    """Checked arrays of one filtering problem; `R` is (D, D), (T+1, D, D) or (T+1, D)."""
+    """Checked arrays of one filtering problem; `C` is (D, P) or (T+1, D, P), `R` (D, D), (T+1, D, D) or (T+1, D)."""
 
     y: FloatArray
     u: FloatArray
@@ -134,10 +134,15 @@ def as_system(A: Any, C: Any, Q: Any) -> tuple[FloatArray, FloatArray, FloatArra
 
 def as_problem(y: Any, u: Any, A: Any, B: Any, C: Any, Q: Any, R: Any) -> Problem:
     """Check a whole filtering problem; missing measurements (NaN in `y`) are let through, infinities are not."""
-    A, C, Q = as_system(A, C, Q)
-    P, D = len(A), len(C)
+    each = as_floats("C", C)
+    if each.ndim == 3:  # of each row
+        A, _, Q = as_system(A, each[0] if len(each) else each, Q)
+        C = as_shaped("C", each, (len(each), each.shape[1], len(A)))
+    else:
+        A, C, Q = as_system(A, each, Q)
+    P, D = len(A), C.shape[-2]
     B = as_shaped("B", B, (P, "U"))
-    y = as_shaped("y", y, ("T+1", D), DataError, finite=False)
+    y = as_shaped("y", y, (len(each) if each.ndim == 3 else "T+1", D), DataError, finite=False)
     rows = len(y)
     if rows == 0:
         raise DataError(f"y must have at least one row; got shape {y.shape}")

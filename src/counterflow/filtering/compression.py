@@ -13,6 +13,7 @@ loses every digit when the data have large means.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from counterflow.arrays import FloatArray
 from counterflow.filtering.products import triangular_solve
 
 BoolArray = NDArray[np.bool_]
+_RARE = 8  # a pattern of missing channels seen in fewer rows is not worth a compression of its own
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,47 @@ def compress(C: FloatArray, R: FloatArray) -> Compression:
     )
 
 
+class Compressed(NamedTuple):
+    """Rows compressed by the channels that each of them has."""
+
+    observations: list[FloatArray]  # C~ (r, P) of all channels, and of each set of channels in the order of its use
+    labels: NDArray[np.intp]  # (n,) which of them a row has
+    values: FloatArray  # (n, r) s of each row; NaN where it has fewer
+
+
+def compress_by_presence(y: FloatArray, C: FloatArray, R: FloatArray) -> Compressed:
+    """Compress measurements y (n, D), NaN where missing: every reading counts, and a row that has none says nothing.
+
+    Examples
+    --------
+    >>> y = np.array([[1.0, 1.0], [1.0, np.nan], [np.nan, np.nan], [1.0, 1.0]])
+    >>> found = compress_by_presence(y, np.array([[1.0], [1.0]]), np.eye(2))
+    >>> [each.shape for each in found.observations], found.labels.tolist()
+    ([(1, 1), (1, 1), (0, 1)], [0, 1, 2, 0])
+    >>> np.abs(found.values).round(4).ravel().tolist()
+    [1.4142, 1.0, nan, 1.4142]
+    """
+    n, D = y.shape
+    measured = np.isfinite(y)
+    full = compress(C, R)
+    observations, labels = [full.observation], np.zeros(n, np.intp)
+    values = np.full((n, len(full.observation)), np.nan)
+    nothing = 0 if len(full.observation) == 0 else -1
+    for rows in _alike(measured):
+        chosen = np.flatnonzero(measured[rows[0]])
+        found = full if len(chosen) == D else compress(C[chosen], R[np.ix_(chosen, chosen)])
+        rank = min(len(found.observation), values.shape[1])  # fewer channels see no more; rounding may say so
+        if rank == 0 and nothing >= 0:
+            labels[rows] = nothing
+            continue
+        if found is not full:
+            labels[rows] = len(observations)
+            nothing = nothing if rank else len(observations)
+            observations.append(found.observation[:rank])
+        values[rows, :rank] = y[np.ix_(rows, chosen)] @ found.reach[:rank].T
+    return Compressed(observations, labels, values)
+
+
 @dataclass(frozen=True)
 class CompressedRows:
     """Rows that each have their own noise or missing channels, compressed one by one.
@@ -113,24 +156,70 @@ def compress_rows(
 ) -> CompressedRows:
     """Compress rows that share neither noise nor missing channels.
 
-    The triangular factor of the whitened [C | y] holds C~, s and the length of the rest side by side, so one QR
-    factorisation for each row is enough, and no rank has to be decided: a row of zeros in C~ does no harm.
-
     Parameters
     ----------
     y : (n, D) array
         Anything where not measured.
     measured : (n, D) bool array
-    C : (D, P) array
+    C : (D, P) or (n, D, P) array
     R : (D, D) or (n, D, D) array, or (n, D) array
         Covariance of all rows or of each row; if `variances`, the variances of each row.
     variances : bool
     """
     n, D = y.shape
-    P = C.shape[1]
+    P = C.shape[-1]
+    count = measured.sum(axis=1)
+    if D <= P and R.shape == (D, D) and np.array_equal(R, np.eye(D)):  # they are compressed already
+        observation = np.where(measured[:, :, None], C, 0.0)
+        return CompressedRows(observation, np.where(measured, y, 0.0), np.zeros(n), count)
+    kept = min(D, P)
+    out = CompressedRows(np.zeros((n, kept, P)), np.zeros((n, kept)), np.zeros(n), count)
+    rare = np.ones(n, bool)
+    if C.ndim == 2 and R.shape == (D, D) and not variances:
+        for rows in _alike(measured):
+            if len(rows) >= _RARE:
+                rare[rows] = False
+                _all_at_once(out, rows, y, np.flatnonzero(measured[rows[0]]), C, R)
+    each = np.flatnonzero(rare)
+    if len(each):
+        C, R = (C if C.ndim == 2 else C[each]), (R if R.shape == (D, D) and not variances else R[each])
+        _one_by_one(out, each, np.where(measured, y, 0.0)[each], measured[each], C, R, variances)
+    return out
+
+
+def _alike(measured: BoolArray) -> list[NDArray[np.intp]]:
+    """Rows (n, D) that have the same channels, each set of them in the order of its first row."""
+    packed = np.packbits(measured, axis=1)
+    names = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+    _, first, label, often = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
+    groups = np.split(np.argsort(label.ravel(), kind="stable"), np.cumsum(often)[:-1])
+    return [groups[k] for k in np.argsort(first)]
+
+
+def _all_at_once(
+    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, chosen: NDArray[np.intp], C: FloatArray, R: FloatArray
+) -> None:
+    """Compress rows that have the same channels."""
+    squeezed = compress(C[chosen], R[np.ix_(chosen, chosen)])
+    there, rank = y[np.ix_(rows, chosen)], len(squeezed.observation)
+    out.observation[rows, :rank] = squeezed.observation
+    out.values[rows, :rank] = there @ squeezed.reach.T
+    out.constant[rows] = -0.5 * np.square(there @ squeezed.rest.T).sum(axis=1) - squeezed.log_scale
+
+
+def _one_by_one(
+    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray,
+    variances: bool,
+) -> None:  # fmt: skip
+    """Compress rows that have nothing in common.
+
+    The triangular factor of the whitened [C | y] holds C~, s and the length of the rest side by side, so one QR
+    factorisation for each row is enough, and no rank has to be decided: a row of zeros in C~ does no harm.
+    """
+    (n, D), P = y.shape, C.shape[-1]
     white = np.empty((n, D, P + 1))
     white[:, :, :P] = np.where(measured[:, :, None], C, 0.0)
-    white[:, :, P] = np.where(measured, y, 0.0)
+    white[:, :, P] = y
     if variances:
         deviation = np.sqrt(R)
         white /= deviation[:, :, None]
@@ -139,13 +228,10 @@ def compress_rows(
         log_scale = _whiten(white, measured, R)
     triangle: FloatArray = np.asarray(np.linalg.qr(white, mode="r"), dtype=np.float64)
     kept = min(D, P)
-    rest = triangle[:, P, P] ** 2 if D > P else np.zeros(n)
-    return CompressedRows(
-        observation=np.ascontiguousarray(triangle[:, :kept, :P]),
-        values=np.ascontiguousarray(triangle[:, :kept, P]),
-        constant=-0.5 * rest - log_scale,
-        count=measured.sum(axis=1),
-    )
+    out.observation[rows] = triangle[:, :kept, :P]
+    out.values[rows] = triangle[:, :kept, P]
+    rest = triangle[:, P, P] ** 2 if D > P else 0.0
+    out.constant[rows] = -0.5 * rest - log_scale
 
 
 def _whiten(rows: FloatArray, measured: BoolArray, R: FloatArray) -> FloatArray:

@@ -5,8 +5,8 @@
 
 Covariances do not depend on the data, and settle. So the record is cut into stretches of rows that miss the same
 channels; in each, the recursion is stepped until the covariance has settled, and from there on the gain is constant and
-the means are one linear recurrence, computed as matrix products. Nothing is approximated: the means equal those of a
-row-by-row filter to rounding.
+the means are one linear recurrence, computed as matrix products. Rows that differ too often for that are stepped many
+at a time (`time_varying`). Nothing is approximated: the means equal those of a row-by-row filter to rounding.
 """
 
 from __future__ import annotations
@@ -18,17 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import DataError
+from counterflow.errors import DataError, ModelError
 from counterflow.filtering.checks import Problem, all_finite, as_covariance, as_problem, as_shaped
-from counterflow.filtering.compression import Compression, compress, compress_rows
+from counterflow.filtering.compression import CompressedRows, Compression, compress, compress_rows
 from counterflow.filtering.initial import default_covariance
 from counterflow.filtering.patterns import Stretch, stretches
 from counterflow.filtering.products import product, triangular_solve
-from counterflow.filtering.results import FilterResult, Run, expand, freeze
-from counterflow.filtering.update import TO_ROUNDING, Convergence, Update, closed_loop, predict, spectral_radius, update
+from counterflow.filtering.results import FilterResult, Run, expand, filtered_covariances, freeze
+from counterflow.filtering.time_varying import Rows, predicted_covariances, recurrence
+from counterflow.filtering.update import (
+    NOT_POSITIVE,
+    TO_ROUNDING,
+    Convergence,
+    Update,
+    closed_loop,
+    predict,
+    spectral_radius,
+    update,
+)  # fmt: skip
 from counterflow.recurrence import linear_recurrence
 
 _STEPS = 128  # rows compressed at a time while the covariance is still moving
+_FEW = 32  # rows that differ, up to which they are stepped one by one
 _CHUNK = 65536  # rows at a time once it has settled, so that working memory does not grow with the record
 _BLOCK = 4096  # rows of measurements at a time; they stay in the processor's cache until they are compressed
 _GROWING = 1.0 + 1e-9  # closed loops beyond this radius are stepped row by row, so that overflow can be told
@@ -50,7 +61,8 @@ def kalman_filter(
         Inputs; row t acts on row t+1, so the last row is never used. U may be 0.
     A : (P, P) array
     B : (P, U) array
-    C : (D, P) array
+    C : (D, P) or (T+1, D, P) array
+        Of all rows, or of each.
     Q : (P, P) array
         Covariance of the process noise; may be singular.
     R : (D, D), (T+1, D, D) or (T+1, D) array
@@ -93,10 +105,10 @@ def kalman_filter(
     runs = tuple(filter_.runs)
     return FilterResult(
         predicted=freeze(filter_.predicted), filtered=freeze(filter_.filtered), log_likelihood=filter_.log_likelihood,
-        innovations=freeze(filter_.innovations), initialisation=filter_.initialisation,
+        shared_innovations=freeze(filter_.innovations), initialisation=filter_.initialisation,
         steady_from=filter_.steady_from,
         predicted_covariance=freeze(expand(runs, lambda run: run.predicted)) if covariances else None,
-        filtered_covariance=freeze(expand(runs, lambda run: run.filtered)) if covariances else None, runs=runs,
+        filtered_covariance=freeze(expand(runs, filtered_covariances)) if covariances else None, runs=runs,
     )  # fmt: skip
 
 
@@ -131,14 +143,14 @@ class _Filter:
         P = len(problem.A)
         self.complete = all_finite(problem.y)
         self.row_noise = problem.R.shape != (D, D)
-        self.full = None if self.row_noise else compress(problem.C, problem.R)
+        self.full = None if self.row_noise or problem.C.ndim == 3 else compress(problem.C, problem.R)
         given_mean = np.zeros(P) if mean is None else as_shaped("initial_mean", mean, (P,))
         given = None if covariance is None else as_covariance("initial_covariance", covariance, P)
         if given is not None:
             self.initialisation, self.covariance = "given", given
         else:
-            seen = self.full or compress(problem.C, _typical_noise(problem.R))
-            self.initialisation, self.covariance = default_covariance(problem.A, problem.Q, seen.observation)
+            seen = self.full.observation if self.full else _typical_observation(problem)
+            self.initialisation, self.covariance = default_covariance(problem.A, problem.Q, seen)
         self.mean = given_mean.copy()
         self.keep = keep
         width = min(D, P) if self.full is None or not self.complete else len(self.full.observation)
@@ -146,7 +158,7 @@ class _Filter:
         self.predicted = np.empty((kept, P))
         self.filtered = np.empty((kept, P))
         self.innovations = np.empty((kept, width)) if self.complete and self.full else np.zeros((kept, width))
-        self.runs: list[Run] = []
+        self.runs: list[Run | Rows] = []
         self.steady_from: int | None = None
         self.log_likelihood = 0.0
         self.buffer = np.empty(0)
@@ -167,35 +179,65 @@ class _Filter:
     def _patterned(self) -> None:
         problem = self.problem
         cache: dict[bytes, Compression] = {}
-        for stretch in stretches(problem.y, all_rows_differ=self.row_noise):
+        for stretch in stretches(problem.y, problem.C, all_rows_differ=self.row_noise):
             if stretch.measured is None:
                 self._each(stretch)
                 continue
+            if problem.C.ndim == 3:
+                cache.clear()
             key = stretch.measured.tobytes()
             if key not in cache:
                 if stretch.measured.all() and self.full is not None:
                     cache[key] = self.full
                 else:
                     chosen = np.flatnonzero(stretch.measured)
-                    cache[key] = compress(problem.C[chosen], problem.R[np.ix_(chosen, chosen)])
+                    C = problem.C if problem.C.ndim == 2 else problem.C[stretch.start]
+                    cache[key] = compress(C[chosen], problem.R[np.ix_(chosen, chosen)])
             self._constant(stretch, cache[key])
 
-    # Rows that differ in noise or in missing channels --------------------------------------------------------------
+    # Rows that differ in noise, in missing channels or in how they see the state ------------------------------------
 
     def _each(self, stretch: Stretch) -> None:
         problem = self.problem
-        nothing = np.empty((0, len(problem.A)))
-        for first in range(stretch.start, stretch.stop, _STEPS):
-            last = min(first + _STEPS, stretch.stop)
+        for first in range(stretch.start, stretch.stop, _CHUNK):
+            last = min(first + _CHUNK, stretch.stop)
             y = problem.y[first:last]
             R = problem.R[first:last] if self.row_noise else problem.R
-            rows = compress_rows(y, ~np.isnan(y), problem.C, R, variances=self.row_noise and problem.R.ndim == 2)
-            drive = self._drive(first, last)
-            for k, values in enumerate(rows.values):
-                observation = rows.observation[k] if rows.count[k] else nothing
-                change = update(self.covariance, observation)
-                self._step(first + k, change, observation, values[: len(observation)], drive[k])
+            C = problem.C[first:last] if problem.C.ndim == 3 else problem.C
+            rows = compress_rows(y, ~np.isnan(y), C, R, variances=self.row_noise and problem.R.ndim == 2)
             self.log_likelihood += float(rows.constant.sum()) - 0.5 * _LOG_2PI * int(rows.count.sum())
+            (self._march if last - first > _FEW else self._singly)(first, last, rows)
+
+    def _singly(self, first: int, last: int, rows: CompressedRows) -> None:
+        nothing = np.empty((0, len(self.problem.A)))
+        drive = self._drive(first, last)
+        for k, values in enumerate(rows.values):
+            observation = rows.observation[k] if rows.count[k] else nothing
+            change = update(self.covariance, observation)
+            self._step(first + k, change, observation, values[: len(observation)], drive[k])
+
+    def _march(self, first: int, last: int, rows: CompressedRows) -> None:
+        A, Q, C, s = self.problem.A, self.problem.Q, rows.observation, rows.values
+        try:
+            X, blocks = predicted_covariances(C, s, A, Q, self.covariance)
+            factor = np.asarray(np.linalg.cholesky(C @ X @ C.transpose(0, 2, 1) + np.eye(C.shape[1])), np.float64)
+        except np.linalg.LinAlgError:
+            raise ModelError(NOT_POSITIVE) from None
+        told = blocks.told.reshape(-1, len(A))[: last - first]  # C~' S^-1 s, and X times it is K s
+        p, self.mean = recurrence(_times(X, told) @ A.T + self._drive(first, last), self.mean, blocks)
+        residual = s - _times(C, p)
+        filtered = update(X[-1], C[-1]).filtered
+        slope = told - _times(blocks.said.reshape(-1, *X.shape[1:])[: last - first], p)
+        x = p + _times(X, slope)
+        white = s - _times(C, x)  # S^-1 of the residual
+        self.log_likelihood -= 0.5 * float(np.einsum("ij,ij->", residual, white))
+        self.log_likelihood -= float(np.log(np.einsum("nii->ni", factor)).sum())
+        if self.keep:
+            self.predicted[first:last], self.filtered[first:last] = p, x
+            self.runs.append(Rows(first, last, X, filtered, C, factor, residual, slope, blocks))
+        self.covariance = predict(filtered, A, Q)
+        if last == self.rows:
+            self.mean = x[-1]
 
     # Rows that share both ------------------------------------------------------------------------------------------
 
@@ -321,7 +363,18 @@ class _Filter:
         return drive
 
 
-def _typical_noise(R: FloatArray) -> FloatArray:
-    """One covariance in place of many, for the scale of a vague initial covariance."""
-    mean: FloatArray = R.mean(axis=0)
-    return np.diag(mean) if mean.ndim == 1 else mean
+def _times(stack: FloatArray, rows: FloatArray) -> FloatArray:
+    """stack[t] rows[t], (n, k, P) and (n, P)."""
+    return np.asarray((stack @ rows[:, :, None])[:, :, 0])
+
+
+def _typical_observation(problem: Problem) -> FloatArray:
+    """One observation in place of many, for the scale of a vague initial covariance."""
+    R = problem.R
+    if R.ndim == 3 or R.shape != (R.shape[-1], R.shape[-1]):
+        mean: FloatArray = R.mean(axis=0)
+        R = np.diag(mean) if mean.ndim == 1 else mean
+    if problem.C.ndim == 2:
+        return compress(problem.C, R).observation
+    white = np.linalg.solve(np.linalg.cholesky(R), problem.C)
+    return np.asarray(np.linalg.qr(white.reshape(-1, white.shape[2]), mode="r")) / math.sqrt(len(white))

@@ -12,7 +12,7 @@ from counterflow.errors import DataError
 
 BoolArray = NDArray[np.bool_]
 
-_RARE = 8  # a pattern of missing channels seen in fewer rows is not worth a compression of its own
+_LONG = 1000  # rows alike that are worth settling for; fewer are filtered faster as rows that differ
 
 
 class Stretch(NamedTuple):
@@ -26,15 +26,17 @@ class Stretch(NamedTuple):
     measured: BoolArray | None
 
 
-def stretches(y: FloatArray, *, all_rows_differ: bool) -> list[Stretch]:
+def stretches(y: FloatArray, C: FloatArray, *, all_rows_differ: bool) -> list[Stretch]:
     """Cut `y` (T+1, D), where NaN is missing, into stretches; refuse infinities.
+
+    `C` is (D, P), or (T+1, D, P) if each row has its own.
 
     Examples
     --------
-    >>> y = np.ones((20, 1))
-    >>> y[8:17] = np.nan
-    >>> [(part.start, part.stop) for part in stretches(y, all_rows_differ=False)]
-    [(0, 8), (8, 17), (17, 20)]
+    >>> y = np.ones((3000, 1))
+    >>> y[1200:2900:2] = np.nan
+    >>> [(part.start, part.stop, part.measured is None) for part in stretches(y, np.eye(1), all_rows_differ=False)]
+    [(0, 1200, False), (1200, 3000, True)]
     """
     measured = np.isfinite(y)
     infinite = np.argwhere(np.isinf(y))
@@ -43,16 +45,19 @@ def stretches(y: FloatArray, *, all_rows_differ: bool) -> list[Stretch]:
         raise DataError(f"y[{row}, {channel}] is infinite; a missing measurement is marked with NaN")
     if all_rows_differ:
         return [Stretch(0, len(y), None)]
-    packed = np.packbits(measured, axis=1)
-    names = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
-    _, first, pattern, count = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
-    # Rows without any measurement are easy however few there are.
-    rare = (count < _RARE) & measured[first].any(axis=1)
-    label = np.where(rare[pattern], -1, pattern)
-    edges = np.flatnonzero(np.diff(label)) + 1
-    starts = np.concatenate([[0], edges]).tolist()
-    stops = np.concatenate([edges, [len(y)]]).tolist()
-    return [
-        Stretch(start, stop, None if label[start] < 0 else measured[start])
-        for start, stop in zip(starts, stops, strict=True)
-    ]
+    differs = (measured[1:] != measured[:-1]).any(axis=1)
+    if C.ndim == 3:
+        differs |= (C[1:] != C[:-1]).any(axis=(1, 2))
+    edges = np.flatnonzero(differs) + 1
+    starts, stops = np.concatenate([[0], edges]), np.concatenate([edges, [len(y)]])
+    alike = stops - starts >= min(_LONG, len(y))
+    out: list[Stretch] = []
+    at = 0
+    for start, stop in zip(starts[alike].tolist(), stops[alike].tolist(), strict=True):
+        if at < start:
+            out.append(Stretch(at, start, None))
+        out.append(Stretch(start, stop, measured[start]))
+        at = stop
+    if at < len(y):
+        out.append(Stretch(at, len(y), None))
+    return out

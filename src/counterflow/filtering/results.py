@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.filtering.time_varying import Rows
 
 
 class Run(NamedTuple):
@@ -34,28 +36,53 @@ class FilterResult:
         E[h[t] | y[0..t]].
     log_likelihood : float
         Of every measured number.
-    innovations : (T+1, r) array
-        What each row brought that was new, compressed to the r directions that tell about the state and whitened:
-        independent standard normal numbers if the model is right. Zero where less was measured.
+    shared_innovations : (T+1, r) array
+        Innovations of the rows of each Run; of Rows, see ``innovations``.
     initialisation : str
         ``"given"``, ``"stationary"`` or ``"vague"``: where the initial covariance came from.
     steady_from : int or None
         First row from which a constant gain was used; None if the covariance never settled.
     predicted_covariance, filtered_covariance : (T+1, P, P) array or None
         Only if asked for.
-    runs : tuple of Run
+    runs : tuple of Run and Rows
         The same covariances without repetition; the smoother reads them.
     """
 
     predicted: FloatArray
     filtered: FloatArray
     log_likelihood: float
-    innovations: FloatArray = field(repr=False)
+    shared_innovations: FloatArray = field(repr=False)
     initialisation: str
     steady_from: int | None
     predicted_covariance: FloatArray | None = field(repr=False)
     filtered_covariance: FloatArray | None = field(repr=False)
-    runs: tuple[Run, ...] = field(repr=False)
+    runs: tuple[Run | Rows, ...] = field(repr=False)
+
+    @cached_property
+    def innovations(self) -> FloatArray:
+        """What each row brought that was new (T+1, r), compressed to what tells about the state and whitened.
+
+        Independent standard normal numbers if the model is right. Zero where less was measured.
+        """
+        each = [run for run in self.runs if isinstance(run, Rows)]
+        if not each:
+            return self.shared_innovations
+        out = np.array(self.shared_innovations)
+        for run in each:
+            out[run.start : run.stop, : run.residual.shape[1]] = run.innovations
+        return freeze(out)
+
+    @cached_property
+    def slopes(self) -> FloatArray:
+        """Derivative of each row's log-likelihood in its predicted state (T+1, P): C~' S^-1 (s - C~ p)."""
+        out = np.zeros_like(self.predicted)
+        for run in self.runs:
+            at = slice(run.start, run.stop)
+            if isinstance(run, Rows):
+                out[at] = run.slope
+            else:
+                out[at] = self.shared_innovations[at, : run.score.shape[1]] @ run.score.T
+        return freeze(out)
 
     @property
     def final_mean(self) -> FloatArray:
@@ -85,8 +112,6 @@ class SmootherResult:
         Their sums over all rows, if asked for; computed without keeping the rows.
     first_covariance, last_covariance : (P, P) array or None
         Rows 0 and T of `covariance`, whenever covariances or sums were asked for.
-    group_sums : (k, P, P) array or None
-        Sums of Cov[h[t] | y[0..T]] over the rows of each label, if labels were given.
     """
 
     smoothed: FloatArray
@@ -96,15 +121,22 @@ class SmootherResult:
     lag_covariance_sum: FloatArray | None = field(default=None, repr=False)
     first_covariance: FloatArray | None = field(default=None, repr=False)
     last_covariance: FloatArray | None = field(default=None, repr=False)
-    group_sums: FloatArray | None = field(default=None, repr=False)
 
 
-def expand(runs: Sequence[Run], of: Callable[[Run], FloatArray]) -> FloatArray:
-    """Repeat one matrix of each run over its rows: (T+1, ...)."""
-    rows = np.empty((runs[-1].stop, *of(runs[0]).shape))
+def expand(runs: Sequence[Run | Rows], of: Callable[[Run | Rows], FloatArray]) -> FloatArray:
+    """Repeat one matrix of each run over its rows: (T+1, P, P)."""
+    rows = np.empty((runs[-1].stop, *of(runs[0]).shape[-2:]))
     for run in runs:
         rows[run.start : run.stop] = of(run)
     return rows
+
+
+def filtered_covariances(run: Run | Rows) -> FloatArray:
+    """V of the rows of a run: (P, P) of all, or (n, P, P)."""
+    if isinstance(run, Run):
+        return run.filtered
+    V = run.predicted - run.predicted @ run.said @ run.predicted
+    return np.asarray((V + V.transpose(0, 2, 1)) / 2)
 
 
 def freeze(array: FloatArray) -> FloatArray:

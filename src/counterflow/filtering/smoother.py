@@ -8,7 +8,8 @@ later rows, a positive semidefinite matrix:
     adjoint       l[t] = N i[t] + (I - N N' X) A' l[t+1]          smoothed[t] = filtered[t] + V[t] A' l[t+1]
     information   J[t] = A' (G - G Q^1/2 (I + Q'^1/2 G Q^1/2)^-1 Q'^1/2 G) A,  G = J[t+1] + C~' C~,     (V^-1 + J[t])^-1
 
-with X the predicted, V the filtered covariance, i the whitened innovation and N = C~' L^-T.
+with X the predicted, V the filtered covariance, i the whitened innovation and N = C~' L^-T. Rows that each have their
+own covariances are done many at a time (`time_varying`).
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.checks import as_covariance, as_transition
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
+from counterflow.filtering.time_varying import Rows, recurrence, smoothed_covariances
 from counterflow.filtering.update import TO_ROUNDING, Convergence
 from counterflow.recurrence import linear_recurrence
 
 
 def rts_smoother(
     result: FilterResult, A: FloatArray, Q: FloatArray | None = None, *, covariances: bool = False,
-    lag_covariances: bool = False, sums: bool = False, groups: NDArray[np.intp] | None = None,
-    settled: float = TO_ROUNDING,
+    lag_covariances: bool = False, sums: bool = False, settled: float = TO_ROUNDING,
 ) -> SmootherResult:  # fmt: skip
     """Estimate the state in every row from all measurements.
 
@@ -48,9 +48,6 @@ def rts_smoother(
     sums : bool
         Whether to return the sums of both over the rows, which is all that expectation-maximisation needs, without
         the rows themselves.
-    groups : (T+1,) int array, optional
-        Labels 0..k-1 of the rows; the sum of Cov[h[t]] over the rows of each label is returned as well. Rows that miss
-        the same channels must have the same label.
     settled : float
         As in `kalman_filter`.
 
@@ -72,14 +69,14 @@ def rts_smoother(
         return SmootherResult(smoothed)
     if Q is None:
         raise ModelError("Q must be given if covariances, lag_covariances or sums are asked for")
-    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, groups, settled)
+    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, settled)
     backward.run()
+    lags = backward.lag_covariance
     return SmootherResult(
-        smoothed, covariance=_frozen(backward.covariance), lag_covariance=_frozen(backward.lag_covariance),
+        smoothed, covariance=_frozen(backward.covariance), lag_covariance=_frozen(None if lags is None else lags[:-1]),
         covariance_sum=freeze(backward.covariance_sum) if sums else None,
         lag_covariance_sum=freeze(backward.lag_covariance_sum) if sums else None,
         first_covariance=_frozen(backward.first), last_covariance=_frozen(backward.last),
-        group_sums=_frozen(backward.group_sums),
     )  # fmt: skip
 
 
@@ -87,9 +84,17 @@ def _means(result: FilterResult, A: FloatArray) -> FloatArray:
     smoothed = np.array(result.filtered)
     adjoint = np.zeros(len(A))  # l of the row after the run in hand
     for run in reversed(result.runs):
+        if isinstance(run, Rows):
+            later, before = recurrence(run.slope, adjoint, run.blocks, back=True)
+            own = np.vstack([before, later[:-1]])
+            smoothed[run.start : run.stop] = (
+                result.predicted[run.start : run.stop] + (run.predicted @ own[:, :, None])[:, :, 0]
+            )
+            adjoint = before
+            continue
         score = run.score
         r = score.shape[1]
-        innovations = result.innovations[run.start : run.stop, :r]
+        innovations = result.shared_innovations[run.start : run.stop, :r]
         back = A.T - score @ (score.T @ run.predicted @ A.T)
         if run.stop - run.start == 1:
             smoothed[run.start] += run.filtered @ (adjoint @ A)
@@ -106,40 +111,39 @@ class _Backward:
     """Backward pass for the covariances."""
 
     def __init__(
-        self, runs: tuple[Run, ...], A: FloatArray, Q: FloatArray, rows: bool, lag_rows: bool,
-        groups: NDArray[np.intp] | None, settled: float,
-    ) -> None:  # fmt: skip
+        self, runs: tuple[Run | Rows, ...], A: FloatArray, Q: FloatArray, rows: bool, lag_rows: bool, settled: float
+    ) -> None:
         self.settled = settled
         P, T = len(A), runs[-1].stop - 1
         self.runs, self.A, self.Q = runs, A, Q
         self.root = root(Q)
-        self.information = np.zeros((P, P))  # of the rows after the one in hand
-        self._later = self.information  # the same for the row after it
+        self.information = np.zeros((P, P))  # of the rows after the one in hand, about its state
+        self.after = np.zeros((P, P))  # the same about the state of the row after it
+        self.predicted = np.zeros((P, P))  # the predicted covariance of the row after it
         self.covariance = np.empty((T + 1, P, P)) if rows else None
-        self.lag_covariance = np.empty((T, P, P)) if lag_rows else None
+        self.lag_covariance = np.empty((T + 1, P, P)) if lag_rows else None  # row T stays empty
         self.covariance_sum = np.zeros((P, P))
         self.lag_covariance_sum = np.zeros((P, P))
-        self.groups = groups
-        self.group_sums = None if groups is None else np.zeros((int(groups.max()) + 1, P, P))
         self.first: FloatArray | None = None
         self.last: FloatArray | None = None
 
     def run(self) -> None:
-        after: Run | None = None
         for run in reversed(self.runs):
+            if isinstance(run, Rows):
+                self._rows(run)
+                continue
             t = run.stop - 1
             convergence = Convergence(self.settled)
             while t >= run.start:
-                self._put(t, t + 1, run, after)
-                self.information = self._before(run)
+                self._put(t, t + 1, run)
+                self._before(self.information + run.observation.T @ run.observation, run.predicted)
                 t -= 1
-                after = run
                 if t > run.start and convergence.settled(self.information, partial(self._loop, run)):
-                    self._put(run.start, t + 1, run, run)
-                    self._later = self.information
+                    self._put(run.start, t + 1, run)
+                    self._before(self.information + run.observation.T @ run.observation, run.predicted)
                     break
 
-    def _put(self, start: int, stop: int, run: Run, after: Run | None) -> None:
+    def _put(self, start: int, stop: int, run: Run) -> None:
         """Rows `start` to `stop - 1` of `run`, all with the same later information."""
         factor = root(run.filtered)
         inner = factor.T @ self.information @ factor
@@ -148,36 +152,46 @@ class _Backward:
         smoothed = factor @ part
         smoothed = (smoothed + smoothed.T) / 2
         self.covariance_sum += (stop - start) * smoothed
-        if self.groups is not None and self.group_sums is not None:
-            self.group_sums[self.groups[start]] += (stop - start) * smoothed
         if self.covariance is not None:
             self.covariance[start:stop] = smoothed
         if self.last is None:
             self.last = smoothed
         self.first = smoothed
-        if after is not None:
+        if stop < self.runs[-1].stop:
             # Cov[h[t+1], h[t]] = (I + X G)^-1 A V with X, G of row t + 1
-            G = self._later + after.observation.T @ after.observation
-            matrix = after.predicted @ G
+            matrix = self.predicted @ self.after
             matrix.flat[:: len(matrix) + 1] += 1.0
             lag = np.linalg.solve(matrix, self.A @ run.filtered)
             self.lag_covariance_sum += (stop - start) * lag
             if self.lag_covariance is not None:
                 self.lag_covariance[start:stop] = lag
 
-    def _before(self, run: Run) -> FloatArray:
-        """Information that rows from a row of `run` on hold about the row before it."""
-        self._later = self.information
-        G = self.information + run.observation.T @ run.observation
+    def _rows(self, rows: Rows) -> None:
+        """Rows with covariances of their own."""
+        end = self.runs[-1].stop
+        found = smoothed_covariances(
+            rows, None if rows.stop == end else (self.after, self.predicted),
+            None if self.covariance is None else self.covariance[rows.start : rows.stop],
+            None if self.lag_covariance is None else self.lag_covariance[rows.start : rows.stop],
+        )  # fmt: skip
+        self.covariance_sum += found.sum
+        self.lag_covariance_sum += found.lag_sum
+        self.last = found.last if self.last is None else self.last
+        self.first = found.first
+        self._before(found.information, rows.predicted[0])
+
+    def _before(self, G: FloatArray, predicted: FloatArray) -> None:
+        """Step to the row before one with predicted covariance X, about whose state the rows from it on hold G."""
+        self.after, self.predicted = G, predicted
         half = self.root.T @ G
         inner = half @ self.root
         inner.flat[:: len(inner) + 1] += 1.0
         G = G - half.T @ _solve(inner, half)
         J = self.A.T @ G @ self.A
-        return (J + J.T) / 2
+        self.information = (J + J.T) / 2
 
     def _loop(self, run: Run) -> FloatArray:
-        G = self._later + run.observation.T @ run.observation
+        G = self.after
         loop: FloatArray = np.asarray(np.linalg.solve(np.eye(len(G)) + self.Q @ G, self.A), dtype=np.float64)
         return loop
 

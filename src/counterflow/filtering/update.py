@@ -12,6 +12,11 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.products import triangular_solve
 
+NOT_POSITIVE = (
+    "the covariance of the innovations is not finite and positive definite; "
+    "initial_covariance, Q or the time since the last measurement of an unstable state is too large"
+)
+
 
 class Update(NamedTuple):
     """What one measurement s = C~ h + N(0, I) does to a predicted state of covariance X.
@@ -46,10 +51,7 @@ def update(X: FloatArray, observation: FloatArray) -> Update:
     S.flat[:: r + 1] += 1.0
     L, failed = dpotrf(S, lower=1)
     if failed:
-        raise ModelError(
-            "the covariance of the innovations is not finite and positive definite; "
-            "initial_covariance, Q or the time since the last measurement of an unstable state is too large"
-        )
+        raise ModelError(NOT_POSITIVE)
     whitened = triangular_solve(L, observation)  # N'
     gain = X @ whitened.T
     K = triangular_solve(L, gain.T, transpose=True)  # K', with gain = K L

@@ -38,7 +38,9 @@ class Transcript:
         if isinstance(message, (Sufficient, Reduced, Introduction, PerturbedStates)):
             self._inputs[message.unit] = message.inputs
         match message:
-            case Sufficient() | Reduced():
+            case Sufficient():
+                columns.append((0, np.hstack([message.numbers, message.inputs])))
+            case Reduced():
                 values = np.full((len(message.inputs), message.values.shape[1]), np.nan)
                 values[message.rows] = message.values
                 columns.append((0, np.hstack([values, message.inputs])))

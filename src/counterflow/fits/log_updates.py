@@ -126,7 +126,7 @@ def _with_rows(fit: Fit, new: NewRows) -> tuple[Fit, Stream]:
         stream = stream.followed(network, new.tail, new.z)
         if not stream.due:
             stream, network = stream.refreshed(network)
-            shared = replace(couplings.shared, values=np.vstack([couplings.shared.values, values]), u=new.u)
+            shared = couplings.shared.joined(values, new.u)
             couplings = replace(couplings, network=network, shared=shared)
             status = network_status(network)
             return replace(fit, couplings=couplings, status=status, server_caveats=tuple(caveats)), stream

@@ -25,7 +25,7 @@ from counterflow import records
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import OptionError, StorageError
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.likelihood import Patterns, SharedRecord
 from counterflow.estimation.network import Network
 from counterflow.estimation.network_learning import Posterior
 from counterflow.estimation.online import Memory
@@ -425,6 +425,8 @@ def _check_server(found: ServerContent) -> None:
         if layout != counts or len(shared.names) != len(counts):
             _wrong("its couplings do not name the same units")
         _check_shapes(shared, dict(total))
+        if shared.patterns is not None:
+            _check_patterns(shared, shared.patterns)
     for kind in (Estimated, Parameters):
         for estimate in _parts_of(server, kind):
             _check_shapes(estimate, dict(total))
@@ -448,6 +450,20 @@ def _check_server(found: ServerContent) -> None:
         _wrong("a count is below zero")
     if record.privacy is not None and set(record.privacy.units) != set(names):
         _wrong("its privacy is of other units")
+
+
+def _check_patterns(shared: SharedRecord, patterns: Patterns) -> None:
+    """Whether they are of this record's rows, units and numbers."""
+    if patterns.labels.shape != (len(shared.values), len(shared.names)):
+        _wrong("its patterns of presence are of other rows or units")
+    if len(patterns.observations) != len(shared.names) or any(each.ndim != 3 for each in patterns.observations):
+        _wrong("its patterns of presence are not one stack of matrices for each unit")
+    widths = [each.shape[1] for each in patterns.observations]
+    if widths != [rows.stop - rows.start for rows in shared.observation_slices]:
+        _wrong("its patterns of presence have other numbers than its rows")
+    for labels, each, states in zip(patterns.labels.T, patterns.observations, shared.states, strict=True):
+        if each.shape[2] != states or ((labels < 0) | (labels >= len(each))).any():
+            _wrong("its patterns of presence do not fit its units")
 
 
 def _check_couplings(server: Server) -> None:

@@ -70,7 +70,7 @@ class UnitPart:
     def private(self, y: FloatArray, u: FloatArray, privacy: Privacy) -> tuple[Sufficient, PrivateRelease]:
         """The same under differential privacy; gaps stay open, so that a row depends on one measurement."""
         level = 0.0 if self.output_level is None else self.output_level
-        message = sufficient_message(self.unit.name, self.model, y - level, self.model_inputs(u))
+        message = sufficient_message(self.unit.name, self.model, y - level, self.model_inputs(u), whole=True)
         return privatised(message, self.model, privacy)
 
     @property

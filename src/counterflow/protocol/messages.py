@@ -313,33 +313,134 @@ class _Measured(Message):
 
 
 @dataclass(frozen=True)
-class Sufficient(_Measured):
+class Sufficient(Message):
     """Unit to server, once: all that its measurements say about the states, and nothing else of them.
 
-    ``values`` (n, r): s[t] = C̃ h[t] + N(0, I) of the rows that were measured, in order; ``spans`` (k, 2): those rows as
-    half-open intervals of 0..T; ``observation`` (r, P): C̃; ``inputs`` (T+1, U) of all rows; ``A``, ``B``, ``Q``: the
-    unit's own blocks.
+    A row in which some channels are missing sees the states in another way than one with all of them. So there are k
+    patterns of presence: ``observations`` (Σ r_p, P) are their C̃_p one below the other, ``ranks`` (k,) says how many
+    rows r_p each has. The first is that of all channels, whether a row has it or not; the others stand in the order in
+    which rows have them. ``presence``: the pattern of every row of 0..T, as the digits of numbers in base k, eight to a
+    number or as many as go into 53 bits, the first digit being the lowest; empty if there is one pattern only.
+    ``values``: s[t] = C̃_p h[t] + N(0, I) of all rows one after the other, r_p numbers each. ``inputs`` (T+1, U) of all
+    rows; ``A``, ``B``, ``Q``: the unit's own blocks.
     """
 
     A: FloatArray = field(metadata=MATRIX)
     B: FloatArray = field(metadata=MATRIX)
     Q: FloatArray = field(metadata=MATRIX)
-    observation: FloatArray = field(metadata=MATRIX)
-    values: FloatArray = field(metadata=MATRIX)
-    spans: FloatArray = field(metadata=MATRIX)
+    observations: FloatArray = field(metadata=MATRIX)
+    ranks: FloatArray = field(metadata=VECTOR)
+    presence: FloatArray = field(metadata=VECTOR)
+    values: FloatArray = field(metadata=VECTOR)
     inputs: FloatArray = field(metadata=MATRIX)
 
+    @classmethod
+    def of(
+        cls, unit: str, own: tuple[FloatArray, FloatArray, FloatArray], observations: Sequence[FloatArray],
+        labels: NDArray[np.intp], values: FloatArray, inputs: FloatArray,
+    ) -> Sufficient:  # fmt: skip
+        """The message of rows with patterns ``labels`` (T+1,) and numbers ``values`` (T+1, r), the first r_p of each.
+
+        ``own``: A, B and Q.
+
+        Examples
+        --------
+        >>> one = np.eye(1)
+        >>> numbers, inputs = np.array([[1.0], [np.nan], [3.0]]), np.zeros((3, 0))
+        >>> patterns, labels = [one, np.zeros((0, 1))], np.array([0, 1, 0])  # all channels, and none
+        >>> message = Sufficient.of("boiler", (one, np.zeros((1, 0)), one), patterns, labels, numbers, inputs)
+        >>> message.values.tolist(), message.labels.tolist(), message.numbers.ravel().tolist()
+        ([1.0, 3.0], [0, 1, 0], [1.0, nan, 3.0])
+        """
+        ranks = np.array([len(each) for each in observations], np.float64)
+        there = np.arange(values.shape[1]) < ranks[labels][:, None]
+        stacked = np.ascontiguousarray(np.vstack(observations))
+        return cls(unit, *own, stacked, ranks, _digits(labels, len(ranks)), values[there], np.ascontiguousarray(inputs))
+
     def check(self) -> None:
-        (rank, states), (rows, inputs) = self.observation.shape, self.inputs.shape
-        if rows < 2 or states < 1 or rank > states:
+        (total, states), (rows, inputs), kinds = self.observations.shape, self.inputs.shape, len(self.ranks)
+        if rows < 2 or states < 1 or kinds < 1:
             raise ProtocolError(
-                f"{self.label}: needs at least two rows and one state, and no more numbers a row than states; got "
-                f"{rows} rows, {states} states, {rank} numbers"
+                f"{self.label}: needs at least two rows, one state and one pattern of presence; got {rows} rows, "
+                f"{states} states, {kinds} patterns"
             )
-        self._expect(A=(states, states), B=(states, inputs), Q=(states, states), values=(self.values.shape[0], rank))
+        ranks = self.ranks
+        whole = bool((ranks == np.floor(ranks)).all() and (ranks >= 0).all())
+        if not whole or ranks.max() > min(ranks[0], states) or ranks.sum() != total:
+            raise ProtocolError(
+                f"{self.label}: field 'ranks' must say how the {total} rows of 'observations' belong to patterns: at "
+                f"most {states} to the first, no more to the others"
+            )
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states))
         if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
             raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
-        self._check_spans(rows)
+        if kinds == 1:
+            self._expect(presence=(0,), values=(rows * int(ranks[0]),))
+            return
+        labels = self._checked_labels(rows, kinds)
+        self._expect(values=(int(ranks[labels].sum()),))
+
+    def _checked_labels(self, rows: int, kinds: int) -> NDArray[np.intp]:
+        """Every pattern but the first is used, they stand in order, and there is no other way to say so."""
+        if kinds > rows + 1:
+            raise ProtocolError(f"{self.label}: {kinds} patterns of presence are more than {rows} rows can have")
+        self._expect(presence=(-(-rows // _digits_each(kinds)),))
+        given = self.presence
+        good = bool((given >= 0).all() and (given < 2.0**53).all())
+        labels = self.labels if good else np.zeros(0, np.intp)
+        if not good or not np.array_equal(_digits(labels, kinds), given):
+            raise ProtocolError(
+                f"{self.label}: field 'presence' must give a pattern to each of {rows} rows by digits in base {kinds}"
+            )
+        _, first = np.unique(labels[labels > 0], return_index=True)
+        if len(first) != kinds - 1 or (np.diff(first) < 0).any():
+            raise ProtocolError(f"{self.label}: patterns of presence must be used, and stand in the order of their use")
+        if self.ranks[0] == 0 or (self.ranks[1:] == 0).sum() > 1:
+            raise ProtocolError(f"{self.label}: of rows that say nothing there is one pattern only")
+        return labels
+
+    @property
+    def labels(self) -> NDArray[np.intp]:
+        """The pattern of every row (T+1,)."""
+        rows, kinds = self.inputs.shape[0], len(self.ranks)
+        if kinds == 1:
+            return np.zeros(rows, np.intp)
+        digits = self.presence.astype(np.int64)[:, None] // kinds ** np.arange(_digits_each(kinds)) % kinds
+        return np.asarray(digits.ravel()[:rows], np.intp)
+
+    @property
+    def observation(self) -> FloatArray:
+        """C̃ (r, P) of a row with all channels."""
+        return self.observations[: int(self.ranks[0])]
+
+    @property
+    def patterns(self) -> FloatArray:
+        """C̃_p of all patterns (k, r, P), with zeros below those that have fewer rows."""
+        out = np.zeros((len(self.ranks), int(self.ranks[0]), self.observations.shape[1]))
+        out[np.arange(out.shape[1]) < self.ranks[:, None]] = self.observations
+        return out
+
+    @property
+    def numbers(self) -> FloatArray:
+        """s of every row (T+1, r); NaN where a row has fewer."""
+        out = np.full((self.inputs.shape[0], int(self.ranks[0])), np.nan)
+        out[np.arange(out.shape[1]) < self.ranks[self.labels][:, None]] = self.values
+        return out
+
+
+def _digits_each(kinds: int) -> int:
+    """How many digits in base ``kinds``, two or more, stand in one number; not so many that few bytes are many rows."""
+    return min(8, int(53 / np.log2(kinds) + 1e-9))
+
+
+def _digits(labels: NDArray[np.intp], kinds: int) -> FloatArray:
+    """Labels below ``kinds`` as numbers, the first label being the lowest digit of the first number."""
+    if kinds == 1:
+        return np.zeros(0)
+    each = _digits_each(kinds)
+    padded = np.zeros(-(-len(labels) // each) * each, np.int64)
+    padded[: len(labels)] = labels
+    return np.asarray(padded.reshape(-1, each) @ kinds ** np.arange(each), np.float64)
 
 
 @dataclass(frozen=True)

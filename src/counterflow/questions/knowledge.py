@@ -250,21 +250,16 @@ class Knowledge:
         counts = zip(self.network.names, self.network.numbers, strict=True)
         return np.concatenate([self.own(name).start + np.arange(count) for name, count in counts])
 
-    @property
+    @cached_property
     def numbers(self) -> FloatArray:
         """Numbers (T+1, r) that units have sent of the recorded rows, of a fit from logs; NaN: missing.
 
-        They are, too, where so many channels are dead that the others do not determine them.
+        They are, too, where so many channels are missing that the others do not determine them.
         """
-        shared, network = self.shared, self.network
-        assert shared is not None
-        assert network is not None
-        out = np.full((len(shared.values), network.size), np.nan)
-        for rows, own, count in zip(shared.observation_slices, network.number_slices, network.numbers, strict=True):
-            block = shared.observation[rows, self.number_states[own]]
-            if block.shape == (count, count):
-                out[:, own] = np.linalg.solve(block, shared.values[:, rows].T).T
-        return out
+        assert self.shared is not None
+        assert self.network is not None
+        counts = zip(self.shared.states, self.network.numbers, strict=True)
+        return self.shared.readings([np.eye(states)[:count] for states, count in counts])[0]
 
     def values_of(self, numbers: FloatArray) -> FloatArray:
         """Messages (n, r) as the recorded ones, of numbers (n, r): the inverse of ``numbers``."""

@@ -33,7 +33,7 @@ def with_gaps(seed: int, steps: int = 60) -> cf.Recording:
 def test_surprises_are_those_of_a_plain_loop(recording: cf.Recording) -> None:
     material = material_of(recording, PLANT)
     found = material.innovations
-    mean, cov = np.zeros(len(PLANT.A)), material.initial_covariance
+    mean, cov = np.zeros(len(PLANT.A)), material.shared.prior
     own, joint = [], []
     for t in range(material.rows):
         here = np.isfinite(material.s[t])

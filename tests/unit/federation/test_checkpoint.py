@@ -17,7 +17,7 @@ from counterflow.methods.sufficient.server import SufficientConfig, SufficientSe
 from counterflow.protocol import Sufficient
 
 ONE = np.ones((1, 1))
-MESSAGE = Sufficient("a", ONE, ONE, ONE, ONE, np.ones((2, 1)), np.array([[0.0, 2.0]]), np.array([[5e-324], [-0.0]]))
+MESSAGE = Sufficient("a", ONE, ONE, ONE, ONE, np.ones(1), np.zeros(0), np.ones(2), np.array([[5e-324], [-0.0]]))
 BEGINNING = SufficientServer(SufficientConfig(("a", "b")))
 
 

@@ -43,7 +43,10 @@ PRIVATE = Job("private", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6))
 OPEN = Policy("boiler", methods=("sufficient", "penalty", "fedgc", "questions"), demanded=False)
 assert OWN.model is not None
 MESSAGE = sufficient_message("boiler", OWN.model, OWN.y, OWN.u)
-EXACT = (np.zeros((1, MESSAGE.values.shape[1])), np.array([[0.0, float(len(MESSAGE.values))]]))
+REDUCED = protocol.Reduced(
+    "boiler", MESSAGE.numbers, np.array([[0.0, len(MESSAGE.inputs)]]), MESSAGE.inputs,
+    np.zeros((1, MESSAGE.numbers.shape[1])), np.array([[0.0, float(len(MESSAGE.inputs))]]),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -98,9 +101,7 @@ def test_what_leaves_is_written_down_first(audit: Audit, tmp_path: Path) -> None
 
 
 def narrowed(message: protocol.Sufficient, rows: int) -> protocol.Sufficient:
-    return replace(
-        message, values=message.values[:rows], inputs=message.inputs[:rows], spans=np.array([[0.0, float(rows)]])
-    )
+    return replace(message, values=message.numbers[:rows].ravel(), inputs=message.inputs[:rows])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def narrowed(message: protocol.Sufficient, rows: int) -> protocol.Sufficient:
         (protocol.Request("boiler"), "may not leave"),
         (protocol.Settled("boiler", 1, 0.0), "may not leave"),
         (protocol.Ask("boiler", "effect", 0, 1), "may not leave"),
-        (protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs, *EXACT), "does not go with a job"),
+        (REDUCED, "does not go with a job"),
     ],
 )
 def test_what_does_not_agree_stays(message: protocol.Message, text: str, audit: Audit) -> None:
@@ -127,7 +128,7 @@ def test_what_does_not_agree_stays(message: protocol.Message, text: str, audit: 
 def test_states_outputs_and_rounds_are_checked(audit: Audit) -> None:
     with pytest.raises(ProtocolError, match="3 states"):
         guard(audit, states=3).outgoing(encode(MESSAGE))
-    with pytest.raises(ProtocolError, match="1 rows at most"):
+    with pytest.raises(ProtocolError, match="1 numbers a row at most"):
         guard(audit, outputs=1).outgoing(encode(MESSAGE))
     penalty = guard(audit, Job("penalty", "penalty", INPUTS, options={"solver": "gradient", "rounds": 3}))
     states = protocol.AugmentedStates("boiler", 3, 0.0, np.zeros((40, 2)), np.zeros(2))
@@ -481,7 +482,7 @@ SAMPLES = [
         protocol.Change("boiler", "turbine", False, 0, "0", np.ones((1, 2))),
         protocol.Ask("boiler", "effect", 0, 1),
         protocol.Answer("boiler", "effect", "", NOTED, np.zeros((1, 2)), np.zeros((0, 2))),
-        protocol.Reduced("boiler", MESSAGE.values, MESSAGE.spans, MESSAGE.inputs, *EXACT),
+        REDUCED,
     )
 ]
 NUMBERS = st.one_of(st.integers(-3, 2**70), st.floats(), st.text(max_size=5), st.none(), st.booleans())

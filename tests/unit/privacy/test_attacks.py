@@ -132,7 +132,7 @@ def test_membership_when_the_clip_is_found_from_the_record(monkeypatch, other):
                 back = np.linalg.inv(at.W)
                 variance = release.sigma**2 + private.grid_of(release.sigma) ** 2 / 12
                 root = np.linalg.cholesky(np.eye(2) + variance * back @ back.T)
-                row = at.W @ root @ message.values[17]
+                row = at.W @ root @ message.numbers[17]
                 direction = at.W @ compress(MODEL.C, MODEL.R).observation @ [1.0, -0.4]
                 found.append((row @ direction / np.linalg.norm(direction) / release.sigma, math.log(release.clip)))
             told[sign] = np.array(found)

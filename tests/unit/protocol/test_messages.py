@@ -114,17 +114,47 @@ def test_reduced_messages_that_do_not_add_up_are_refused(changes):
 
 
 def sufficient(**changes):
-    """Six rows, of which rows 0, 1 and 4 were measured."""
+    """Six rows: with all channels (two numbers), one number, nothing, one number, all channels, another number."""
     fields = dict(
         A=np.eye(2),
         B=np.ones((2, 1)),
         Q=np.eye(2),
-        observation=np.ones((1, 2)),
-        values=np.ones((3, 1)),
-        spans=np.array([[0.0, 2.0], [4.0, 5.0]]),
+        observations=np.ones((4, 2)),
+        ranks=np.array([2.0, 1.0, 0.0, 1.0]),
+        presence=np.array([1.0 * 4 + 2.0 * 16 + 1.0 * 64 + 3.0 * 1024]),
+        values=np.arange(7.0),
         inputs=np.ones((6, 1)),
     )
     return Sufficient("boiler", **{**fields, **changes})
+
+
+def test_a_sufficient_message_gives_every_row_its_pattern_and_its_numbers():
+    message = sufficient()
+    assert message.labels.tolist() == [0, 1, 2, 1, 0, 3]
+    none = np.nan
+    expected = [[0, 1], [2, none], [none, none], [3, none], [4, 5], [6, none]]
+    assert np.array_equal(message.numbers, expected, equal_nan=True)
+    assert message.observation.shape == (2, 2)
+    assert message.patterns.sum(axis=2).tolist() == [[2, 2], [2, 0], [0, 0], [2, 0]]
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 3, 37, 1000])
+@pytest.mark.parametrize("rows", [2, 52, 53, 54, 5000])
+def test_patterns_of_presence_survive_the_wire_in_few_bytes(kinds, rows):
+    rng = np.random.default_rng(kinds + rows)
+    labels = rng.integers(0, kinds, rows)
+    _, first, back = np.unique(labels[labels > 0], return_index=True, return_inverse=True)
+    labels[labels > 0] = 1 + np.argsort(np.argsort(first))[back]  # in the order of their use
+    observations = [np.eye(3)[: 3 - k % 3] for k in range(len(first) + 1)]
+    ranks = np.array([len(each) for each in observations])
+    labels[ranks[labels] == 0] = 0
+    numbers = np.where(np.arange(3) < ranks[labels][:, None], rng.standard_normal((rows, 3)), np.nan)
+    own = np.eye(3), np.ones((3, 1)), np.eye(3)
+    message = decode(encode(Sufficient.of("boiler", own, observations, labels, numbers, np.ones((rows, 1)))))
+    assert np.array_equal(message.labels, labels)
+    assert np.array_equal(message.numbers, numbers, equal_nan=True)
+    assert np.array_equal(message.patterns[-1][: ranks[-1]], observations[-1])
+    assert len(message.presence) <= 1 + rows / 5
 
 
 @pytest.mark.parametrize("message", examples(), ids=lambda m: type(m).__name__)
@@ -172,16 +202,33 @@ BAD = {
     "B of other inputs": lambda: Introduction("b", np.eye(2), np.ones((2, 2)), np.ones((4, 2)), np.ones((4, 1))),
     "rows differ": lambda: Introduction("b", np.eye(2), np.ones((2, 1)), np.ones((4, 2)), np.ones((3, 1))),
     "no rows": lambda: Introduction("b", np.eye(2), np.ones((2, 1)), np.ones((0, 2)), np.ones((0, 1))),
-    "spans that overlap": lambda: sufficient(spans=np.array([[0.0, 2.0], [1.0, 2.0]])),
-    "spans beyond the end": lambda: sufficient(spans=np.array([[0.0, 2.0], [6.0, 7.0]])),
-    "spans of other rows": lambda: sufficient(spans=np.array([[0.0, 2.0]])),
-    "spans not whole": lambda: sufficient(spans=np.array([[0.0, 2.0], [4.5, 5.5]])),
-    "negative spans": lambda: sufficient(spans=np.array([[-1.0, 1.0], [4.0, 5.0]])),
-    "more numbers than states": lambda: sufficient(observation=np.ones((3, 2)), values=np.ones((3, 3))),
+    "no pattern": lambda: sufficient(observations=np.ones((0, 2)), ranks=np.zeros(0), presence=np.zeros(0)),
+    "more numbers than states": lambda: sufficient(
+        observations=np.ones((3, 2)), ranks=np.array([3.0]), presence=np.zeros(0), values=np.ones(18)
+    ),
+    "more numbers than with all channels": lambda: sufficient(ranks=np.array([1.0, 2.0, 0.0, 1.0])),
+    "ranks that are not whole": lambda: sufficient(ranks=np.array([2.0, 1.5, 0.0, 0.5])),
+    "negative ranks": lambda: sufficient(ranks=np.array([2.0, 2.0, -1.0, 1.0])),
+    "ranks of other rows": lambda: sufficient(ranks=np.array([2.0, 1.0, 1.0, 1.0])),
+    "two patterns that say nothing": lambda: sufficient(
+        observations=np.ones((3, 2)), ranks=np.array([2.0, 1.0, 0.0, 0.0]), values=np.ones(6)
+    ),
+    "patterns that nobody has": lambda: sufficient(presence=np.zeros(1), values=np.ones(12)),
+    "patterns in another order": lambda: sufficient(presence=np.array([2.0 * 4 + 1.0 * 16 + 64.0 + 3072.0])),
+    "presence that is not whole": lambda: sufficient(presence=np.array([3172.5])),
+    "negative presence": lambda: sufficient(presence=np.array([-3172.0])),
+    "presence beyond the last row": lambda: sufficient(presence=np.array([3172.0 + 4096.0])),
+    "presence beyond all digits": lambda: sufficient(presence=np.array([3172.0 + 2.0**53])),
+    "presence of other rows": lambda: sufficient(presence=np.array([3172.0, 0.0])),
+    "no presence": lambda: sufficient(presence=np.zeros(0)),
+    "more patterns than rows": lambda: sufficient(
+        observations=np.ones((9, 2)), ranks=np.array([2.0] + [1.0] * 7), presence=np.zeros(1), values=np.ones(12)
+    ),
     "Q not symmetric": lambda: sufficient(Q=np.array([[1.0, 0.5], [0.0, 1.0]])),
     "Q negative": lambda: sufficient(Q=-np.eye(2)),
     "one row only": lambda: sufficient(inputs=np.ones((1, 1))),
-    "values of another rank": lambda: sufficient(values=np.ones((3, 2))),
+    "values of other rows": lambda: sufficient(values=np.ones(8)),
+    "values in a matrix": lambda: sufficient(values=np.ones((7, 1))),
     "change of nobody": lambda: Change("b", "", False, 0, "", np.ones((1, 1))),
     "change without rows": lambda: Change("b", "c", False, 0, "", np.ones((0, 1))),
     "change of columns that are not there": lambda: Change("b", "c", False, 0, "0,7", np.ones((2, 2))),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from equivalent_plants import permuted, transformed
+from information_twins import differenced_information
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.estimation.information import differenced_information, settled_information
+from counterflow.estimation.information import settled_information
 from counterflow.estimation.likelihood import evaluate
 from counterflow.estimation.optimiser import maximum_likelihood
 from counterflow.estimation.parameters import Parameters
@@ -203,11 +204,11 @@ def test_the_message_holds_what_it_should_and_nothing_else():
     for message in ups:
         model, y = plant.local(message.unit), recording[message.unit].y
         rank = np.linalg.matrix_rank(model.C)
-        assert message.values.shape == (301, rank)
-        assert np.linalg.matrix_rank(message.values) <= rank
+        assert message.numbers.shape == (301, rank)
+        assert np.linalg.matrix_rank(message.numbers) <= rank
         # white noise of unit size around C̃ h, so C̃ᵀC̃ is the information of one row
         assert np.allclose(message.observation.T @ message.observation, model.C.T @ np.linalg.solve(model.R, model.C))
-        assert not any(np.shares_memory(getattr(message, f), y) for f in ("values", "observation", "inputs"))
+        assert not any(np.shares_memory(getattr(message, f), y) for f in ("values", "observations", "inputs"))
         again = decode(encode(message))
         assert np.array_equal(again.values, message.values)
 

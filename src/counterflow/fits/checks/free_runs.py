@@ -351,7 +351,7 @@ def _alone_on_messages(material: Material, m: int, at: NDArray[np.intp], horizon
     A, B, Q = shared.A_local[states, states], shared.B_local[states, columns], shared.Q_local[states, states]
     inputs = material.u[:, columns]
     try:
-        found = kalman_filter(material.s[:, own], inputs, A, B, C, Q, material.R[own, own])
+        found = shared.alone(m).filter(A, B, Q)
     except CounterflowError:
         return None
     return np.asarray(_ahead(A, B, found.filtered, inputs, at, horizon) @ C.T)

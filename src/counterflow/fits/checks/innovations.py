@@ -309,7 +309,9 @@ def _covariance(series: FloatArray) -> FloatArray:
 def _typical(material: Material) -> FloatArray:
     """Covariance of the innovations in the longest run of rows that share one."""
     run = max(material.filtered.runs, key=lambda run: run.stop - run.start)
-    return np.asarray(material.C @ run.predicted @ material.C.T + material.R)
+    X = run.predicted if run.predicted.ndim == 2 else run.predicted.mean(axis=0)
+    R = material.R if material.R.ndim == 2 else np.nanmean(material.R, axis=0)
+    return np.asarray(material.C @ X @ material.C.T + R)
 
 
 def _groups(material: Material) -> list[NDArray[np.intp]]:

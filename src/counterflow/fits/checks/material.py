@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.filtering import FilterResult, compress, kalman_filter
+from counterflow.filtering import FilterResult
+from counterflow.filtering.results import Run
 from counterflow.questions.answering import Server
 
 BoolArray = NDArray[np.bool_]
@@ -37,9 +38,7 @@ class Material:
     B: FloatArray
     Q: FloatArray
     C: FloatArray  # C̃ (r, P)
-    R: FloatArray  # (r, r)
-    initial_mean: FloatArray | None
-    initial_covariance: FloatArray
+    R: FloatArray  # (r, r) of all rows, or (T+1, r, r)
     shared: SharedRecord
     network: Network | None = None  # of a fit from logs
     z: FloatArray | None = None  # (T+1, m) its rows, standardised; what is missing is drawn
@@ -57,8 +56,7 @@ class Material:
         within = block_diagonal([np.ones((unit.states, unit.states)) for unit in server.units])
         return cls(
             shared.names, labels, columns, shared.input_slices, s, shared.u, server.A, server.B, server.Q * within,
-            C, R, shared.initial_mean, shared.prior, shared, server.network,
-            None if server.network is None else server.drawn_rows,
+            C, R, shared, server.network, None if server.network is None else server.drawn_rows,
             None if server.network is None else np.isfinite(server.numbers),
         )  # fmt: skip
 
@@ -69,10 +67,7 @@ class Material:
     @cached_property
     def filtered(self) -> FilterResult:
         """One pass of the fitted model over the rows."""
-        return kalman_filter(
-            self.s, self.u, self.A, self.B, self.C, self.Q, self.R,
-            initial_mean=self.initial_mean, initial_covariance=self.initial_covariance,
-        )  # fmt: skip
+        return self.shared.squeezed.filter(self.A, self.B, self.Q)
 
     @cached_property
     def measured(self) -> BoolArray:
@@ -94,18 +89,19 @@ class Material:
             return self._residuals(self.network, self.z, np.asarray(self.read))
         e = self.s - self.filtered.predicted @ self.C.T
         own, joint = np.zeros_like(e), np.zeros_like(e)
-        long = [run for run in self.filtered.runs if run.stop - run.start > 1]
-        short = [run for run in self.filtered.runs if run.stop - run.start == 1]
-        for run in long:
-            part = slice(run.start, run.stop)
-            S = (self.C @ run.predicted @ self.C.T + self.R)[None]
-            there = np.isfinite(e[run.start : run.start + 1])
-            own[part], joint[part] = self._whitened(e[part], S, there)
-        for first in range(0, len(short), _CHUNK):
-            some = short[first : first + _CHUNK]
-            at = np.array([run.start for run in some])
-            S = self.C @ np.array([run.predicted for run in some]) @ self.C.T + self.R
-            own[at], joint[at] = self._whitened(e[at], S, np.isfinite(e[at]))
+        at, X = [], []  # rows with covariances of their own
+        for run in self.filtered.runs:
+            here = np.arange(run.start, run.stop)
+            if isinstance(run, Run) and len(here) > 1:
+                own[here], joint[here] = self._whitened(e[here], run.predicted[None], here[:1])
+            else:
+                at.append(here)
+                X.append(run.predicted.reshape(-1, *self.A.shape))
+        if at:
+            rows, covariances = np.concatenate(at), np.concatenate(X)
+            for first in range(0, len(rows), _CHUNK):
+                part = rows[first : first + _CHUNK]
+                own[part], joint[part] = self._whitened(e[part], covariances[first : first + _CHUNK], part)
         begin = self.settled
         return Innovations(self.columns, own[begin:], joint[begin:], self.measured[begin:])
 
@@ -113,11 +109,16 @@ class Material:
         r, p = network.size, network.memory
         e = z[p:, :r] - network.mean.predicted(z)[0]
         there = read[p:]
-        own, joint = self._whitened(e, network.noise[None], there)
+        own, joint = self._white(e, network.noise[None], there)
         whole = np.stack([there[:, mine].all(axis=1) for mine in network.number_slices], axis=1)
         return Innovations(network.number_slices, own, joint, whole)
 
-    def _whitened(self, e: FloatArray, S: FloatArray, there: BoolArray) -> tuple[FloatArray, FloatArray]:
+    def _whitened(self, e: FloatArray, X: FloatArray, rows: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
+        """Innovations e of rows with predicted covariances X, of each or the same (1, P, P) of all, as of ``rows``."""
+        R = self.R if self.R.ndim == 2 else self.R[rows]
+        return self._white(e, self.C @ X @ self.C.T + R, np.isfinite(self.s[rows]))
+
+    def _white(self, e: FloatArray, S: FloatArray, there: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Rows of e with S of all of them (1, r, r) or of each (n, r, r): each unit's by itself, and all together."""
         if not there.all():
             both = there[:, :, None] & there[:, None, :]
@@ -194,15 +195,18 @@ def _solved(S: FloatArray, e: FloatArray) -> FloatArray:
 
 
 def _squeezed(shared: SharedRecord) -> tuple[FloatArray, FloatArray, FloatArray, tuple[slice, ...]]:
-    """Messages with unit noise: as they are, or each unit's measurements compressed to what tells of the states."""
-    rows, noise = shared.observation_slices, shared.noise
-    if np.array_equal(noise, np.eye(len(noise))):
-        return shared.values, shared.observation, noise, rows
-    values: list[FloatArray] = []
-    observation: list[FloatArray] = []
-    for own in rows:
-        squeezed = compress(shared.observation[own], noise[own, own])
-        values.append(shared.values[:, own] @ squeezed.reach.T)
-        observation.append(squeezed.observation)
-    C = np.vstack(observation)
-    return np.hstack(values), C, np.eye(len(C)), slices([len(each) for each in observation])
+    """Messages s, how they see the states, their noise, and each unit's columns of s.
+
+    Where channels come and go, what a row says is brought into the terms in which its unit's rows mostly speak; it is
+    missing (NaN) where the row does not say that.
+    """
+    record = shared.squeezed
+    if record.patterns is None:
+        return record.values, record.observation, record.noise, record.observation_slices
+    usual = []
+    for m, table in enumerate(record.patterns.observations):
+        rank = (np.abs(table).max(axis=2, initial=0.0) > 0).sum(axis=1)
+        often = np.bincount(record.patterns.labels[:, m], minlength=len(table)) * (rank > 0)
+        usual.append(table[often.argmax(), : rank[often.argmax()]])
+    values, noise = record.readings(usual)
+    return values, block_diagonal(usual), noise, slices([len(each) for each in usual])

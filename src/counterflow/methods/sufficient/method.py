@@ -13,12 +13,11 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.estimation.identifiability import Labels, diagnose
-from counterflow.estimation.information import affordable
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Estimate
 from counterflow.estimation.prior import faint_couplings, weak_prior
-from counterflow.estimation.uncertainty import uncertainty
+from counterflow.estimation.uncertainty import affordable, uncertainty
 from counterflow.methods.method import Charge, Progress, ServerState, UnitState
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
@@ -119,6 +118,7 @@ class SufficientMethod(OneExchange):
             raise not_private(task.label, message)
         needed = needed_noise(privacy, release, rows, message.observation.shape[1])
         good = (privacy.clip is None or privacy.clip == release.clip) and release.found_clip == (privacy.clip is None)
+        good &= not message.ranks[1:].any()  # rows that are there see the states alike
         require_noise(task.label, message, release.sigma, needed, good)
 
     def privacy_report(
@@ -193,23 +193,33 @@ def coupled(
 def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool) -> tuple[Caveat, ...]:
     """What a reader should know of the message that a unit has sent; nothing of it tells of a measurement."""
     out: list[Caveat] = []
-    used, whole = rows_and_channels(y)
-    dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
-    if dropped or not whole.all():
-        lost = []
-        if dropped:
-            lost.append(f"{dropped} rows in which a channel was missing")
+    if private:
+        used, whole = rows_and_channels(y)
+        dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
+        lost = [f"{dropped} rows in which a channel was missing"] if dropped else []
         if not whole.all():
             names = [unit.output_names[k] for k in np.flatnonzero(~whole)]
             lost.append(f"channels missing most of the time: {', '.join(names)}")
-        out.append(Caveat("rows-left-out", unit.name, f"unit {unit.name!r}: left out were {' and '.join(lost)}"))
-    if not private and np.linalg.matrix_rank(model.C) == model.n_outputs:
+        if lost:
+            out.append(Caveat("rows-left-out", unit.name, f"unit {unit.name!r}: left out were {' and '.join(lost)}"))
+    elif exact := _exact_rows(y, model.C):
+        which = "its measurements" if exact == len(y) else f"its measurements in {exact} of {len(y)} rows"
         text = (
-            f"unit {unit.name!r}: its message determines its measurements exactly, because it has no more outputs "
-            "than states; compression hides nothing here"
+            f"unit {unit.name!r}: its message determines {which} exactly, because it has no more outputs than states "
+            "there; compression hides nothing"
         )
         out.append(Caveat("exact-message", unit.name, text))
     return (*out, *(() if private else absurd_readings(unit, y, unit.output_names)))
+
+
+def _exact_rows(y: FloatArray, C: FloatArray) -> int:
+    """Rows with measurements, NaN where missing, that a message with as many numbers as they have tells exactly."""
+    measured = np.isfinite(y)
+    if np.linalg.matrix_rank(C) == len(C):
+        return len(y) if measured.all() else int(measured.any(axis=1).sum())
+    few = measured.any(axis=1) & (measured.sum(axis=1) <= C.shape[1])
+    sets, often = np.unique(measured[few], axis=0, return_counts=True)
+    return int(sum(n for there, n in zip(sets, often, strict=True) if np.linalg.matrix_rank(C[there]) == there.sum()))
 
 
 def status_of(found: Estimated, chosen: LikelihoodOptions) -> Status:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.errors import PrivacyError
 from counterflow.plant import LocalModel
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 from counterflow.protocol import Sufficient
@@ -139,17 +140,20 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
     >>> from counterflow.methods.sufficient.unit import sufficient_message
     >>> message = sufficient_message("unit1", model, record.y, record.u)
     >>> private, release = privatised(message, model, cf.Privacy(epsilon=1.0, delta=1e-6, seed=1))
-    >>> private.values.shape == message.values.shape, release.sigma > release.clip
+    >>> private.numbers.shape == message.numbers.shape, release.sigma > release.clip
     (True, True)
     """
+    if len(message.ranks) > 2 or message.ranks[1:].any():
+        raise PrivacyError(f"unit {message.unit!r}: a private message is made of whole rows only")
     unit, observation = message.unit, message.observation
-    rows, numbers = message.values.shape
+    there = message.labels == 0
+    rows, numbers = int(there.sum()), len(observation)
     mu = 1 / privacy.multiplier(most_numbers(len(message.inputs), observation.shape[1]))
     given = privacy.clip is not None
     at = plain(len(message.inputs), numbers) if given else foreseen(model, observation, message.inputs)
-    centre = at.centre[message.rows]
+    centre = at.centre[there]
     with np.errstate(all="ignore"):
-        moved = (message.values - centre) @ at.W.T
+        moved = (message.numbers[there] - centre) @ at.W.T
     # a seeded source gives each release its own noise: by whose it is, of which rows and with which inputs
     names = unit, str(privacy.start), hashlib.sha256(message.inputs.tobytes()).hexdigest()
     may_clip = None
@@ -167,10 +171,9 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
     root = np.linalg.cholesky(np.eye(numbers) + variance * back @ back.T)
     values = np.linalg.solve(root, (noised @ back.T + centre).T).T
     sent = replace(
-        message,
-        values=np.ascontiguousarray(values).reshape(rows, numbers),
-        observation=np.ascontiguousarray(np.linalg.solve(root, observation)),
-    )
+        message, values=np.ascontiguousarray(values).ravel(),
+        observations=np.ascontiguousarray(np.linalg.solve(root, observation)),
+    )  # fmt: skip
     return sent, PrivateRelease(sigma, radius, not given, share, may_clip)
 
 

@@ -16,7 +16,7 @@ from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import ProtocolError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.layout import refuse_other_rows
-from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.likelihood import Patterns, SharedRecord
 from counterflow.estimation.optimiser import Estimated, maximum_likelihood
 from counterflow.estimation.parameters import Estimate
 from counterflow.estimation.prior import weak_prior
@@ -97,15 +97,14 @@ def collected(messages: Mapping[str, Sent], message: Message, kind: type[Sent]) 
 
 def share(messages: list[Sufficient]) -> SharedRecord:
     """All messages side by side; NaN in the rows in which a unit is missing."""
-    rows = messages[0].inputs.shape[0]
-    values = []
-    for message in messages:
-        block = np.full((rows, message.observation.shape[0]), np.nan)
-        block[message.rows] = message.values
-        values.append(block)
     observation = block_diagonal([m.observation for m in messages])
     noise, u = np.eye(observation.shape[0]), np.hstack([m.inputs for m in messages])
-    return record_of([m.unit for m in messages], messages, np.hstack(values), u, observation, noise)
+    names, numbers = [m.unit for m in messages], np.hstack([m.numbers for m in messages])
+    record = record_of(names, messages, numbers, u, observation, noise)
+    if not any(m.ranks[1:].any() for m in messages):
+        return record  # all rows that are there see the states alike
+    labels = np.stack([m.labels for m in messages], axis=1)
+    return replace(record, patterns=Patterns(labels, tuple(m.patterns for m in messages)))
 
 
 def record_of(

@@ -1,7 +1,8 @@
 """The unit's side of the default method: one message that says all its measurements know about the states.
 
 Write R^{-1/2} C = U S Vᵀ (rank r). Then s[t] = Uᵀ R^{-1/2} y[t] = C̃ h[t] + N(0, I), C̃ = S Vᵀ, is a sufficient
-statistic: the likelihood of (A, B, Q) given all y differs from that given all s by a constant. y, C, R stay here.
+statistic: the likelihood of (A, B, Q) given all y differs from that given all s by a constant. y, C, R stay here. A row
+in which some channels are missing has the C and R of the others, and so a C̃ of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.filtering import compress
+from counterflow.filtering import compress_by_presence
 from counterflow.methods.sufficient.private import PrivateRelease, privatised
 from counterflow.plant import LocalModel
 from counterflow.privacy import Privacy
@@ -41,7 +42,7 @@ class SufficientUnit:
     def step(self, message: Message) -> tuple[SufficientUnit, tuple[Message, ...]]:
         match message:
             case Request() if not self.sent:
-                message = sufficient_message(self.unit, self.model, self.y, self.u)
+                message = sufficient_message(self.unit, self.model, self.y, self.u, whole=self.privacy is not None)
                 if self.privacy is None:
                     return replace(self, sent=True), (message,)
                 message, release = privatised(message, self.model, self.privacy)
@@ -57,10 +58,13 @@ class SufficientUnit:
         return [self.y, self.u, *self.model.arrays], []
 
 
-def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArray) -> Sufficient:
-    """Compress measurements (T+1, D_m).
+def sufficient_message(
+    unit: str, model: LocalModel, y: FloatArray, u: FloatArray, *, whole: bool = False
+) -> Sufficient:
+    """Compress measurements (T+1, D_m), NaN where missing: every reading counts.
 
-    A row counts as measured if all channels are that are measured most of the time; others are left out altogether.
+    ``whole``: of whole rows only, as private releases need, which are proven for rows that all see the states alike. A
+    row is then whole if all channels are there that are measured most of the time; others are left out altogether.
 
     Examples
     --------
@@ -68,16 +72,18 @@ def sufficient_message(unit: str, model: LocalModel, y: FloatArray, u: FloatArra
     >>> from counterflow.methods.sufficient.unit import sufficient_message
     >>> plant = cf.random_plant(units=1, states=2, outputs=8, rng=0)
     >>> record = plant.simulate(100, rng=1)[plant.names[0]]
-    >>> sufficient_message("boiler", plant.local(plant.names[0]), record.y, record.u).values.shape
-    (101, 2)
+    >>> y = record.y.copy()
+    >>> y[::5, :6] = np.nan  # most channels are slow
+    >>> message = sufficient_message("boiler", plant.local(plant.names[0]), y, record.u)
+    >>> message.numbers.shape, message.ranks.tolist()
+    ((101, 2), [2.0, 2.0])
     """
-    measured, chosen = rows_and_channels(y)
-    squeezed = compress(model.C[chosen], model.R[np.ix_(chosen, chosen)])
-    values = y[np.ix_(measured, chosen)] @ squeezed.reach.T
-    return Sufficient(
-        unit, model.A, model.B, model.Q, squeezed.observation, np.ascontiguousarray(values), spans_of(measured),
-        np.ascontiguousarray(u),
-    )  # fmt: skip
+    C, R = model.C, model.R
+    if whole:
+        rows, chosen = rows_and_channels(y)
+        C, R, y = C[chosen], R[np.ix_(chosen, chosen)], np.where(rows[:, None], y[:, chosen], np.nan)
+    found = compress_by_presence(y, C, R)
+    return Sufficient.of(unit, (model.A, model.B, model.Q), found.observations, found.labels, found.values, u)
 
 
 def spans_of(measured: NDArray[np.bool_]) -> FloatArray:
@@ -87,7 +93,7 @@ def spans_of(measured: NDArray[np.bool_]) -> FloatArray:
 
 
 def rows_and_channels(y: FloatArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which rows and channels of y (T+1, D_m) go into the message.
+    """Which rows and channels of y (T+1, D_m) count as whole.
 
     A channel that is missing in more than half of the rows in which anything was measured (a dead sensor) would cost
     those rows: it is left out. Of the others, all must be there.
