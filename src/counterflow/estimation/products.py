@@ -201,6 +201,10 @@ class Products:
     def _sum(self, standard: FloatArray, at: NDArray[np.intp]) -> FloatArray:
         """Packed sum over rows ``at`` of standardised rows."""
         out = np.zeros((self.size, self.size))
+        if not len(at):
+            return _packed(out)
+        first = int(at[0]) - self.memory
+        standard, at = standard[first : int(at[-1]) + 1], at - first
         total = np.vstack([np.zeros(standard.shape[1]), np.cumsum(standard, axis=0)])
         for begin in range(0, len(at), CHUNK):
             some = at[begin : begin + CHUNK]
@@ -223,14 +227,17 @@ def products_of(rows: Rows) -> Products:
             f"identification: {len(at)} rows with the {memory} rows before them measured at all units are too few; "
             f"at least {LEAST_ROWS} are needed: record all units over a common period"
         )
-    before = z[at - 1]  # what features are made of; the rows after them are targets only
+    # levels are those of the rows that the newest features are made of; no copy is made of a record without gaps
+    before = z[at - 1] if at[-1] - at[0] >= len(at) else z[at[0] - 1 : at[-1]]
+    measured = z if known.all() else z[known]
     level, spread = before.mean(axis=0), before.std(axis=0)
-    moving = _moves(spread, np.abs(z[known]).max(axis=0))
+    low, high = measured.min(axis=0), measured.max(axis=0)
+    moving = _moves(spread, np.maximum(abs(low), abs(high)))
     scale = np.where(moving, spread, 1.0)
     standard = np.where(known[:, None], (z - level) / scale, 0.0)
+    low, high = (low - level) / scale, (high - level) / scale
     pairs = _pairs(rows.owner, len(at))
     none = np.zeros(len(pairs))
-    low, high = standard[known].min(axis=0), standard[known].max(axis=0)
     empty = Products((), spans, pairs, none, none + 1, level, scale, low, high, moving, r, len(z), 0)
     most = int(MOST_WORK / (2.0 * empty.size**2))
     parts = np.split(at, np.searchsorted(at, np.arange(empty.length, len(z), empty.length)))
