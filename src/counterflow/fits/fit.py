@@ -13,7 +13,7 @@ import numpy as np
 from counterflow.arrays import block_diagonal
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
-from counterflow.estimation.influence import InfluenceGraph, influence_graph, network_graph
+from counterflow.estimation.influence import InfluenceGraph
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.online import Predictor, RowPredictor, StatePredictor
 from counterflow.estimation.uncertainty import Uncertainty
@@ -124,11 +124,10 @@ class Fit(Questions):
         """
         if not 0 < rate < 1:
             raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
-        if self.couplings is not None and self.couplings.network is not None:
-            return network_graph(self.couplings.network, rate)
-        spread = self.uncertainty
+        if self.couplings is None or self.couplings.network is None:
+            _ = self.uncertainty  # it says why, where there is none
         assert self.couplings is not None
-        return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
+        return self.couplings.graph(rate)
 
     def update(self, recording: Recording, privacy: Privacy | None = None) -> Fit:
         """A new fit that takes in new rows without going over the past ones again.
