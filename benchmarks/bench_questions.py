@@ -51,9 +51,7 @@ def main() -> None:
     sure, recording = loaded(8, 2000, True)
     fits = (large, small, sure)
     for horizon in (50, 1000):
-        cells = [
-            median_ms(lambda f=f, h=horizon: f.effect("unit1", "unit2", [1.0, -0.5], horizon=h), 15) for f in fits
-        ]
+        cells = [median_ms(lambda f=f, h=horizon: f.effect("unit1", "unit2", [1.0, -0.5], horizon=h), 15) for f in fits]
         lines.append(f"| effect, horizon {horizon:,} | " + " | ".join(f"{c:.1f}" for c in cells) + " |")
     world = median_ms(lambda: sure.counterfactual(recording, {"unit1": {"u1": 0.0}}, start=100, stop=150), 5)
     share = median_ms(lambda: sure.attribute(recording, "unit2", start=100, stop=150), 5)

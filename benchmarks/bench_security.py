@@ -87,8 +87,9 @@ def hostile() -> Iterator[tuple[str, str]]:
     for point in range(0x110000):
         kind = unicodedata.category(chr(point))
         if kind in ("Cc", "Cf", "Zl", "Zp") or 0xD800 <= point <= 0xDFFF:
-            yield {"Cc": "control", "Cf": "format (bidi, zero width)", "Cs": "surrogate"}.get(kind, "separator"), (
-                f"bar{chr(point)}key"
+            yield (
+                {"Cc": "control", "Cf": "format (bidi, zero width)", "Cs": "surrogate"}.get(kind, "separator"),
+                (f"bar{chr(point)}key"),
             )
     for size in (10_000, 700_000):
         yield "too long", "b" * size

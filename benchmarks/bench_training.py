@@ -59,9 +59,7 @@ def main() -> None:
     compressed_times = {}
     for steps in (10**4, 10**5, 10**6):
         recording = plant.simulate(steps, rng=2)
-        parts = {
-            n: UnitPart(plant.unit(n), plant.local(n), KalmanEstimator(plant.local(n))) for n in plant.names
-        }
+        parts = {n: UnitPart(plant.unit(n), plant.local(n), KalmanEstimator(plant.local(n))) for n in plant.names}
         data = {n: parts[n].client_data(recording[n].y, recording[n].u) for n in plant.names}
         start = perf_counter()
         small = compress(data)

@@ -13,9 +13,13 @@ from plants.scores import Answer, Report
 
 def counterflow(case: Case) -> Report:
     """Effects from now on by ``effect``, those in the past by ``counterfactual``, couplings by ``graph``."""
-    recording = case.recording()
     begin = process_time()
-    found = cf.fit(recording)
+    return asked(case, cf.fit(case.recording()), begin)
+
+
+def asked(case: Case, found: cf.Fit, begin: float) -> Report:
+    """What a fit says of a case; ``begin``: when its processor began to work at it."""
+    recording = case.recording()
     answers = [answer for k, twin in enumerate(case.truth) for answer in _answers(case, recording, found, k, twin)]
     graph = frozenset(found.graph().direct())
     seconds = process_time() - begin

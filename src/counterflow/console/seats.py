@@ -17,7 +17,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import CounterflowError, OptionError, PrivacyError
-from counterflow.estimation.influence import InfluenceGraph, influence_graph
+from counterflow.estimation.influence import InfluenceGraph
 from counterflow.federation import QuestionGate
 from counterflow.fits.checks import Checks
 from counterflow.fits.fit import Fit
@@ -173,10 +173,8 @@ class Seat(Questions):
         """Who acts on whom, from the server's part."""
         self.refuse("graph")
         assert self.server is not None
-        known = self.server.couplings
-        assert known is not None
-        assert known.spread is not None
-        return influence_graph(self.server.A, self.server.B, known.shared.observation, known.spread, rate)
+        assert self.server.couplings is not None
+        return self.server.couplings.graph(rate)
 
     def checks(self) -> Checks:
         """What was looked at; at a unit, what is about it or about all."""

@@ -72,8 +72,9 @@ def owned(
     spread_noise = T @ Q @ T.T
     record = SharedRecord(
         names=names, states=tuple(states), inputs=inputs, values=np.hstack([each.values for each in found]), u=u,
-        observation=seen, noise=np.eye(r), A_local=own_blocks(wide, blocks, blocks), B_local=own_blocks(T @ B, blocks, slices(inputs)),
-        Q_local=own_blocks(spread_noise, blocks, blocks), patterns=patterns,
+        observation=seen, noise=np.eye(r), A_local=own_blocks(wide, blocks, blocks),
+        B_local=own_blocks(T @ B, blocks, slices(inputs)), Q_local=own_blocks(spread_noise, blocks, blocks),
+        patterns=patterns,
     )  # fmt: skip
     likelihood = record.last(LIKELY_ROWS).filter(wide, T @ B, spread_noise).log_likelihood
     estimate = Estimated(wide, T @ B, spread_noise, likelihood, 1, True, 0.0)

@@ -252,6 +252,10 @@ class Products:
     def _sum(self, standard: FloatArray, at: NDArray[np.intp]) -> FloatArray:
         """Packed sum over rows ``at`` of standardised rows."""
         out = np.zeros((self.size, self.size))
+        if not len(at):
+            return _packed(out)
+        first = int(at[0]) - self.memory
+        standard, at = standard[first : int(at[-1]) + 1], at - first
         total = running(standard)
         for begin in range(0, len(at), CHUNK):
             some = at[begin : begin + CHUNK]
@@ -313,7 +317,8 @@ def products_of(rows: Rows, like: Products | None = None, curved: bool = True) -
             f"{LEAST_ROWS} are needed: record all units over a common period"
         )
     if like is None:
-        before = z[at - 1]  # what features are made of; the rows after them are targets only
+        # what features are made of: the rows after them are targets only; no copy is made of a record without gaps
+        before = z[at - 1] if at[-1] - at[0] >= len(at) else z[at[0] - 1 : at[-1]]
         level, spread = before.mean(axis=0), before.std(axis=0)
         moving = _moves(spread, np.abs(z).max(axis=0))
         scale = np.where(moving, spread, 1.0)

@@ -13,7 +13,7 @@ import numpy as np
 from counterflow.arrays import block_diagonal
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
-from counterflow.estimation.influence import InfluenceGraph, influence_graph, network_graph
+from counterflow.estimation.influence import InfluenceGraph
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.online import Predictor, RowPredictor, StatePredictor
 from counterflow.estimation.uncertainty import Uncertainty
@@ -124,19 +124,27 @@ class Fit(Questions):
         """
         if not 0 < rate < 1:
             raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
-        if self.couplings is not None and self.couplings.network is not None:
-            return network_graph(self.couplings.network, rate)
-        spread = self.uncertainty
+        if self.couplings is None or self.couplings.network is None:
+            _ = self.uncertainty  # it says why, where there is none
         assert self.couplings is not None
-        return influence_graph(self.plant.A, self.plant.B, self.couplings.shared.observation, spread, rate)
+        return self.couplings.graph(rate)
 
     def update(self, recording: Recording, privacy: Privacy | None = None) -> Fit:
         """A new fit that takes in new rows without going over the past ones again.
 
-        ``recording`` continues the fitted one without a gap: its row 0 follows the last row. What the past said is kept
-        as a quadratic around the estimate, so the result is that of a fit of all rows up to terms of order 1/T; the
-        cost grows with the new rows. Process noise stays as it is. A fit from logs is learned again from all rows; the
-        units keep the basis of their messages.
+        ``recording`` continues the fitted one without a gap: its row 0 follows the last row. The cost grows with the
+        new rows only. With models, what the past said is kept as a quadratic around the estimate, so the result is that of
+        a fit of all rows up to terms of order 1/T; process noise stays as it is. From logs, sums over all rows are
+        kept: weights follow every row, features are chosen anew when there are a tenth more rows, and then the result
+        is that of a fit of all rows, in the bases that the units have chosen at the first. The newest 10,000 rows are
+        kept, or as many as the first fit had; caveats of checks are those of the last time that features were chosen.
+
+        Whatever a fit can be asked, an updated one can: it is saved, loaded and updated again.
+
+        Raises
+        ------
+        DataError
+            With code "rows-repeated": the recording begins with rows that were taken in already.
 
         ``privacy``: make the messages of the new rows private, whether the fitted ones were or not. A private fit takes
         in new rows only so. With a ledger, give ``start``: rows that do not overlap do not add up.

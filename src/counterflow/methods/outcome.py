@@ -12,6 +12,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.estimation.identifiability import Doubt
+from counterflow.estimation.influence import InfluenceGraph, influence_graph, network_graph
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
@@ -106,6 +107,13 @@ class Couplings:
         """Which direct couplings between units were allowed; None: all."""
         rests_on = self.network or self.found.parameters
         return None if rests_on is None else rests_on.known
+
+    def graph(self, rate: float) -> InfluenceGraph:
+        """Which unit acts on which; there must be a network or an uncertainty."""
+        if self.network is not None:
+            return network_graph(self.network, rate)
+        assert self.spread is not None
+        return influence_graph(self.found.A, self.found.B, self.shared.observation, self.spread, rate)
 
 
 @dataclass(frozen=True, eq=False)

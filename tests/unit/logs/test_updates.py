@@ -10,12 +10,14 @@ import pytest
 from tolerances import ITERATIVE, LONG
 
 import counterflow as cf
+from counterflow.console.opening import open_model
 from counterflow.estimation import stream as streams
 from counterflow.estimation.completion import filled
 from counterflow.estimation.network_learning import ENOUGH, block_weights, learn, refreshed
 from counterflow.estimation.products import Products, Rows, block_length
 from counterflow.fits import log_updates
 from counterflow.identification.sparse import refined_weights
+from counterflow.report import AskCounterfactual, AskEffect, write_report
 
 PLANT = cf.random_plant(units=["a", "b"], states=1, outputs=1, inputs=1, topology="chain", rng=3)
 SHORT = 500
@@ -324,6 +326,21 @@ def test_an_updated_fit_answers_everything():
     assert "chosen from the first 580" in str(fit.status)
     codes = {c.code for c in fit.caveats}
     assert {"model-form", "input-alignment"} <= codes
+
+
+def test_report_and_console_of_an_updated_fit(tmp_path):
+    fit, recording = updated(), recorded(1000).slice(0, SHORT + 100)
+    write_report(tmp_path / "report.html", fit, recording, [AskEffect("a", "b", {"u1": 1.0}, horizon=5)])
+    assert "600 rows in all" in (tmp_path / "report.html").read_text()
+    fit.save(tmp_path / "fit")
+    recording.save(tmp_path / "recording.safetensors")
+    seats = open_model(tmp_path / "fit", data=tmp_path / "recording.safetensors").seats
+    seat = seats["unit:b"]
+    one, two = (each.effect("a", "b", {"u1": 1.0}, horizon=5) for each in (seat, fit))
+    assert np.array_equal(one.upper, two.upper)
+    request = AskCounterfactual("b", {"a": {"u1": 0.0}}, 550, 560)
+    assert seat.ask(request)
+    assert seats["server"].graph(0.05).direct() == (("a", "b"),)
 
 
 def test_rows_that_are_no_longer_kept_can_be_asked_about_with_their_recording(monkeypatch):
