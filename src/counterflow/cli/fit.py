@@ -38,6 +38,9 @@ def fit(
     uncertainty: Annotated[
         bool | None, Option(help="Likelihood: compute intervals (default: where that takes seconds).")
     ] = None,
+    sensors: Annotated[
+        str | None, Option(help="treated (default), or 'as they are': whether wrong readings are left out.")
+    ] = None,
     edge: Edges = None,
     forbid: Forbidden = None,
     force: Force = False,
@@ -56,7 +59,7 @@ def fit(
     merged: dict[str, Any] = dict(read.options) if chosen == read.method else {}
     options = {
         "estimate": estimate, "rho": rho, "solver": solver, "rounds": rounds, "evaluations": evaluations,
-        "tol": tol, "uncertainty": uncertainty,
+        "tol": tol, "uncertainty": uncertainty, "sensors": sensors,
     }  # fmt: skip
     merged |= {key: value for key, value in options.items() if value is not None}
     merged |= known_edges(edge, forbid)

@@ -20,6 +20,7 @@ from counterflow.fits.history import Recorder
 from counterflow.methods.method import Progress
 from counterflow.methods.outcome import Learned, Provenance, Status
 from counterflow.methods.part import given_part
+from counterflow.methods.sensors import readings
 from counterflow.methods.sufficient.method import SufficientMethod, judged
 from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.methods.sufficient.server import record_of
@@ -31,13 +32,16 @@ def centralized(task: Task, own: Mapping[str, UnitData], provenance: Provenance,
     """The same likelihood on pooled raw data."""
     SufficientMethod().check(task)
     chosen = LikelihoodOptions.parse(task.method, task.options)
-    shared = pool(own)
+    read = {name: readings(task, brought) for name, brought in own.items()}
+    shared = pool({name: replace(brought, y=read[name].y) for name, brought in own.items()})
     found = maximum_likelihood(
         shared, cast(Estimate, chosen.estimate), tolerance=chosen.tol, evaluations=chosen.evaluations,
         known=chosen.known_edges(task.units), progress=progress,
     )  # fmt: skip
     traffic = Traffic(1, sum(brought.y.nbytes + brought.u.nbytes for brought in own.values()), 0)
-    return _fit(task, own, judged(task, shared, found), traffic, provenance)
+    made = _fit(task, own, judged(task, shared, found), traffic, provenance)
+    told = {n: replace(part, sensors=read[n].sensors, caveats=read[n].caveats) for n, part in made.parts.items()}
+    return replace(made, parts=told)
 
 
 def oracle(task: Task, own: Mapping[str, UnitData], plant: Plant, provenance: Provenance) -> Fit:

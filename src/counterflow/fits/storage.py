@@ -482,6 +482,8 @@ def _check_unit(found: UnitContent) -> None:
         _wrong("its operating point is not one of its inputs")
     if part.C_doubt is not None and [a.shape for a in part.C_doubt] != [(unit.n_outputs,), (unit.states,) * 2]:
         _wrong("the doubt about its C does not have the shape of C")
+    if part.sensors and len(part.sensors) != unit.n_outputs:
+        _wrong("what is known of its sensors is not of its outputs")
     for letter, block in found.estimated.items():
         if letter not in _LETTERS or block.shape != getattr(model, letter).shape:
             _wrong(f"{letter!r:.20} after the fit is not a block of its model")

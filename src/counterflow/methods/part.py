@@ -11,6 +11,7 @@ from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.filtering import compress
+from counterflow.identification.sensors import Sensor, judged
 from counterflow.methods.estimators import Estimator, KalmanEstimator, checked_estimates
 from counterflow.methods.logs.unit import filled
 from counterflow.methods.published.augmented import ClientData
@@ -38,10 +39,21 @@ class UnitPart:
     rows_digest: str | None = None  # of a private fit: of the rows that it rests on
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
     caveats: tuple[Caveat, ...] = ()  # what its answers must be read with and the server does not know
+    sensors: tuple[Sensor, ...] = ()  # what the fitted rows told of them; none: readings are taken as they are
+
+    def believed(self, y: FloatArray) -> FloatArray:
+        """Measurements (T+1, D_m) with NaN where a reading is not to be believed.
+
+        All rows are judged by what the fitted ones told of the sensors, so that ten new rows are judged as a thousand.
+        What begins to go wrong with a sensor later is noticed when a new fit is made. A single row is taken as it is:
+        there is nothing beside it to judge it by.
+        """
+        return judged(self.sensors, y).values if self.sensors and y.ndim == 2 else y
 
     def departures(self, y: FloatArray) -> FloatArray:
         """Measurements as the model takes them; a unit fitted from logs fills the shortest gaps of its channels."""
-        known = filled(y) if self.C_doubt is not None and y.ndim == 2 else y
+        known = self.believed(y)
+        known = filled(known) if self.C_doubt is not None and y.ndim == 2 else known
         return known if self.output_level is None else known - self.output_level
 
     def at_level(self, departures: FloatArray) -> FloatArray:

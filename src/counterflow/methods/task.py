@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from counterflow.arrays import FloatArray
+from counterflow.identification.sensors import Judged, Sensor, judged, sensors_of
 from counterflow.methods.estimators import Estimator
 from counterflow.plant import Channel, LocalModel, Unit
 from counterflow.privacy import Privacy
@@ -81,3 +83,9 @@ class UnitData:
     def digest(self) -> str:
         """Of the unit's rows; it stays at the unit, because whoever guesses the rows can check the guess by it."""
         return hashlib.sha256(self.y.tobytes() + self.u.tobytes()).hexdigest()
+
+    @cached_property
+    def inspected(self) -> tuple[tuple[Sensor, ...], Judged]:
+        """What the measurements tell of the unit's sensors, and which of them are to be believed."""
+        sensors = sensors_of(self.y, [channel.limits for channel in self.unit.outputs], self.u)
+        return sensors, judged(sensors, self.y)

@@ -193,10 +193,11 @@ def run_of_recording(
     at, states = _states_ahead(material, horizon, starts)
     units = {}
     for name in material.names:
-        part, truth = fit.parts[name], recording[name].y
+        part = fit.parts[name]
+        truth = part.believed(recording[name].y)
         seen = states if part.model.C.shape[1] == len(material.A) else states[:, :, fit.plant.state_slice(name)]
         joint = part.at_level(seen @ part.model.C.T)
-        alone = _alone(local.get(name, part), part, truth, recording[name].u, at, int(horizon))
+        alone = _alone(local.get(name, part), part, recording[name].y, recording[name].u, at, int(horizon))
         units[name] = _unit_run(name, part.unit.output_names, truth, joint, alone, at, horizon)
     return FreeRun(at, int(horizon), MappingProxyType(units), "engineering units")
 

@@ -22,6 +22,7 @@ from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.options import by_unit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart
+from counterflow.methods.sensors import readings
 from counterflow.methods.sufficient.method import OneExchange, absurd_readings, labels_of
 from counterflow.methods.sufficient.unit import rows_and_channels
 from counterflow.methods.task import Task, UnitData
@@ -59,7 +60,7 @@ class LogMethod(OneExchange):
                 f"{task.label}: estimators go with given models; a fit from logs has none to estimate with"
             )
         rank = by_unit("rank", LogOptions.parse(task.method, task.options).rank, task.units)
-        return LogUnit(own.unit, own.y, own.u, rank.get(own.unit.name))
+        return LogUnit(own.unit, readings(task, own).y, own.u, rank.get(own.unit.name))
 
     def learned(self, task: Task, state: LogServer) -> Learned:
         assert state.system is not None
@@ -75,10 +76,11 @@ class LogMethod(OneExchange):
     def part(self, task: Task, own: UnitData, state: LogUnit) -> UnitPart:
         assert state.model is not None
         assert state.reading is not None
+        read = readings(task, own)
         return UnitPart(
             replace(state.description, states=state.model.states), state.model, KalmanEstimator(state.model),
             output_level=frozen(np.array(state.reading.space.mean)), point=state.point, C_doubt=state.doubt,
-            caveats=tuple(reading_caveats(state, own.y, own.u)),
+            sensors=read.sensors, caveats=(*read.caveats, *reading_caveats(state, read.y, own.u)),
         )  # fmt: skip
 
     def _no_privacy(self, task: Task, *rest: object) -> NoReturn:
@@ -106,7 +108,7 @@ def _unforeseen(network: Network) -> str:
 
 
 def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat]:
-    """What a reader should know of what a unit has made of its log: ``y`` and ``u`` as they were read."""
+    """What a reader should know of what a unit has made of its log: ``y`` and ``u`` before gaps were closed."""
     assert state.reading is not None
     out: list[Caveat] = []
     unit, space, known = state.description, state.reading.space, state.y

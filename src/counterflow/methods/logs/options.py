@@ -9,6 +9,7 @@ from typing import Any
 from counterflow.errors import OptionError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.methods.options import known_names
+from counterflow.methods.sensors import check_option
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class LogOptions:
         likelihood of held-out rows.
     edges : (cause, effect) of the only direct couplings that there can be between different units; None: of all.
     forbidden : (cause, effect) of direct couplings that there cannot be.
+    sensors : "treated" (default) or "as they are", or {unit: one of them}: whether units leave out readings of spiking,
+        stuck, saturated and held sensors.
 
     Examples
     --------
@@ -37,6 +40,7 @@ class LogOptions:
     same_row: bool | Mapping[str, bool] | None = None
     edges: Sequence[Sequence[str]] | None = None
     forbidden: Sequence[Sequence[str]] | None = None
+    sensors: str | Mapping[str, str] | None = None
 
     @classmethod
     def parse(cls, method: str, given: Mapping[str, Any]) -> LogOptions:
@@ -55,6 +59,7 @@ class LogOptions:
                 if not good:
                     wanted = "True or False" if kind is bool else "a whole number of at least 1"
                     raise OptionError(f"fit: option {name!r} must be {wanted}, or {{unit: ...}} of them, got {one!r}")
+        check_option(options.sensors)
         KnownEdges.parse(options.edges, options.forbidden)  # refuses pairs that make no sense
         return options
 

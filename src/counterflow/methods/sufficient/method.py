@@ -23,6 +23,7 @@ from counterflow.methods.method import Charge, Progress, ServerState, UnitState
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
 from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
+from counterflow.methods.sensors import readings, refuse_private
 from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.methods.sufficient.private import (
     MECHANISM,
@@ -72,6 +73,7 @@ class SufficientMethod(OneExchange):
                     f"{task.label}: option {name!r} is for fits from logs; models are given here, which settle it"
                 )
         LikelihoodOptions.parse(task.method, task.options).known_edges(task.units)
+        refuse_private(task)
         if task.privacy is not None and task.privacy.accounting != "rigorous":
             raise OptionError(f"{task.label}: method {task.method!r} has rigorous accounting; leave accounting out")
 
@@ -84,7 +86,9 @@ class SufficientMethod(OneExchange):
         return SufficientServer(config, progress=progress)
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
-        return SufficientUnit(own.unit.name, given_part(task, own).model, own.y, own.u, task.privacy)
+        return SufficientUnit(
+            own.unit.name, given_part(task, own).model, readings(task, own).y, own.u, task.privacy
+        )  # fmt: skip
 
     def learned(self, task: Task, state: SufficientServer) -> Learned:
         assert state.shared is not None
@@ -92,8 +96,9 @@ class SufficientMethod(OneExchange):
         return judged(task, state.shared, state.found)
 
     def part(self, task: Task, own: UnitData, state: SufficientUnit) -> UnitPart:
-        part = given_part(task, own)
-        caveats = message_caveats(own.unit, own.y, part.model, task.privacy is not None)
+        read = readings(task, own)
+        part = replace(given_part(task, own), sensors=read.sensors)
+        caveats = read.caveats + message_caveats(own.unit, read.y, part.model, task.privacy is not None)
         if state.release is not None:
             caveats += clipping_caveats(own.unit.name, state.release.may_clip)
             part = replace(part, rows_digest=own.digest)

@@ -8,6 +8,7 @@ from typing import Any
 
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.methods.options import choice, count, known_names, number, truth
+from counterflow.methods.sensors import check_option
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class LikelihoodOptions:
     edges : (cause, effect) of the only direct couplings that there can be between different units; None: of all. What
         is not among them is zero, not estimated. An empty list: no unit acts on another.
     forbidden : (cause, effect) of direct couplings that there cannot be.
+    sensors : "treated" (default) or "as they are", or {unit: one of them}: whether units leave out readings of spiking,
+        stuck, saturated and held sensors. Private fits take them as they are.
     """
 
     estimate: str = "couplings"
@@ -32,6 +35,7 @@ class LikelihoodOptions:
     uncertainty: bool | None = None
     edges: Sequence[Sequence[str]] | None = None
     forbidden: Sequence[Sequence[str]] | None = None
+    sensors: str | Mapping[str, str] | None = None
 
     @classmethod
     def parse(cls, method: str, given: Mapping[str, Any]) -> LikelihoodOptions:
@@ -41,6 +45,7 @@ class LikelihoodOptions:
         number("tol", options.tol, low=0.0)
         count("evaluations", options.evaluations)
         truth("uncertainty", options.uncertainty)
+        check_option(options.sensors)
         KnownEdges.parse(options.edges, options.forbidden)  # refuses pairs that make no sense
         return options
 
