@@ -29,6 +29,13 @@ def still() -> cf.Recording:
     return cf.Recording.from_arrays(arrays, dt=RECORDING.dt, units=RECORDING.units)
 
 
+def wild() -> cf.Recording:
+    """Sensors that spike at two units."""
+    arrays = {n: {"y": np.array(RECORDING[n].y), "u": RECORDING[n].u} for n in RECORDING.names}
+    arrays["boiler"]["y"][200, 0] = arrays["pump"]["y"][300, 1] = 1e4
+    return cf.Recording.from_arrays(arrays, dt=RECORDING.dt, units=RECORDING.units)
+
+
 CASES: dict[str, tuple[cf.Recording, Any, str, dict[str, Any]]] = {
     "plain": (RECORDING, PLANT.locals(), "sufficient", {}),
     "wrong models": (RECORDING, HALVED, "sufficient", {}),
@@ -37,6 +44,8 @@ CASES: dict[str, tuple[cf.Recording, Any, str, dict[str, Any]]] = {
     "from logs": (RECORDING, None, "sufficient", {}),
     "from logs, undetermined": (still(), None, "sufficient", {}),
     "from logs, couplings known": (RECORDING, None, "sufficient", {"edges": [["turbine", "pump"]], "rank": 3}),
+    "wild sensors": (wild(), PLANT.locals(), "sufficient", {"sensors": {"pump": "as they are"}}),
+    "from logs, wild sensors": (wild(), None, "sufficient", {"sensors": {"pump": "as they are"}}),
     "penalty": (RECORDING, PLANT.locals(), "penalty", {}),
     "lagrangian, stopped early": (RECORDING, PLANT.locals(), "lagrangian", {"rounds": 3}),
     "fedgc": (RECORDING, PLANT.locals(), "fedgc", {}),

@@ -117,7 +117,7 @@ class ChannelFacts:
         elif self.held > _LONG_HOLD:
             notes.append(f"{100 * self.held:.0f} % held from the row before, at most {self.longest_hold} rows")
         if self.spikes:
-            notes.append(f"{self.spikes} spikes: kept")
+            notes.append(f"{self.spikes} spikes: kept here, judged by a fit")
         return "; ".join(notes) or "fine"
 
     def to_json(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ FEW = 10  # different values: with fewer, a channel is judged for spikes only
 WIDEST = 3  # readings of a spike, at most
 BESIDE = 6  # readings before a spike and after it that it must stand out of
 ALOOF = 1.5  # times the range of those, by which it must stand out
+ABSURD = 100  # times the range of the channel: at the ends of a record, a spike is as far out of it
 JUMPS = 1.5  # times the highest jump that lasts: a spike is higher
 STEPS = 5  # of quantisation: a spike is higher
 PULSES = 3  # of an input: with fewer, it is not taken for the cause of a channel's pulses
@@ -447,8 +448,8 @@ def _spikes(v: FloatArray, height: float | None, low: float, high: float) -> Boo
     """Which readings jump away by more than ``height``, for three readings at most, and come back.
 
     Each stands out of the readings beside it by more than these differ among themselves. A jump that dies away is an
-    event of the plant. At the ends of a record nobody sees whether a reading comes back: there, a spike is as far out
-    of the range of the channel as that is wide.
+    event of the plant. At the ends of a record nobody sees whether a reading comes back, and a step looks the same:
+    there, a spike is absurdly far out of the range of the channel.
     """
     out = np.zeros(len(v), bool)
     if height is None or len(v) < 2 or not (np.abs(np.diff(v)) > height / 2).any():
@@ -470,7 +471,7 @@ def _spikes(v: FloatArray, height: float | None, low: float, high: float) -> Boo
     beyond = np.maximum(above, least[group] - v[at])
     needed = np.maximum(ALOOF * (most - least), height / 2)
     at_an_end = (before == 0) | (before == len(calm))
-    far = np.maximum(low - v[at], v[at] - high) >= max(high - low, height)
+    far = np.maximum(low - v[at], v[at] - high) >= max(ABSURD * (high - low), height)
     good = (np.minimum.reduceat(beyond, starts) >= needed) & (widths <= WIDEST)
     good &= ~at_an_end | np.logical_and.reduceat(far, starts)
     first, last = beyond[starts], beyond[starts + widths - 1]

@@ -12,6 +12,8 @@ import numpy as np
 from counterflow import wording
 from counterflow.errors import OptionError, UnidentifiedError, UnstableError
 from counterflow.fits.checks import check
+from counterflow.identification.sensors import judged
+from counterflow.methods.sensors import what
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
@@ -99,7 +101,17 @@ def compose(
         checks=check(fit, recording if fit.privacy is None else None).checks,
         facts=facts(fit, recording, graph),
         privacy=fit.privacy,
+        sensors=_sensors(fit, recording),
     ).with_sections(told)
+
+
+def _sensors(fit: Fit, recording: Recording) -> tuple[tuple[str, str, str, str], ...]:
+    """What the sensors did in these rows: unit, channel, kind, and a few words."""
+    out = []
+    for name, part in fit.parts.items():
+        for found in judged(part.sensors, recording[name].y).findings:
+            out.append((plain(name), part.unit.output_names[found.channel], found.kind, what(part.unit, found)))
+    return tuple(out)
 
 
 def _assumptions(fit: Fit) -> tuple[str, ...]:

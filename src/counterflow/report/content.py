@@ -422,6 +422,7 @@ class Report:
     checks: tuple[Check, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     privacy: PrivacyReport | None = None
+    sensors: tuple[tuple[str, str, str, str], ...] = ()  # unit, channel, kind, what it did
 
     @property
     def questions(self) -> int:

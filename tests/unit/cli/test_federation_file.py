@@ -140,6 +140,22 @@ def test_known_couplings_in_the_file_and_on_the_command_line(folder: Path) -> No
         assert said in done.stderr
 
 
+def test_sensors_in_the_file_and_on_the_command_line(folder: Path) -> None:
+    units = WATER.replace('"water treatment"', "boiler", 1).replace("water treatment", "boiler") + WATER
+    path, out = folder / "f.toml", str(folder / "fit")
+
+    def judged(options: str, *arguments: str) -> bool:
+        path.write_text(HEAD + units + options)
+        done = CliRunner().invoke(app, ["fit", str(path), "--out", out, "--force", *arguments])
+        assert done.exit_code == 0, done.output
+        return bool(cf.load(out).parts["water treatment"].sensors)
+
+    assert judged("")
+    assert not judged("", "--sensors", "as they are")
+    assert not judged('[options]\nsensors = "as they are"\n')
+    assert judged('[options]\nsensors = "as they are"\n', "--sensors", "treated")
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_logs_of_the_units_are_the_recording(folder: Path, kind: str) -> None:
     text = f'[units.boiler]\nlog = "boiler.{kind}"\ninputs = ["valve"]\noutputs = ["pressure", "flow"]\n'
