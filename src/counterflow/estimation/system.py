@@ -89,9 +89,7 @@ def identify(
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
-def system_of(
-    rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None
-) -> System:
+def system_of(rows: Rows, known: KnownEdges | None, progress: Callable[[int, float], None] | None = None) -> System:
     """The system of rows whose inputs are departures from their level and act on the next row."""
     learned = learn(rows, products_of(rows), known, progress)
     r, everybody = sum(rows.numbers), scope_of(rows.names)
