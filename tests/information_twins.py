@@ -34,8 +34,8 @@ def differenced_information(record, parameters, A, B, Q, step=1e-4):
     return (information + information.T) / 2
 
 
-def dense_gaussian(values, sight, u, A, B, Q, prior):
-    """Mean and covariance of all numbers that there are, (n,) and (n, n), and which of ``values`` (T+1, r) they are."""
+def dense_gaussian(values, sight, noise, u, A, B, Q, prior):
+    """The joint Gaussian of all states (mean, covariance), and how all numbers that are there see them (C, R)."""
     rows, P = len(values), len(A)
     centre, joint = np.zeros((rows, P)), np.zeros((rows, P, rows, P))
     for t in range(rows):
@@ -50,9 +50,57 @@ def dense_gaussian(values, sight, u, A, B, Q, prior):
     for t in range(rows):
         C[t, :, t] = sight if sight.ndim == 2 else sight[t]
     there = np.isfinite(values).ravel()
-    C = C.reshape(rows * r, rows * P)[there]
-    covariance = C @ joint.reshape(rows * P, rows * P) @ C.T + np.eye(there.sum())
-    return C @ centre.ravel(), covariance, there, C, joint.reshape(rows * P, rows * P), centre
+    R = np.kron(np.eye(rows), noise)[np.ix_(there, there)]
+    return centre.ravel(), joint.reshape(rows * P, rows * P), C.reshape(rows * r, rows * P)[there], R
+
+
+def dense_posterior(record, A, B, Q, prior=None):
+    """Log-likelihood and smoothed states (T+1, P) of a record."""
+    prior = record.prior if prior is None else prior
+    mean, joint, C, R = dense_gaussian(record.values, record.sight, record.noise, record.u, A, B, Q, prior)
+    S = C @ joint @ C.T + R
+    e = record.values[np.isfinite(record.values)] - C @ mean
+    solved = np.linalg.solve(S, e)
+    value = -0.5 * (e @ solved + np.linalg.slogdet(S)[1] + len(e) * np.log(2 * np.pi))
+    return value, (mean + joint @ C.T @ solved).reshape(len(record.values), -1)
+
+
+def plain_information(record, parameters, A, B, Q, step=1e-5):
+    """Σ deᵀ S⁻¹ de + ½ tr(S⁻¹ dS S⁻¹ dS) over the rows: a plain filter, its innovations and S being differenced."""
+    rows, columns = positions(parameters)
+    P, base, directions = len(A), np.hstack([A, B]), basis_of_noise(parameters, Q)
+    sight = np.broadcast_to(record.sight, (len(record.values), *record.observation.shape))
+
+    def run(coupling, noise):
+        mean, X, out = np.zeros(P), record.prior, []
+        for t, s in enumerate(record.values):
+            there = np.isfinite(s)
+            C = sight[t][there]
+            S, e = C @ X @ C.T + np.eye(len(C)), s[there] - C @ mean
+            out.append((e, S))
+            K = X @ C.T @ np.linalg.inv(S)
+            mean = coupling[:, :P] @ (mean + K @ e) + coupling[:, P:] @ record.u[t]
+            X = coupling[:, :P] @ (X - K @ C @ X) @ coupling[:, :P].T + noise
+        return out
+
+    here = run(base, Q)
+    moved = []
+    for k in range(len(rows) + len(directions)):
+        shift, noise = np.zeros_like(base), np.zeros_like(Q)
+        if k < len(rows):
+            shift[rows[k], columns[k]] = step
+        else:
+            noise = step * directions[k - len(rows)]
+        up, down = run(base + shift, Q + noise), run(base - shift, Q - noise)
+        pairs = zip(up, down, strict=True)
+        moved.append([((e1 - e2) / (2 * step), (S1 - S2) / (2 * step)) for (e1, S1), (e2, S2) in pairs])
+    total = np.zeros((len(moved), len(moved)))
+    for t, (_, S) in enumerate(here):
+        inverse = np.linalg.inv(S)
+        de = np.array([each[t][0] for each in moved])
+        dS = np.array([inverse @ each[t][1] for each in moved])
+        total += de @ inverse @ de.T + 0.5 * np.einsum("iab,jba->ij", dS, dS)
+    return total
 
 
 def dense_information(record, parameters, A, B, Q, step=1e-5):
@@ -61,8 +109,9 @@ def dense_information(record, parameters, A, B, Q, step=1e-5):
     P, base = len(A), np.hstack([A, B])
 
     def both(coupling):
-        found = dense_gaussian(record.values, record.sight, record.u, coupling[:, :P], coupling[:, P:], Q, record.prior)
-        return found[0], found[1]
+        local = coupling[:, :P], coupling[:, P:], Q, record.prior
+        mean, joint, C, R = dense_gaussian(record.values, record.sight, record.noise, record.u, *local)
+        return C @ mean, C @ joint @ C.T + R
 
     inverse = np.linalg.inv(both(base)[1])
     means, covariances = [], []

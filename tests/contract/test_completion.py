@@ -21,11 +21,23 @@ POLICIES = {name: Policy(name, methods=METHODS, demanded=False) for name in PLAN
 
 
 def still() -> cf.Recording:
-    """An input that never moves, a channel that is mostly missing, readings that are none."""
+    """An input that never moves, a channel that is dead, rows with two channels only."""
     arrays = {n: {"y": np.array(RECORDING[n].y), "u": np.array(RECORDING[n].u)} for n in RECORDING.names}
     arrays["boiler"]["u"][:, 0] = 2.0
     arrays["turbine"]["y"][:, 3] = np.nan
-    arrays["pump"]["y"][100:140, 2] = np.nan
+    arrays["pump"]["y"][100:140, 2:] = np.nan
+    return cf.Recording.from_arrays(arrays, dt=RECORDING.dt, units=RECORDING.units)
+
+
+def gappy() -> cf.Recording:
+    """Readings lost at random, a channel that comes every fifth row, a unit that does, and an outage."""
+    rng = np.random.default_rng(5)
+    arrays = {n: {"y": np.array(RECORDING[n].y), "u": np.array(RECORDING[n].u)} for n in RECORDING.names}
+    slow = np.arange(len(RECORDING["boiler"].y)) % 5 > 0
+    arrays["boiler"]["y"][rng.random(arrays["boiler"]["y"].shape) < 0.05] = np.nan
+    arrays["boiler"]["y"][slow, 7] = np.nan
+    arrays["turbine"]["y"][slow] = np.nan
+    arrays["pump"]["y"][200:300] = np.nan
     return cf.Recording.from_arrays(arrays, dt=RECORDING.dt, units=RECORDING.units)
 
 
@@ -40,6 +52,7 @@ CASES: dict[str, tuple[cf.Recording, Any, str, dict[str, Any]]] = {
     "plain": (RECORDING, PLANT.locals(), "sufficient", {}),
     "wrong models": (RECORDING, HALVED, "sufficient", {}),
     "undetermined": (still(), PLANT.locals(), "sufficient", {}),
+    "gaps": (gappy(), PLANT.locals(), "sufficient", {}),
     "stopped early": (RECORDING, HALVED, "sufficient", {"evaluations": 2, "estimate": "all"}),
     "from logs": (RECORDING, None, "sufficient", {}),
     "from logs, undetermined": (still(), None, "sufficient", {}),
@@ -89,7 +102,7 @@ def test_no_interval_is_said_only_where_there_is_none() -> None:
 
 def test_a_unit_is_told_its_own_caveats_and_not_those_of_others() -> None:
     found = cf.fit(still(), PLANT.locals())
-    (own,) = [caveat for caveat in found.parts["pump"].caveats if caveat.code == "rows-left-out"]
+    (own,) = [caveat for caveat in found.parts["pump"].caveats if caveat.code == "exact-message"]
     change = {RECORDING.units[1].input_names[1]: 0.1}
     assert own in found.caveats
     assert own in found.effect("turbine", "pump", change, horizon=3).caveats

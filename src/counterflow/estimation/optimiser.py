@@ -29,6 +29,7 @@ RENEWAL = 8  # passes between two looks at the information
 UNTRUE = 0.1  # share of the gain it promises that a step by the information must bring
 DAMPING = 1.0  # added to the information of a noise's relative size
 PATIENCE = 5  # steps without progress that can be told from rounding
+DROWNING = 10.0  # times the usual noise of a row's states, beyond which the start does without the row
 RANK_TOLERANCE = 1e-10  # of a regressor's information, relative, below which a direction is left where it is
 
 
@@ -304,6 +305,9 @@ def least_squares_start(
     P = record.A_local.shape[0]
     z, J = record.readings([np.eye(n) for n in record.states])
     readable = np.asarray(np.isfinite(z).all(axis=1))
+    if J.ndim == 3 and readable.any():  # one row that hardly tells the states would drown all others
+        variances = np.einsum("nii->ni", J)
+        readable &= (variances <= DROWNING * np.median(variances[readable], axis=0)).all(axis=1)
     both = readable[:-1] & readable[1:]
     if both.sum() < 2 * (P + record.u.shape[1]):
         return record.A_local, record.B_local

@@ -193,6 +193,7 @@ def _of_covariances(
     dx, by_gain = np.zeros((N, P, size)), np.zeros((N, P, count))  # dx without dX, and what dX adds to it
     dX = np.zeros((N, P, count, P))
     noise = np.ascontiguousarray(directions.transpose(1, 0, 2))
+    there = (of.pieces.rows >= 0)[:, :, None, None, None]
     for k in range(w.shape[1]):
         W, F = of.white[:, k], of.closed[:, k]
         r = W.shape[1]
@@ -213,7 +214,7 @@ def _of_covariances(
         moved = of.ahead[:, k][:, :, b]  # A V e_b
         dX[:, a, A_each] += moved.transpose(0, 2, 1)
         dX[:, :, A_each, a] += moved
-        dX[:, :, len(inside) :] += noise
+        dX[:, :, len(inside) :] += there[:, k] * noise
     counted = len(range(0, of.pieces.length, EVERY))
     out[np.ix_(moving, moving)] += 0.5 * products * of.pieces.length / counted
     return out
