@@ -55,6 +55,7 @@ DRAWS = 4  # records with other draws of what is missing, if anything is
 ROUNDS = 4  # of learning and drawing before them
 SELDOM = 0.5  # share of rows below which a target that is read in them is slow
 DECAYS = (0.0, 0.3, 0.5, 0.65, 0.75, 0.82, 0.88, 0.92, 0.95, 0.97, 0.98, 0.99, 0.995)  # that are tried
+UNDECIDED = 5.0  # nats by which a decay may fit worse than the best
 LEAST_READINGS = 10  # of a slow target, to be learned
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
@@ -169,8 +170,9 @@ def _between(numbers: FloatArray, read: NDArray[np.bool_]) -> FloatArray:
 def decays_of(
     record: Rows, products: Products, known: KnownEdges | None, before: Mapping[int, float] = MappingProxyType({})
 ) -> dict[int, float]:
-    """By how much each target that is read in few rows decays from row to row: what fits its readings best.
+    """By how much each target that is read in few rows decays from row to row: the most lasting that fits its readings.
 
+    What is forgotten before the next reading leaves no trace in them, but ties the rows in between to both.
     ``before``: what was found on a similar record; only its neighbours are tried then.
     """
     found = {}
@@ -182,7 +184,8 @@ def decays_of(
             every = np.ones(len(slow.blocks))
             left = _slow_target(record, products, slow, every, JUDGE, known, curved=False)
             misfits[decay] = slow.count(every) * np.log(left.noise) + 2 * divided
-        found[i] = min(misfits, key=lambda decay: misfits[decay])
+        enough = min(misfits.values()) + 2 * UNDECIDED
+        found[i] = max(decay for decay, misfit in misfits.items() if misfit <= enough)
     return found
 
 

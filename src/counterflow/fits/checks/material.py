@@ -50,7 +50,7 @@ class Material:
         shared = server.shared
         if shared is None:
             return None
-        s, C, R, columns = _squeezed(shared)
+        s, C, R, columns = _squeezed(shared, server.network)
         labels = tuple(f"{unit.name} {name}" for unit in server.units for name in unit.input_names)
         # process noise that units share has no place in their own models
         within = block_diagonal([np.ones((unit.states, unit.states)) for unit in server.units])
@@ -194,17 +194,21 @@ def _solved(S: FloatArray, e: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.solve(L, e[:, :, None])[:, :, 0])
 
 
-def _squeezed(shared: SharedRecord) -> tuple[FloatArray, FloatArray, FloatArray, tuple[slice, ...]]:
+def _squeezed(
+    shared: SharedRecord, network: Network | None
+) -> tuple[FloatArray, FloatArray, FloatArray, tuple[slice, ...]]:
     """Messages s, how they see the states, their noise, and each unit's columns of s.
 
-    Where channels come and go, what a row says is brought into the terms in which its unit's rows mostly speak; it is
-    missing (NaN) where the row does not say that.
+    Where channels come and go, what a row says is brought into the terms in which its unit's rows mostly speak, of a
+    fit from logs into those of its numbers; it is missing (NaN) where the row does not say that.
     """
     record = shared.squeezed
     if record.patterns is None:
         return record.values, record.observation, record.noise, record.observation_slices
     usual = []
-    for m, table in enumerate(record.patterns.observations):
+    if network is not None:
+        usual = [np.eye(states)[:count] for states, count in zip(record.states, network.numbers, strict=True)]
+    for m, table in enumerate(record.patterns.observations if network is None else ()):
         rank = (np.abs(table).max(axis=2, initial=0.0) > 0).sum(axis=1)
         often = np.bincount(record.patterns.labels[:, m], minlength=len(table)) * (rank > 0)
         usual.append(table[often.argmax(), : rank[often.argmax()]])
