@@ -132,9 +132,9 @@ class Fit(Questions):
     def update(self, recording: Recording, privacy: Privacy | None = None) -> Fit:
         """A new fit that takes in new rows without going over the past ones again.
 
-        ``recording`` continues the fitted one without a gap: its row 0 follows the last row. The cost grows with the new
-        rows only. With models, what the past said is kept as a quadratic around the estimate, so the result is that of
-        a fit of all rows up to terms of order 1/T; process noise stays as it is. From logs, sums over all rows are
+        ``recording`` continues the fitted one without a gap: its row 0 follows the last row. The cost grows with the
+        new rows only. With models, what the past said is kept as a quadratic around the estimate, so the result is that
+        of a fit of all rows up to terms of order 1/T; process noise stays as it is. From logs, sums over all rows are
         kept: weights follow every row, features are chosen anew when there are a tenth more rows, and then the result
         is that of a fit of all rows, in the bases that the units have chosen at the first. The newest 10,000 rows are
         kept, or as many as the first fit had; caveats of checks are those of the last time that features were chosen.
