@@ -16,9 +16,10 @@ from counterflow.estimation.completion import filled
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.network import SPANS, Network
 from counterflow.estimation.network_learning import Learning, Posterior, learn, refreshed
-from counterflow.estimation.products import STILL, Products, Rows, block_length
+from counterflow.estimation.products import Products, Rows, block_length
 
 GROWTH = 1.1  # times the rows of the last search, at which features are chosen anew
+MOVED = 1e-5  # of its level, that a still column must move to ask for a search: so much shows in the spread of all rows
 KEPT = 10_000  # newest rows that are kept, or as many as the first fit had: they are asked about, and judge curvature
 TAIL = int(SPANS[-1, 1])  # rows before the next one that it may be predicted from
 
@@ -54,7 +55,8 @@ class Stream:
         did: nothing can be said of it before.
         """
         sums = self.products
-        late = ~sums.moving & ((sums.high - sums.low) * sums.scale > STILL * np.maximum(np.abs(sums.level), 1e-300))
+        moved = (sums.high - sums.low) * sums.scale > MOVED * np.maximum(np.abs(sums.level), 1e-300)
+        late = moved & ~sums.moving
         return bool(self.rows >= GROWTH * self.chosen or sums.length > block_length(self.chosen) or late.any())
 
     def followed(self, network: Network, tail: FloatArray, z: FloatArray) -> Stream:

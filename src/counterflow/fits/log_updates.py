@@ -176,7 +176,7 @@ def refuse_repeated(old: FloatArray, new: FloatArray) -> None:
     Rows that are alike by chance, because nothing moves or readings are coarse, are no sign: ``SIGNS`` entries must
     have moved, and be the same again.
     """
-    near = 1e-9 * np.nanstd(old, axis=0)
+    near = 1e-9 * np.nan_to_num(old).std(axis=0)
     for at in np.flatnonzero((np.abs(old - new[0]) <= near).all(axis=1)).tolist():
         count = min(len(old) - at, len(new))
         same = (np.abs(old[at : at + count] - new[:count]) <= near) | np.isnan(old[at : at + count] + new[:count])
