@@ -50,7 +50,8 @@ def settled_information(
     P, U = A.shape[0], record.u.shape[1]
     C = compress(record.observation, record.noise).observation if record.alike else _root(record.mean_information)
     r = C.shape[0]
-    width = P + U + (r if record.alike else P)
+    whole = record.alike and bool(np.isfinite(record.values[0]).all())
+    width = P + U + (r if whole else P)
     if P * width > LARGEST_FORM:
         raise CounterflowError(
             f"standard errors: {parameters.coupling_size():,} couplings of {P} states and {U} inputs need a matrix of "
@@ -63,18 +64,20 @@ def settled_information(
     F = A @ (np.eye(P) - X @ seen.T @ seen)
     if record.alike or passed is None:
         filtered = record.filter(A, B, Q)
-        passed = filtered.filtered, filtered.innovations[:, :r] if record.alike else filtered.slopes
+        passed = filtered.filtered, filtered.innovations[:, :r] if whole else filtered.slopes
     regressors = np.hstack([passed[0], record.u, passed[1]])[:-1]
+    if record.alike and not whole and record.steps > 1:
+        regressors = regressors[1:]
     dX = _covariance_derivatives(parameters, A, noise_directions, F, V)
     form = quadratic_form(F, lyapunov(F.T, seen.T @ seen), regressors)
-    gains, dS = F @ dX @ (seen.T if record.alike else np.eye(P)), seen @ dX @ seen.T
+    gains, dS = F @ dX @ (seen.T if whole else np.eye(P)), seen @ dX @ seen.T
     G = _driving_matrices(parameters, gains, width)
     flat = G.reshape(len(G), -1)
     flat_dS = dS.reshape(len(dX), -1)
     information = flat @ form @ flat.T
     moving = moves_covariance(parameters)
     information[np.ix_(moving, moving)] += 0.5 * flat_dS @ flat_dS.T
-    return np.asarray(record.steps * (information + information.T) / 2)
+    return np.asarray(len(regressors) * (information + information.T) / 2)
 
 
 def _root(information: FloatArray) -> FloatArray:

@@ -64,8 +64,8 @@ class SharedRecord(Layout):
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all rows are there, and see the states alike."""
-        return self.patterns is None and bool(np.isfinite(self.values).all())
+        """Whether all rows, but perhaps the first, are there and see the states alike."""
+        return self.patterns is None and bool(np.isfinite(self.values[1:]).all())
 
     def last(self, rows: int) -> SharedRecord:
         """The newest rows only; nothing is known of the state before them."""
