@@ -60,7 +60,7 @@ def whiteness(innovations: Innovations, m: int, lags: int = LAGS) -> Whiteness:
     chance = 1 / pairs[pairs > 0]  # of a squared correlation; of all of them, with two standard deviations
     luck = float(chance.sum()) + 2 * math.sqrt(2 * float(np.square(chance).sum()) / width)
     share = max(0.0, float(np.square(R).sum()) / width - luck)
-    if p_value < LIKELY and 4 * lags * R.shape[2] < pairs.min():  # innovations are not white, and so foretell in part the same
+    if p_value < LIKELY and 4 * lags * R.shape[2] < pairs.min():  # not white: they foretell in part the same
         share = _foretold(found.joint[:-1][:, seen][:, :, seen], R, n)
     return Whiteness(p_value, share, np.abs(R).max(axis=(1, 2)), n)
 
