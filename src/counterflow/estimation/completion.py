@@ -61,7 +61,7 @@ def drawn(
 
     def apply(d: FloatArray) -> FloatArray:
         """Γ^-½ G d of rows p, ..., T - 1."""
-        return np.asarray((d[p:] - _foretold(d, own, spans)) @ root)
+        return np.asarray((d[p:] - foretold(d, own, spans)) @ root)
 
     def back(e: FloatArray) -> FloatArray:
         """Its adjoint, (T, r)."""
@@ -71,7 +71,7 @@ def drawn(
         return out
 
     known = np.where(open_, 0.0, gaps.values)
-    fixed = _foretold(inputs, driven, spans) + (0.0 if extra is None else extra[p:])
+    fixed = foretold(inputs, driven, spans) + (0.0 if extra is None else extra[p:])
     wanted = fixed @ root - apply(known)
     prior = np.where(np.isfinite(gaps.variance), gaps.values / np.where(open_, gaps.variance, 1.0), 0.0) * open_
     if rng is not None:
@@ -115,14 +115,14 @@ def filled(network: Network, z: FloatArray, rng: np.random.Generator | None = No
             break
         if again:
             whole = np.hstack([start, z[:, r:]])
-            straight = _foretold(whole, linear, network.spans)
+            straight = foretold(whole, linear, network.spans)
             extra = np.vstack([np.zeros((p, r)), mean.predicted(whole)[0] - straight])
         last = rng if again or not network.curved else None
         start = drawn(gaps, z[:, r:], linear, network.spans, network.noise, start, last, extra)
     return np.hstack([start, z[:, r:]])
 
 
-def _foretold(z: FloatArray, weights: FloatArray, spans: IntArray) -> FloatArray:
+def foretold(z: FloatArray, weights: FloatArray, spans: IntArray) -> FloatArray:
     """(T - p, r): what columns z (T, k) foretell of rows p, ..., with weights (b, k, r)."""
     T, p = len(z), int(spans[-1, 1])
     total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])

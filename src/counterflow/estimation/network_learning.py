@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
-from counterflow.estimation.completion import Gaps, drawn
+from counterflow.estimation.completion import Gaps, drawn, foretold
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.network import SPANS, Network, damping
 from counterflow.estimation.products import LEAST_ROWS, Products, Rows, Slow, products_of, running
@@ -56,6 +56,10 @@ ROUNDS = 4  # of learning and drawing before them
 SELDOM = 0.5  # share of rows below which a target that is read in them is slow
 DECAYS = (0.0, 0.3, 0.5, 0.65, 0.75, 0.82, 0.88, 0.92, 0.95, 0.97, 0.98, 0.99, 0.995)  # that are tried
 UNDECIDED = 5.0  # nats by which a decay may fit worse than the best
+WILD_READING = 15.0  # standard deviations that a reading is off, to be left out
+NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
+MOST_WILD, MOST_WILD_SHARE = 8, 0.02  # times that they are looked for; share of a channel's readings
+MOST_JUDGED = 50_000  # rows, beyond which one reading decides nothing
 LEAST_READINGS = 10  # of a slow target, to be learned
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
@@ -138,6 +142,37 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
         if k >= ROUNDS:
             records.append(record)
     return tuple(records), decays
+
+
+def believed(rows: Rows, known: KnownEdges | None = None) -> Rows:
+    """The rows without readings that fit neither what came before them nor after: NaN there.
+
+    A wild reading that its unit has not noticed would decide the fit. Rows that follow one are off, too, because they
+    are foretold from it; so only the first of them goes, and the others are judged again without it.
+    """
+    r = rows.targets
+    if len(rows.z) > MOST_JUDGED:
+        return rows
+    for _ in range(MOST_WILD):
+        read = rows.read
+        record = replace(rows, z=np.hstack([_between(rows.z[:, :r], read[:, :r]), rows.z[:, r:]]), given=read)
+        products = products_of(record, curved=False)
+        weights = _weights(record, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)[0]
+        z = (record.z - products.level) / products.scale
+        memory = products.memory
+        e = z[memory:, :r] - foretold(z, weights.reshape(len(products.spans), -1, r), products.spans)
+        there = read[memory:, :r]
+        usual = np.array([np.median(np.abs(e[known_, i])) if known_.any() else 0.0 for i, known_ in enumerate(there.T)])
+        wild = there & (np.abs(e) > WILD_READING * np.maximum(usual, 1e-6) / NORMAL_MEDIAN)
+        wild &= wild.mean(axis=0) <= MOST_WILD_SHARE  # what is often so is how the channel moves
+        at = np.flatnonzero(wild.any(axis=1))
+        first = at[np.diff(at, prepend=-memory - 1) > memory]
+        if not len(first):
+            break
+        off = rows.z.copy()
+        off[memory + first, :r] = np.where(wild[first], np.nan, off[memory + first, :r])
+        rows = replace(rows, z=off)
+    return rows
 
 
 def _refuse_apart(rows: Rows) -> None:

@@ -22,7 +22,7 @@ from counterflow.estimation.alignment import alignment
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Learning, learn
+from counterflow.estimation.network_learning import Learning, believed, learn
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
 from counterflow.estimation.products import Rows
@@ -77,7 +77,9 @@ def identify(
         "say so; then fit with same_row=False for this unit"
     )
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
-    found = system_of(rows, learn(rows, options.known, progress))
+    kept = believed(rows, options.known)
+    notes += _wild(rows, kept)
+    found = system_of(kept, learn(kept, options.known, progress))
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
@@ -95,6 +97,14 @@ def system_of(rows: Rows, learned: Learning) -> System:
         learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),
         (False,) * len(rows.names), tuple(notes),
     )  # fmt: skip
+
+
+def _wild(rows: Rows, kept: Rows) -> list[Caveat]:
+    """Which units have sent readings that nothing else in the record explains."""
+    gone = np.isfinite(rows.z) & ~np.isfinite(kept.z)
+    counts = {name: int(gone[:, rows.owner == m].sum()) for m, name in enumerate(rows.names)}
+    text = "{} of what {} sent fits neither what came before nor after it, and was left out"
+    return [Caveat("wild-readings", name, text.format(count, name)) for name, count in counts.items() if count]
 
 
 def _numbers(messages: Sequence[Reduced]) -> tuple[FloatArray, FloatArray, tuple[slice, ...]]:

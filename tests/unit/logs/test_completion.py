@@ -10,7 +10,7 @@ import pytest
 
 import counterflow as cf
 from counterflow.estimation.completion import WEAK, Gaps, drawn, filled
-from counterflow.estimation.network_learning import completed, decays_of, learn
+from counterflow.estimation.network_learning import believed, completed, decays_of, learn
 from counterflow.estimation.products import Rows, products_of
 
 SPANS = np.array([(1, 1), (2, 2), (3, 5)])
@@ -284,3 +284,29 @@ def test_what_was_not_measured_is_estimated_and_its_doubt_is_told():
     assert half[missing].mean() > 2 * half[~missing].mean()
     gap = np.abs(world.was - clean["turbine"].y[700:760])[missing]
     assert (gap <= half[missing]).mean() > 0.85
+
+
+@pytest.mark.parametrize("at", [0, 60, 300, 599])
+def test_one_wild_reading_does_not_decide(at):
+    rows = simulated(600, 3)
+    z = rows.z.copy()
+    z[at, 1] += 40 * z[:, 1].std()
+    dirty = replace(rows, z=z)
+    kept = believed(dirty)
+    if at >= 51:  # what comes before has nothing to be foretold from
+        assert np.argwhere(np.isnan(kept.z)).tolist() == [[at, 1]]
+        assert error(kept) < 2 * error(rows) + 1e-3
+
+
+def test_nothing_is_wild_in_a_clean_record():
+    for seed in range(5):
+        rows = simulated(600, seed)
+        assert np.isfinite(believed(rows).z).all()
+
+
+def test_what_is_often_far_out_is_how_the_channel_moves():
+    rows = simulated(600, 3)
+    z = rows.z.copy()
+    hits = np.random.default_rng(0).choice(np.arange(60, 600), 40, replace=False)
+    z[hits, 1] += 40 * z[:, 1].std()
+    assert np.isfinite(believed(replace(rows, z=z)).z).all()
