@@ -2,7 +2,8 @@
 
 Each number s_i (a unit's compressed measurement, standardised) is predicted from all numbers and inputs z = (s, u),
 
-    s_i[t] = Σ over columns j and spans b of  w_ijb · mean of z_j over the rows of b before t
+    s_i[t] = offset_i
+           + Σ over columns j and spans b of  w_ijb · mean of z_j over the rows of b before t
            + Σ over pairs (j, k) of           c_ijk · (z̄_j z̄_k, centred and scaled)            + e_i[t]
 
 where z̄ is the mean of the last two rows, limited to what was seen. Most w and c are zero. Several *replicates* of the
@@ -41,7 +42,8 @@ class Network:
     ``spans`` (b, 2): first and last lag of each. ``linear`` (K, b, m, r). ``pairs`` (k, 2), ``bends`` (K, k, r),
     ``pair_centre``, ``pair_size`` (k,). ``low``, ``high`` (m,): the range seen. ``level``, ``scale`` (m,) of the
     columns in the units' own terms (departures of inputs). ``noise`` (r, r): covariance of e. ``widening``: by how much
-    the spread of the replicates is too narrow for the error of answers.
+    the spread of the replicates is too narrow for the error of answers. ``offset`` (K, r): of numbers whose way of
+    running has a level of its own; else zero.
     """
 
     names: tuple[str, ...]
@@ -59,6 +61,7 @@ class Network:
     scale: FloatArray
     noise: FloatArray
     widening: float
+    offset: FloatArray
     rows: int = 0  # that it was learned from
     bend: tuple[float, float] = (0.0, 0.0)  # what curvature is worth, see ``network_learning.Bend``
     known: KnownEdges | None = None  # which units can act on which; None: any
@@ -82,8 +85,9 @@ class Network:
     def mean(self) -> Network:
         """The same with one set of weights, the mean of all replicates."""
         return replace(
-            self, linear=self.linear.mean(axis=0, keepdims=True), bends=self.bends.mean(axis=0, keepdims=True)
-        )
+            self, linear=self.linear.mean(axis=0, keepdims=True), bends=self.bends.mean(axis=0, keepdims=True),
+            offset=self.offset.mean(axis=0, keepdims=True),
+        )  # fmt: skip
 
     @cached_property
     def number_slices(self) -> tuple[slice, ...]:
@@ -138,7 +142,8 @@ class Network:
         held = np.repeat(np.array([name in still for name in self.names], bool), self.numbers)
         if not self.curved:
             nothing = np.zeros((len(self.linear), len(inputs), r))
-            return self._run(np.zeros_like(before), change, None, held, nothing)[0] * self.scale[:r], 0.0
+            bare = replace(self, offset=np.zeros_like(self.offset))
+            return bare._run(np.zeros_like(before), change, None, held, nothing)[0] * self.scale[:r], 0.0
         factual, residual = self._factual(before, inputs, recorded)
         changed, limited = self._run(before, inputs + change, residual, held, factual)
         return (changed - factual) * self.scale[:r], limited
@@ -151,12 +156,13 @@ class Network:
         """Standardised numbers (starts, horizon, r) after rows ``starts`` of z: mean weights, inputs as they were."""
         p, r, S = self.memory, self.size, len(starts)
         weights, bends = self.linear.mean(axis=0).reshape(-1, r), self.bends.mean(axis=0)
+        offset = self.offset.mean(axis=0)
         window = z[starts[None, :] - p + 1 + np.arange(p)[:, None]]  # (p, S, m)
         total = np.zeros((p + horizon + 1, S, z.shape[1]))
         total[1 : p + 1] = np.cumsum(window, axis=0)
         newest, out = window[-RECENT:], np.empty((S, horizon, r))
         for t in range(horizon):
-            foreseen = span_means(total, p + t, self.spans).transpose(1, 0, 2).reshape(S, -1) @ weights
+            foreseen = span_means(total, p + t, self.spans).transpose(1, 0, 2).reshape(S, -1) @ weights + offset
             if len(bends):
                 foreseen = foreseen + self._products(newest.mean(axis=0)) @ bends
             out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
@@ -182,7 +188,7 @@ class Network:
         p, T = self.memory, len(z)
         total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
         rows = np.arange(p, T)
-        out = np.zeros((len(self.linear), T - p, self.size))
+        out = np.repeat(self.offset[:, None], T - p, axis=1)
         for (first, last), weights in zip(self.spans, self.linear.swapaxes(0, 1), strict=True):
             out += (total[rows - first + 1] - total[rows - last]) / (last - first + 1) @ weights
         if self.curved:
@@ -244,7 +250,7 @@ class Network:
             total[p + t, :, r:] += inputs[t] - newest[-1, :, r:]  # inputs of the row before act on this one
             newest[-1, :, r:] = inputs[t]
             means = span_means(total, p + t, self.spans)
-            foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0]
+            foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0] + self.offset
             if self.curved:
                 recent = newest.mean(axis=0)
                 met += int(((recent < self.low) | (recent > self.high))[:, factors].sum())

@@ -23,6 +23,9 @@ from counterflow.estimation.completion import Gaps, drawn, foretold
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.network import SPANS, Network, damping
 from counterflow.estimation.products import LEAST_ROWS, Products, Rows, Slow, products_of, running
+from counterflow.estimation.regimes import LEAST_ROWS as LEAST_OF_A_WAY
+from counterflow.estimation.regimes import LEAST_SHARE, Change, find_change
+from counterflow.estimation.ways import PASSING, Regime, Ways, centred, level_of, with_differences
 from counterflow.identification.sparse import SparseWeights, refined_weights, sparse_weights
 
 
@@ -38,6 +41,7 @@ class Costs(NamedTuple):
     by_unit: bool
 
 
+ONE_WAY = Ways()
 COSTS = (Costs(6, 6, 6, False), Costs(8, 4, 5, False), Costs(7, 3, 7, True), Costs(5, 2, 3, True))
 PRODUCT = 3.0  # nats that a product costs more than a new channel
 REPLICATES = 16
@@ -51,6 +55,8 @@ BATCHES = 20  # of starts that follow one another: their means say how sure the 
 VETO = -1.0  # standard errors below zero from which on curvature is left out
 FEW = 600  # rows, below which curvature can hardly be judged
 WILD = 1e3  # times the usual error that counts at most
+MOST_SEEN = 50_000  # rows, the newest, in which changes of the plant are looked for
+MOST_CHANGES = 4  # of a record
 DRAWS = 4  # records with other draws of what is missing, if anything is
 ROUNDS = 4  # of learning and drawing before them
 SELDOM = 0.5  # share of rows below which a target that is read in them is slow
@@ -91,10 +97,30 @@ class Posterior:
 class Learning:
     """A network, and how it was learned."""
 
-    network: Network
-    posterior: Posterior
+    networks: tuple[Network, ...]  # for each way of running
+    changes: tuple[Change, ...]  # one between two ways of running; their rows are those of the record
+    posterior: Posterior  # of the present one
     bend: Bend
     products: Products  # of the first of the records, if readings are missing
+    chosen: int = -1  # the way of running that is asked about, by default the present one
+
+    @property
+    def network(self) -> Network:
+        """Of the way of running that is asked about."""
+        return self.networks[self.chosen]
+
+    def at(self, row: int) -> Learning:
+        """The same with the way of running of a row."""
+        return replace(self, chosen=sum(change.at <= row for change in self.changes))
+
+    def regimes(self, rows: int) -> tuple[Regime, ...]:
+        """The ways of running of a record of so many rows, in order; empty if there is only one."""
+        edges = [0, *(change.at for change in self.changes), rows]
+        units = [(), *(tuple(self.network.names[m] for m in change.units) for change in self.changes)]
+        here = self.chosen % len(self.networks)
+        networks = [None if k == here else network for k, network in enumerate(self.networks)]
+        found = zip(edges[:-1], edges[1:], units, networks, strict=True)
+        return tuple(Regime(*each) for each in found) if self.changes else ()
 
     @property
     def words(self) -> str:
@@ -130,7 +156,7 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
         if k < ROUNDS:
             decays = decays_of(record, products, known, decays)
         products = with_slow(record, products, decays)
-        weights, _, left, _ = _weights(rows, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
+        (weights,), _, left, _, _ = _weights(rows, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
         noise = _noise(products, products.moments(), weights, products.count, left)
         level, scale = products.level, products.scale
         gaps = Gaps((values - level[:r]) / scale[:r], variance / scale[:r] ** 2)
@@ -157,7 +183,7 @@ def believed(rows: Rows, known: KnownEdges | None = None) -> Rows:
         read = rows.read
         record = replace(rows, z=np.hstack([_between(rows.z[:, :r], read[:, :r]), rows.z[:, r:]]), given=read)
         products = products_of(record, curved=False)
-        weights = _weights(record, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)[0]
+        (weights,), *_ = _weights(record, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
         z = (record.z - products.level) / products.scale
         memory = products.memory
         e = z[memory:, :r] - foretold(z, weights.reshape(len(products.spans), -1, r), products.spans)
@@ -231,28 +257,81 @@ def with_slow(record: Rows, products: Products, decays: Mapping[int, float]) -> 
 
 def learn(
     rows: Rows, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None,
-    sums: Products | None = None,
+    sums: Products | None = None, one_way: bool = False,
 ) -> Learning:  # fmt: skip
     """All replicates.
 
     ``known``: which units can act on which; None: any. ``sums``: of a whole record of which ``rows`` are the newest.
+    ``one_way``: as if nothing ever changed.
     """
     records, decays = completed(rows, known)
-    products = first = with_slow(records[0], sums or products_of(records[0]), decays)
-    bend = _bend(records[0], products, known)
+    record = records[0]
+    products = first = with_slow(record, sums or products_of(record), decays)
+    changes = () if one_way or sums is not None else changes_of(record, products, known)
+    ways = Ways.of(record, products, changes)
+    bend = _bend(record, products, known, ways)
     curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
     count, found = products.count, []
     for k, draw in enumerate(block_weights(products)):
         if sums is None and k and len(records) > 1 and k % len(COSTS) == 0:
             record = records[k // len(COSTS)]
             products = with_slow(record, products_of(record, first), decays)
-        found.append(_weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved))
+            ways = Ways.of(record, products, changes)
+        found.append(_weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved, ways))
         if progress is not None:
             progress(k + 1, -0.5 * count * float(np.log(found[-1][2]).sum()))
-    weights, *posterior = (np.array(each) for each in zip(*found, strict=True))
-    network = _network(rows, products, weights, products.moments(), count, posterior[1])
-    network = replace(network, bend=(bend.gain, bend.deviations), known=known)
-    return Learning(network, Posterior(*posterior), bend, first)
+    weights, variance, noise, damping, levels = (np.array(each) for each in zip(*found, strict=True))
+    networks = tuple(
+        replace(
+            _network(rows, products, weights[:, way], noise, levels[:, way], ways, way),
+            bend=(bend.gain, bend.deviations), known=known,
+        )
+        for way in range(ways.count)
+    )  # fmt: skip
+    return Learning(networks, changes, Posterior(variance, noise, damping), bend, first)
+
+
+def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) -> tuple[Change, ...]:
+    """Where the plant changed, by rising rows of the record: the clearest change first, then others on either side."""
+    r, everybody = rows.targets, tuple(range(len(rows.names)))
+    none = np.zeros(len(everybody))
+    at = products.learned_from(rows)[-MOST_SEEN:]
+    least = max(int(LEAST_SHARE * len(at)), LEAST_OF_A_WAY)
+    targets = (rows.z[:, :r] - products.level[:r]) / products.scale[:r]
+    found: list[Change] = []
+
+    def inside(part: NDArray[np.intp], row: int | None) -> FloatArray:
+        """Sums over the rows of a part, with a level of its own before and after a row of it."""
+        edges = [*(change.at for change in found), *(() if row is None else (row,))]
+        ways = Ways.of(rows, products, [Change(edge, everybody, none, none) for edge in edges])
+        segments = ways.moments(products, np.ones(len(products.blocks)), 0)
+        first = ways.way_of(int(part[0]))
+        there = [centred(each) for each in segments[first : first + (1 if row is None else 2)]]
+        return np.asarray(np.sum(there, axis=0))
+
+    def searched(part: NDArray[np.intp]) -> Change | None:
+        sums: dict[int | None, FloatArray] = {}
+        chosen: dict[tuple[int, int | None], NDArray[np.intp]] = {}
+
+        def features(i: int, place: int | None) -> FloatArray:
+            row = None if place is None else int(part[place])
+            if row not in sums:
+                sums[row] = inside(part, row)
+            if (i, row) not in chosen:
+                chosen[i, row] = _target(rows, products, sums[row], float(len(part)), i, JUDGE, known, True).chosen
+            return products.columns(rows, part, np.sort(chosen[i, row]))
+
+        change = find_change(features, targets[part], rows.owner[:r], least)
+        return None if change is None else replace(change, at=int(part[change.at]))
+
+    left = [at]
+    while left and len(found) < MOST_CHANGES:
+        part = left.pop()
+        change = searched(part) if len(part) else None
+        if change is not None:
+            found.append(change)
+            left += [part[part < change.at], part[part >= change.at + PASSING]]
+    return tuple(sorted(found, key=lambda change: change.at))
 
 
 def refreshed(network: Network, products: Products, posterior: Posterior) -> tuple[Network, Posterior]:
@@ -261,7 +340,8 @@ def refreshed(network: Network, products: Products, posterior: Posterior) -> tup
     Nothing enters or leaves, and the damping stays: what remains are small problems, all of them solved at once.
     """
     K, n, r = posterior.variance.shape
-    slow = [each.target for each in products.slow]  # of these there are no sums to follow
+    apart = network.offset.any(axis=0)  # units that changed have sums of their own, which are not kept
+    slow = sorted({*(each.target for each in products.slow), *np.flatnonzero(apart).tolist()})  # they stay as they are
     there = posterior.variance > 0
     there[:, :, slow] = False
     used = np.flatnonzero(there.any(axis=(0, 2)))
@@ -288,7 +368,7 @@ def refreshed(network: Network, products: Products, posterior: Posterior) -> tup
     weights[:, :, slow], variances[:, :, slow] = before[:, :, slow], posterior.variance[:, :, slow]
     left = noise.reshape(K, r)
     left[:, slow] = posterior.noise[:, slow]
-    found = _network(network, products, weights, products.moments(), products.count, left)
+    found = _network(network, products, weights, left, network.offset)
     found = replace(found, bend=network.bend, known=network.known)
     return found, replace(posterior, variance=variances, noise=left)
 
@@ -314,29 +394,65 @@ def block_weights(products: Products) -> FloatArray:
 
 
 def _weights(
-    rows: Rows, products: Products, draw: FloatArray, costs: Costs, known: KnownEdges | None, curved: bool
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Weights (n, r) of every feature for every target, and their ``Posterior``, with blocks weighted by ``draw``."""
+    rows: Rows, products: Products, draw: FloatArray, costs: Costs, known: KnownEdges | None, curved: bool,
+    ways: Ways = ONE_WAY,
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:  # fmt: skip
+    """Weights (W, n, r) of every feature for every target in every way of running, with blocks weighted by ``draw``.
+
+    Also the ``Posterior`` of the present one, and levels (W, r).
+    """
     r, m, spans = rows.targets, rows.z.shape[1], products.spans
     n, linear = products.features, len(spans) * m
     moments, count = products.moments(draw), float(draw @ products.counts)
     slow = {each.target: each for each in products.slow}
-    (out, variance), noise = np.zeros((2, n, r)), np.ones(r)
+    out, levels = np.zeros((ways.count, n, r)), np.zeros((ways.count, r))
+    variance, noise = np.zeros((n, r)), np.ones(r)
+    segments = {unit: ways.moments(products, draw, unit) for unit in range(len(rows.names)) if ways.own(unit)}
     for i in range(r):
+        unit = int(rows.owner[i])
         if i in slow:
             found = _slow_target(rows, products, slow[i], draw, costs, known, curved)
-            out[i, i] = slow[i].decay  # of its last row, which stands first
+            out[:, i, i] = slow[i].decay  # of its last row, which stands first
+            out[:, found.chosen, i] = found.mean
+        elif unit not in segments:
+            found = _target(rows, products, moments, count, i, costs, known, curved)
+            out[:, found.chosen, i] = found.mean
         else:
-            # what was drawn is no evidence; nor is more than enough of what was read
-            enough = min(count * products.read[i] / products.count, ENOUGH)
-            share = enough / count
-            gram, cross, energy = moments[:n, :n], moments[:n, n + i], float(moments[n + i, n + i])
-            given = _terms(rows, products, i, costs, known, curved)
-            found = sparse_weights(share * gram, share * cross, share * energy, enough, *given)
-        out[found.chosen, i], variance[found.chosen, i], noise[i] = found.mean, found.variance, found.noise
-    steady = damping(out[:linear].reshape(len(spans), m, r), spans, STEADY)
-    out[:linear] *= steady.reshape(linear, 1)
-    return out, variance, noise, steady
+            for s in range(len(segments[unit])):
+                here = [way for way in range(ways.count) if ways.segment(unit, way) == s]
+                offered = with_differences(segments[unit], s, n, linear)
+                found = _target(rows, products, offered, count, i, costs, known, curved)
+                same = np.where(found.chosen < n, found.chosen, found.chosen - n)  # a feature and its difference
+                out[here, :, i] = np.bincount(same, found.mean, n)
+            found = replace(found, chosen=np.empty(0, np.intp), variance=np.empty(0))  # its sums are not kept
+        variance[found.chosen, i], noise[i] = found.variance, found.noise
+    steady = np.ones((ways.count, len(spans), m))
+    for way in range(ways.count):
+        steady[way] = damping(out[way, :linear].reshape(len(spans), m, r), spans, STEADY)
+        out[way, :linear] *= steady[way].reshape(linear, 1)
+        for unit, parts in segments.items():
+            mine = np.flatnonzero(rows.owner[:r] == unit)
+            levels[way, mine] = level_of(parts[ways.segment(unit, way)], out[way][:, mine], mine)
+    return out, variance, noise, steady[-1], levels
+
+
+def _target(
+    rows: Rows, products: Products, moments: FloatArray, count: float, i: int, costs: Costs, known: KnownEdges | None,
+    curved: bool,
+) -> SparseWeights:  # fmt: skip
+    """The weights of one target from sums (N, N), or from those with differences, which are numbered from n on."""
+    n = products.features
+    source, first, further = _terms(rows, products, i, costs, known, curved)
+    more = len(moments) - products.size  # differences
+    if more:
+        source = np.concatenate([source, source.max() + 1 + source[:more]])
+        first, further = (np.concatenate([each, each[:more]]) for each in (first, further))
+    # what was drawn is no evidence; nor is more than enough of what was read
+    enough = min(count * products.read[i] / products.count, ENOUGH)
+    share = enough / count
+    n, i = n + more, n + more + i
+    gram, cross, energy = share * moments[:n, :n], share * moments[:n, i], share * float(moments[i, i])
+    return sparse_weights(gram, cross, energy, enough, source, first, further)
 
 
 def _slow_target(
@@ -354,23 +470,27 @@ def _slow_target(
 
 
 def _network(
-    of: Rows | Network, products: Products, weights: FloatArray, moments: FloatArray, count: float, left: FloatArray
-) -> Network:
-    """Of weights (K, n, r), which have left noises (K, r), and the units ``of`` whom they are."""
+    of: Rows | Network, products: Products, weights: FloatArray, left: FloatArray, levels: FloatArray,
+    ways: Ways = ONE_WAY, way: int = 0,
+) -> Network:  # fmt: skip
+    """Of weights (K, n, r) and levels (K, r), which have left noises (K, r), and the units ``of`` whom they are."""
     K, _, r = weights.shape
     spans, linear = products.spans, len(products.spans) * len(products.level)
     bends = weights[:, linear:]
     kept = np.flatnonzero(bends.any(axis=(0, 2)))
+    moments = products.moments() if ways.count == 1 else ways.of_way(products, way)
+    count = float(moments[-1, -1])
+    moments = moments if ways.count == 1 else centred(moments)
     noise = _noise(products, moments, weights.mean(axis=0), count, left.mean(axis=0))
     return Network(
         of.names, of.numbers, of.inputs, spans,
         np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
         np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
-        products.high, products.level, products.scale, noise, WIDENING, round(count),
+        products.high, products.level, products.scale, noise, WIDENING, levels, round(count),
     )  # fmt: skip
 
 
-def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
+def _bend(rows: Rows, products: Products, known: KnownEdges | None, ways: Ways) -> Bend:
     """Whether products of channels help to foretell rows that were held out, many rows ahead.
 
     One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
@@ -380,24 +500,30 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None) -> Bend:
     r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
     at = np.arange(products.memory, len(z))
     block = (rows.first + at) // products.length
+    changed = np.array([change.at for change in ways.changes], np.intp)
     gains = []
     for part in np.array_split(np.unique(block), FOLDS):  # of rows that are not kept nothing can be foretold
         kept = ~np.isin(np.arange(len(products.blocks)), part)
         draw = kept.astype(np.float64)
-        moments, count = products.moments(draw), float(products.counts[kept].sum())
         starts = _starts(at[np.isin(block, part)], len(z))
+        way = np.searchsorted(changed, starts, "right")
+        inside = way == np.searchsorted(changed, starts + AHEAD, "right")
+        starts, way = starts[inside], way[inside]
         if not len(starts):
             continue
         window = starts[:, None] + 1 + np.arange(AHEAD)
         truth, read = z[window, :r], rows.read[window, :r]
         errors: list[FloatArray] = []
         for curved in (False, True):
-            weights, _, left, _ = _weights(rows, products, draw, JUDGE, known, curved)
-            network = _network(rows, products, weights[None], moments, count, left[None])
-            if curved and not network.curved:
+            weights, _, left, _, levels = _weights(rows, products, draw, JUDGE, known, curved, ways)
+            if curved and not weights[:, len(products.spans) * len(products.level) :].any():
                 errors.append(errors[0])
-            else:
-                errors.append(np.square(network.free_runs(z, starts, AHEAD) - truth) * read)  # what was read judges
+                continue
+            errors.append(np.empty_like(truth))
+            for w in np.unique(way).tolist():
+                network = _network(rows, products, weights[None, w], left[None], levels[None, w], ways, w)
+                gap = network.free_runs(z, starts[way == w], AHEAD) - truth[way == w]
+                errors[-1][way == w] = np.square(gap) * read[way == w]  # what was read judges
         size = np.maximum(errors[0].mean(axis=(0, 1)), 1e-12)
         gains.append((np.minimum((errors[0] - errors[1]) / size, WILD)).mean(axis=(1, 2)))
     every = np.concatenate([*gains, np.zeros(0)])

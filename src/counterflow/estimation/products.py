@@ -269,6 +269,33 @@ class Products:
         means = [(total[at - first + 1] - total[at - last]) / (last - first + 1) for first, last in self.spans]
         return np.hstack([*means, (_multiplied(standard, at, self.pairs) - self.pair_centre) / self.pair_size])
 
+    def block_of(self, row: int) -> int:
+        """The block that holds a row of the record."""
+        return row // self.length
+
+    def learned_from(self, rows: Rows, block: int | None = None) -> NDArray[np.intp]:
+        """Rows of a whole record that are summed, of one block or of all: those in which anything was read."""
+        first, last = (0, len(rows.z)) if block is None else (block * self.length, (block + 1) * self.length)
+        first = max(first, self.memory)
+        return np.asarray(first + np.flatnonzero(rows.read[first:last, : self.targets].any(axis=1)), np.intp)
+
+    def sums(self, rows: Rows, at: NDArray[np.intp]) -> FloatArray:
+        """(N, N) over rows ``at`` of a record."""
+        return _unpacked(self._sum((rows.z - self.level) / self.scale, at), self.size)
+
+    def columns(self, rows: Rows, at: NDArray[np.intp], chosen: NDArray[np.intp]) -> FloatArray:
+        """(rows, chosen + 1): some features of rows ``at``, and the constant."""
+        first = int(at[0]) - self.memory
+        standard = (rows.z[first : int(at[-1]) + 1] - self.level) / self.scale
+        total, at = running(standard), at - first
+        m, linear = len(self.level), len(self.spans) * len(self.level)
+        plain, bent = chosen[chosen < linear], chosen[chosen >= linear] - linear
+        near, far = self.spans[plain // m].T
+        ahead, back = at[:, None] - near + 1, at[:, None] - far
+        means = (total[ahead, plain % m] - total[back, plain % m]) / (far - near + 1)
+        products = (_multiplied(standard, at, self.pairs[bent]) - self.pair_centre[bent]) / self.pair_size[bent]
+        return np.hstack([means, products, np.ones((len(at), 1))])
+
     def slowly(self, rows: Rows, target: int, decay: float) -> tuple[Slow, float]:
         """Sums for a target of a whole record that is read seldom, and the logarithms of what rows were divided by."""
         from scipy.sparse import csr_array

@@ -27,7 +27,11 @@ from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
 from counterflow.estimation.products import Rows
 from counterflow.estimation.realisation import realised
+from counterflow.estimation.ways import Regime
 from counterflow.protocol import Reduced
+
+PRESENT, ALL = "present", "all"  # which way of running a fit is about
+REGIME_CHANGED = "regime-changed"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class SystemOptions:
 
     same_row: Mapping[str, bool] | None = None
     known: KnownEdges | None = None
+    regime: str | int = PRESENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +55,7 @@ class System:
     input_level: FloatArray  # (U,)
     same_row: tuple[bool, ...]
     notes: tuple[Caveat, ...]
+    regimes: tuple[Regime, ...] = ()
 
 
 def identify(
@@ -79,7 +85,8 @@ def identify(
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
     kept = believed(rows, options.known)
     notes += _wild(rows, kept)
-    found = system_of(kept, learn(kept, options.known, progress))
+    learned = learn(kept, options.known, progress, one_way=options.regime == ALL)
+    found = system_of(kept, learned.at(options.regime) if isinstance(options.regime, int) else learned)
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
@@ -93,9 +100,17 @@ def system_of(rows: Rows, learned: Learning) -> System:
     if products.used < products.count:
         text = f"of {products.count:,.0f} rows, {products.used:,} in {len(products.blocks)} stretches were learned from"
         notes.append(Caveat("rows-thinned", everybody, text))
+    regimes = learned.regimes(len(rows.z))
+    for regime in regimes[1:]:
+        text = (
+            f"{' and '.join(regime.units)} changed at row {regime.start}: questions from now on rest on the rows since "
+            "the last change, and on what earlier rows share with them; those about earlier rows use the way of running "
+            "of their time (regime='all': one model of all rows)"
+        )
+        notes.append(Caveat(REGIME_CHANGED, scope_of(regime.units), text))
     return System(
         learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),
-        (False,) * len(rows.names), tuple(notes),
+        (False,) * len(rows.names), tuple(notes), regimes,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from counterflow.estimation.influence import InfluenceGraph
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.online import Predictor, RowPredictor, StatePredictor
 from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.estimation.ways import Regime
 from counterflow.fits import storage
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
@@ -88,6 +89,24 @@ class Fit(Questions):
                 "uncertainty=False was given): see its status; fit with uncertainty=True, or fewer units at once"
             )
         return self.couplings.spread
+
+    @property
+    def regimes(self) -> tuple[Regime, ...]:
+        """Ways of running of the fitted rows, in order: one, or more where the plant changed (fits from logs).
+
+        Each has ``start``, ``stop`` (rows) and ``units``, those that changed in its first row.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> for regime in cf.fit(plant.simulate(400, rng=2)).regimes:
+        ...     print(regime)
+        rows 0 to 400
+        """
+        if self.couplings is None or not self.couplings.regimes:
+            return (Regime(0, self.server.rows),)
+        return self.couplings.regimes
 
     @property
     def known_edges(self) -> KnownEdges | None:

@@ -22,6 +22,7 @@ from counterflow.estimation.network_learning import Learning
 from counterflow.estimation.products import Rows
 from counterflow.estimation.stream import KEPT, TAIL, Stream, begun, continued
 from counterflow.estimation.system import system_of
+from counterflow.estimation.ways import later
 from counterflow.fits.checks import failed_checks
 from counterflow.fits.engine import Traffic
 from counterflow.methods.logs.method import learned_system, network_status
@@ -103,7 +104,7 @@ def followed(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     couplings = again.couplings
     assert couplings is not None
     again = replace(
-        again, couplings=replace(couplings, shared=couplings.shared.last(stream.kept), stream=stream),
+        again, couplings=_newest(couplings, stream),
         status=replace(again.status, message=f"{again.status.message}; {stream}"),
         traffic=Traffic(fit.traffic.rounds + 1, fit.traffic.bytes_up + size, fit.traffic.bytes_down),
         provenance=Provenance.of(__version__, fit.provenance.seed, digest, fit.method, {"after": fit.provenance.id}),
@@ -111,6 +112,14 @@ def followed(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     if stream.chosen < stream.rows:
         return again
     return replace(again, server_caveats=distinct((*again.server_caveats, *failed_checks(again.server, again.status))))
+
+
+def _newest(couplings: Couplings, stream: Stream) -> Couplings:
+    """With the rows that are kept, in which the ways of running have other places."""
+    shared = couplings.shared.last(stream.kept)
+    dropped = len(couplings.shared.values) - len(shared.values)
+    regimes = later(couplings.regimes, dropped, len(shared.values)) if couplings.regimes else ()
+    return replace(couplings, shared=shared, stream=stream, regimes=regimes)
 
 
 def _with_rows(fit: Fit, new: NewRows) -> tuple[Fit, Stream]:

@@ -365,7 +365,7 @@ SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Memory: {"information": "nn", "mean": "P", "covariance": "PP", "last_input": "U"},
     Network: {
         "spans": "b2", "linear": "Kbmr", "pairs": "k2", "bends": "Kkr", "pair_centre": "k", "pair_size": "k",
-        "low": "m", "high": "m", "level": "m", "scale": "m", "noise": "rr",
+        "low": "m", "high": "m", "level": "m", "scale": "m", "noise": "rr", "offset": "Kr",
     },
     Products: {
         "spans": "b2", "pairs": "a2", "pair_centre": "a", "pair_size": "a", "level": "m", "scale": "m", "low": "m",
@@ -472,6 +472,11 @@ def _check_couplings(server: Server) -> None:
         return
     if couplings.network is not None:
         _check_network(couplings.network, server)
+    for regime in couplings.regimes:
+        if regime.network is not None:
+            _check_network(regime.network, server)
+        if not 0 <= regime.start < regime.stop or not set(regime.units) <= set(server.names):
+            _wrong("its ways of running are not of these units or rows")
     if couplings.stream is not None:
         _check_stream(couplings.stream, couplings.network)
     for doubt in couplings.doubts:

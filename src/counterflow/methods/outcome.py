@@ -20,6 +20,7 @@ from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.stream import Stream
 from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.estimation.ways import Regime
 from counterflow.plant.operating_point import OperatingPoint
 
 
@@ -101,6 +102,7 @@ class Couplings:
     memory: Memory | None = None  # of an updated fit: what is kept of all rows so far
     network: Network | None = None  # of a fit from logs: what its effects are computed with
     stream: Stream | None = None  # of an updated fit from logs: what is kept of all rows so far
+    regimes: tuple[Regime, ...] = ()  # of a fit from logs whose plant changed: its ways of running
 
     @property
     def known(self) -> KnownEdges | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from counterflow.questions.sensitivity import Memory, Spread, driven_by
 
 if TYPE_CHECKING:
     from counterflow.estimation.network import Network
+    from counterflow.estimation.ways import Regime
     from counterflow.methods.outcome import Couplings
 
 Watch = Callable[[Message, bool], None]
@@ -56,6 +57,12 @@ OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond
 BEYOND_SEEN = Caveat(
     "curvature-limited", EVERYBODY,
     "part of this answer lies beyond what was seen: there the fit's curvature is held as it is at the edge",
+)  # fmt: skip
+
+
+ACROSS = Caveat(
+    "across-regimes", EVERYBODY,
+    "the plant changed within these rows: the answer is that of the way of running in which they begin",
 )  # fmt: skip
 
 
@@ -243,6 +250,26 @@ class Knowledge:
         """Of a fit from logs."""
         return None if self.couplings is None else self.couplings.network
 
+    @property
+    def regimes(self) -> tuple[Regime, ...]:
+        """Ways of running of the recorded rows; empty if there is one, or if these are not the fitted rows."""
+        fitted = self.couplings is not None and self.shared is self.couplings.shared
+        return self.couplings.regimes if fitted and self.couplings is not None else ()
+
+    def network_at(self, row: int) -> Network:
+        """The network of the way of running of a recorded row."""
+        assert self.network is not None
+        found = [each.network for each in self.regimes if each.start <= row < each.stop]
+        return (found[0] if found else None) or self.network
+
+    @property
+    def present(self) -> Self:
+        """The same with the rows of the present way of running only."""
+        if not self.regimes or self.shared is None:
+            return self
+        last = self.regimes[-1]
+        return replace(self, shared=self.shared.last(last.stop - last.start))
+
     @cached_property
     def number_states(self) -> NDArray[np.intp]:
         """Which states are the numbers that units have sent, of a fit from logs: the first ones of each unit."""
@@ -324,8 +351,8 @@ class Knowledge:
         ``row``: the recorded row that the first row of the answer is; None: it follows the last recorded one, in whose
         inputs nothing changes but what is added. Also the share of products at the limits of what was seen.
         """
-        network = self.network
-        assert network is not None
+        assert self.network is not None
+        network = self.network if row is None else self.network_at(row)
         n, r = len(schedule), network.size
         moved = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
         if not (moved <= TOO_FAR).all():
@@ -365,6 +392,8 @@ class Knowledge:
             mean, covariance = spread_of_replicates(found[:, :, own], self.network.widening)
             covariance = self._at_least(covariance, schedule, ask.unit, found[:, :, own])
             caveats = self.far(schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
+            if row is not None and any(row < each.start < row + len(schedule) for each in self.regimes):
+                caveats.append(ACROSS)
             return with_caveats([part_of(ask, mean, covariance)], [*caveats, *self.doubts_of(found, ask.unit)])
         response, _ = driven_by(self.A, self.B, schedule)
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)

@@ -26,13 +26,13 @@ def network(curved, spans=SPANS[:6], replicates=3, seed=0):
     return Network(
         NAMES, NUMBERS, INPUTS, np.asarray(spans, np.int64), linear, pairs, bends, np.array([0.1, 1.0, -0.2]),
         np.array([1.0, 1.3, 0.8]), np.full(M, -1.5), np.full(M, 1.5), rng.standard_normal(M),
-        rng.uniform(0.5, 3.0, M), np.eye(R), 1.2,
+        rng.uniform(0.5, 3.0, M), np.eye(R), 1.2, 0.2 * rng.standard_normal((replicates, R)),
     )  # fmt: skip
 
 
 def foreseen_row(net, k, rows):
     """The numbers of the row after standardised ``rows`` (newest last), by replicate k: one sum at a time."""
-    out = np.zeros(R)
+    out = net.offset[k].copy()
     for b, (first, last) in enumerate(net.spans):
         for j in range(M):
             mean = sum(rows[-lag][j] for lag in range(first, last + 1)) / (last - first + 1)
@@ -144,7 +144,8 @@ def test_predictions_are_those_of_a_plain_loop(curved):
 @pytest.mark.parametrize("curved", [False, True])
 def test_free_runs_are_those_of_a_plain_loop_with_mean_weights(curved):
     net = network(curved)
-    mean = replace(net, linear=net.linear.mean(axis=0, keepdims=True), bends=net.bends.mean(axis=0, keepdims=True))
+    whole = {name: getattr(net, name).mean(axis=0, keepdims=True) for name in ("linear", "bends", "offset")}
+    mean = replace(net, **whole)
     z = np.random.default_rng(4).standard_normal((60, M))
     starts, horizon = np.array([net.memory - 1, 20, 37]), 12
     found = net.free_runs(z, starts, horizon)
@@ -157,6 +158,7 @@ def test_free_runs_are_those_of_a_plain_loop_with_mean_weights(curved):
 
 def test_responses_are_differences_of_a_pulse():
     net = network(False)
+    net = replace(net, offset=0 * net.offset)  # they are differences of two worlds, which have it both
     found = net.responses(np.arange(R, M), 20)
     assert found.shape == (3, 20, R, M - R)
     for j in range(M - R):

@@ -67,12 +67,14 @@ def check(
         recording = None
     if recording is None:
         return server_checks(fit.server, fit.status, horizon)
+    fitted = fit.provenance.data_digest == recording.digest
+    if fitted and fit.server.regimes:  # the fit is about the last of them
+        recording = recording.slice(fit.server.regimes[-1].start)
     rows = recording
 
     def run(material: Material, horizon: int) -> FreeRun:
         return run_of_recording(fit, material, rows, horizon, None, local or {})
 
-    fitted = fit.provenance.data_digest == recording.digest
     return server_checks(fit.about(recording), fit.status, horizon, run, fitted)
 
 
@@ -84,6 +86,7 @@ def server_checks(
 
     ``run``: free runs in place of those of the messages. ``fitted``: whether the fit rests on these rows.
     """
+    server = server.present
     material = Material.of(server)
     found = [_convergence(server, status), _stability(server, material)]
     if material is None:
@@ -112,6 +115,7 @@ def server_checks(
 
 def failed_checks(server: Server, status: Status) -> tuple[Caveat, ...]:
     """What answers carry along of the checks: those that fail, and hints of feedback."""
+    server = server.present
     shared, couplings = server.shared, server.couplings
     assert shared is not None
     width = shared.values.shape[1] + shared.u.shape[1]

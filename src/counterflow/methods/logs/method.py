@@ -50,7 +50,9 @@ class LogMethod(OneExchange):
 
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         chosen = LogOptions.parse(task.method, task.options)
-        asked = SystemOptions(by_unit("same_row", chosen.same_row, task.units), chosen.known_edges(task.units))
+        asked = SystemOptions(
+            by_unit("same_row", chosen.same_row, task.units), chosen.known_edges(task.units), chosen.regime
+        )
         return LogServer(LogConfig(task.units, asked), progress=progress)
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
@@ -92,7 +94,7 @@ def learned_system(labels: Labels, system: System) -> tuple[Couplings, Status, t
     """What the server knows of a system from logs, how it was learned, and what answers must be read with."""
     everyone = range(len(system.record.names))
     doubts = diagnose(system.record, [everyone for _ in everyone], labels, LEAST_ROWS // 2)
-    couplings = Couplings(system.found, system.record, None, doubts, network=system.network)
+    couplings = Couplings(system.found, system.record, None, doubts, network=system.network, regimes=system.regimes)
     return couplings, network_status(system.network), (*(doubt.caveat for doubt in doubts), *system.notes)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from counterflow.errors import OptionError
 from counterflow.estimation.known_edges import KnownEdges
+from counterflow.estimation.system import ALL, PRESENT
 from counterflow.methods.options import known_names
 from counterflow.methods.sensors import check_option
 
@@ -24,6 +25,8 @@ class LogOptions:
         likelihood of held-out rows.
     edges : (cause, effect) of the only direct couplings that there can be between different units; None: of all.
     forbidden : (cause, effect) of direct couplings that there cannot be.
+    regime : "present" (default): where the plant changed, the way of running since the last change; "all": one model of all
+        rows; a row number: the way of running of that row.
     sensors : "treated" (default) or "as they are", or {unit: one of them}: whether units leave out readings of spiking,
         stuck, saturated and held sensors.
 
@@ -41,6 +44,7 @@ class LogOptions:
     edges: Sequence[Sequence[str]] | None = None
     forbidden: Sequence[Sequence[str]] | None = None
     sensors: str | Mapping[str, str] | None = None
+    regime: str | int = PRESENT
 
     @classmethod
     def parse(cls, method: str, given: Mapping[str, Any]) -> LogOptions:
@@ -60,6 +64,11 @@ class LogOptions:
                     wanted = "True or False" if kind is bool else "a whole number of at least 1"
                     raise OptionError(f"fit: option {name!r} must be {wanted}, or {{unit: ...}} of them, got {one!r}")
         check_option(options.sensors)
+        row = type(options.regime) is int and options.regime >= 0
+        if not row and options.regime not in (PRESENT, ALL):
+            raise OptionError(
+                f"fit: option 'regime' must be {PRESENT!r}, {ALL!r} or a row number, got {options.regime!r}"
+            )
         KnownEdges.parse(options.edges, options.forbidden)  # refuses pairs that make no sense
         return options
 

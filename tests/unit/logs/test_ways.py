@@ -1,0 +1,153 @@
+"""Ways of running in sums of products: segments against rows, differences against plain regressions, and learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from tolerances import LONG
+
+from counterflow.estimation.network_learning import changes_of, learn
+from counterflow.estimation.products import Rows, products_of
+from counterflow.estimation.regimes import Change
+from counterflow.estimation.ways import PASSING, Ways, centred, level_of, with_differences
+
+NAMES = ("a", "b", "c")
+NONE = np.zeros(3)
+
+
+def simulated(rows, seed, changed=None, factor=0.4):
+    """u -> a -> b -> c about a level of 2; from row ``changed`` on, b feels a by less."""
+    rng = np.random.default_rng(seed)
+    z = np.full((rows, 4), 2.0)
+    for t in range(1, rows):
+        gain = factor if changed is not None and t >= changed else 1.0
+        e = 0.1 * rng.standard_normal(3)
+        z[t, 3] = 2 + 0.8 * (z[t - 1, 3] - 2) + 0.6 * rng.standard_normal()
+        z[t, 0] = 0.7 * z[t - 1, 0] + 0.3 * z[t - 1, 3] + e[0]
+        z[t, 1] = 0.6 * z[t - 1, 1] + 0.4 * gain * z[t - 1, 0] + e[1]
+        z[t, 2] = 0.5 * z[t - 1, 2] + 0.5 * z[t - 1, 1] + e[2]
+    return Rows(NAMES, (1, 1, 1), (1, 0, 0), z)
+
+
+@cache
+def given(changed=300):
+    rows = simulated(600, 1, changed)
+    return rows, products_of(rows)
+
+
+def features(rows, products, at):
+    """(rows, N): all features, targets and the constant, from the rows themselves."""
+    every = products.columns(rows, at, np.arange(products.features))
+    targets = (rows.z[at, :3] - products.level[:3]) / products.scale[:3]
+    return np.hstack([every[:, :-1], targets, every[:, -1:]])
+
+
+def test_chosen_features_are_those_that_are_summed():
+    rows, products = given()
+    F = features(rows, products, np.concatenate(products.at))
+    wanted = F.T @ F
+    np.testing.assert_allclose(products.moments(), wanted, rtol=LONG, atol=LONG * np.abs(wanted).max())
+    part = products.at[3]
+    np.testing.assert_allclose(products.sums(rows, part), products.blocks[3], rtol=LONG)
+    assert products.block_of(int(part[0])) == products.block_of(int(part[-1])) == 3
+    some = np.array([1, 7, products.features - 1])
+    assert (products.columns(rows, part, some) == features(rows, products, part)[:, [*some, -1]]).all()
+
+
+def test_segments_are_sums_over_their_rows_with_the_weights_of_their_blocks():
+    rows, products = given()
+    changes = [Change(420, (1, 2), NONE, NONE), Change(300, (1,), NONE, NONE), Change(151, (0,), NONE, NONE)]
+    ways = Ways.of(rows, products, changes)
+    assert [change.at for change in ways.changes] == [151, 300, 420]
+    assert [ways.way_of(row) for row in (0, 150, 151, 299, 300, 599)] == [0, 0, 1, 1, 2, 3]
+    assert [ways.segment(1, way) for way in range(4)] == [0, 0, 1, 2]
+    assert [ways.segment(0, way) for way in range(4)] == [0, 1, 1, 1]
+    draw = np.random.default_rng(0).exponential(size=len(products.counts))
+    at, block = np.concatenate(products.at), np.repeat(np.arange(len(draw)), products.counts.astype(int))
+    F = features(rows, products, at)
+    for unit, edges in ((0, [151]), (1, [300, 420]), (2, [420])):
+        passing = np.any([(at >= edge) & (at < edge + PASSING) for edge in edges], axis=0)
+        found = ways.moments(products, draw, unit)
+        assert len(found) == len(edges) + 1
+        for low, high, sums in zip([0, *edges], [*edges, 600], found, strict=True):
+            mine = (at >= low) & (at < high) & ~passing
+            wanted = (F[mine] * draw[block[mine], None]).T @ F[mine]
+            np.testing.assert_allclose(sums, wanted, rtol=LONG, atol=LONG * np.abs(wanted).max())
+    middle = ways.of_way(products, 2)
+    inner = F[(at >= 300 + PASSING) & (at < 420)]
+    np.testing.assert_allclose(middle, inner.T @ inner, rtol=LONG, atol=LONG * np.abs(middle).max())
+
+
+def test_sums_with_differences_are_those_of_the_rows_about_their_segments_means():
+    rows, products = given()
+    ways = Ways.of(rows, products, [Change(300, (1,), NONE, NONE)])
+    n, linear = products.features, len(products.spans) * 4
+    at = np.concatenate(products.at)
+    F = features(rows, products, at)
+    sides = [F[at < 300], F[at >= 300 + PASSING]]
+    about = [side - side.mean(axis=0) for side in sides]
+    wide = np.vstack([
+        np.hstack([about[0][:, :n], 0 * about[0][:, :linear], about[0][:, n:]]),
+        np.hstack([about[1][:, :n], about[1][:, :linear], about[1][:, n:]]),
+    ])  # fmt: skip
+    segments = ways.moments(products, np.ones(len(products.counts)), 1)
+    wanted = wide.T @ wide
+    np.testing.assert_allclose(
+        with_differences(segments, 1, n, linear), wanted, rtol=1e-8, atol=1e-8 * np.abs(wanted).max()
+    )
+    np.testing.assert_allclose(centred(segments[0]), about[0].T @ about[0], rtol=1e-8, atol=1e-8 * wanted.max())
+    weights = np.random.default_rng(1).standard_normal((n, 3))
+    left = (sides[1][:, n : n + 3] - sides[1][:, :n] @ weights).mean(axis=0)
+    assert level_of(segments[1], weights, np.arange(3)) == pytest.approx(left)
+    assert level_of(0 * segments[1], weights, np.arange(3)).tolist() == [0.0, 0.0, 0.0]
+
+
+def held(network, steps=60):
+    """What the input, held one higher, does to a, b and c in the end."""
+    found, _ = network.difference(np.zeros((network.memory, 4)), np.zeros((steps, 1)), np.ones((steps, 1)))
+    return found.mean(axis=0)[-1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_way_of_running_has_the_gains_of_its_time(seed):
+    rows = simulated(1000, seed, 600)
+    products = products_of(rows)
+    found = learn(rows, products)
+    assert [abs(change.at - 600) <= 3 for change in found.changes] == [True]
+    assert found.changes[0].units == (1,)
+    before, now = (held(network) for network in found.networks)
+    assert before == pytest.approx([1, 1, 1], abs=0.1)
+    assert now == pytest.approx([1, 0.4, 0.4], abs=0.1)
+    assert found.network is found.networks[-1]
+    assert not found.network.offset[:, [0, 2]].any()
+    (mixed,) = learn(rows, products, one_way=True).networks
+    assert abs(held(mixed)[1] - 0.4) > 0.1
+    # the levels are those of each way: rows far from where the other one stood are foretold without bias
+    z = (rows.z - products.level) / products.scale
+    for network, part in zip(found.networks, (slice(100, 590), slice(650, 1000)), strict=True):
+        left = z[part, :3] - network.mean.predicted(z[part.start - network.memory : part.stop])[0]
+        assert np.abs(left.mean(axis=0)).max() < 0.02
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_steady_plant_is_learned_as_one(seed):
+    rows = simulated(800, seed)
+    products = products_of(rows)
+    found = learn(rows, products)
+    assert found.changes == ()
+    assert (found.network.linear == learn(rows, products, one_way=True).network.linear).all()
+    assert not found.network.offset.any()
+
+
+def test_two_changes_are_found_one_after_the_other():
+    first, second = simulated(500, 1, 250), simulated(500, 2, 200, factor=0.2)
+    z = np.vstack([first.z, second.z])
+    z[500:, 1:3] += z[499, 1:3] - z[500, 1:3]  # it goes on where it stood, as if the first change had been undone
+    rows = replace(first, z=z)
+    found = [change.at for change in changes_of(rows, products_of(rows))]
+    assert len(found) >= 2
+    assert min(abs(at - 250) for at in found) <= 5
+    assert min(abs(at - 700) for at in found) <= 5
