@@ -352,3 +352,30 @@ def test_a_stored_fit_with_gaps_comes_back(tmp_path):
     assert np.array_equal(again.couplings.shared.sight, found.couplings.shared.sight)
     one, two = (f.effect("a", "b", {"u1": 1.0}, horizon=5) for f in (found, again))
     assert np.array_equal(one.upper, two.upper)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("steps", [1, 2, 5, 33, 70])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda ys: [y.__setitem__(np.random.default_rng(1).random(y.shape) < 0.3, np.nan) for y in ys],
+        lambda ys: ys[0].fill(np.nan),
+        lambda ys: [y.fill(np.nan) for y in ys],
+        lambda ys: [y[1:].fill(np.nan) for y in ys],
+        lambda ys: [y[:, 1:].fill(np.nan) for y in ys],
+    ],
+    ids=["at random", "a unit", "everything", "all but a row", "all but a channel"],
+)
+def test_however_little_there_is_a_fit_ends(lose, steps, units):
+    plant = cf.random_plant(units=units, outputs=3, rng=1)
+    recording = plant.simulate(steps, rng=2)
+    ys = [recording[n].y.copy() for n in plant.names]
+    lose(ys)
+    rows = {n: (y, recording[n].u) for n, y in zip(plant.names, ys, strict=True)}
+    gappy = cf.Recording.from_arrays(rows, units=plant.units)
+    found = cf.fit(gappy, plant.locals(), uncertainty=True)
+    assert np.isfinite(found.plant.A).all()
+    found.check()
+    assert np.isfinite(found.forecast(gappy, 3)[plant.names[0]].mean).all()
