@@ -108,7 +108,9 @@ def recording() -> cf.Recording:
 def test_numbers_are_those_of_0_1(case: str, recording: cf.Recording) -> None:
     with np.load(STORED) as file:
         stored = {key.partition("/")[2]: file[key] for key in file.files if key.startswith(f"{case}/")}
+    stored.pop("updA", None)  # 0.1 took the same rows twice, which is refused now
     found = answers(fits(recording)[case](), recording)
+    found.pop("updA", None)
     assert set(found) == set(stored)
     for key, wanted in stored.items():
         scale = float(np.abs(np.nan_to_num(wanted)).max(initial=0.0)) or 1.0

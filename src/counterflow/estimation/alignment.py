@@ -15,6 +15,7 @@ HELD_OUT = 0.3  # of the rows, the last ones, decide
 WORTH = 0.005  # nats a row that an input acting on its own row must be worth, to be taken to do so
 CHUNK = 8192  # windows at once
 PIECES, PIECE = 5, 100  # of the held-out rows, whose median decides; rows of one at the least
+OFTEN = 0.5  # share of rows in which numbers that decide are read
 LAGS = 6  # rows of past in the regressions that decide
 
 
@@ -31,8 +32,8 @@ def alignment(
     if len(chosen) < len(names):
         u = np.hstack(list(inputs))
         u = (u - u.mean(axis=0)) / scale
-        one, two, pieces = _grams(s, u)
-        if one.windows > 2 * one.columns * (LAGS + 1) and two.windows > 0:
+        one, two, pieces = _grams(s[:, np.isfinite(s).mean(axis=0) >= OFTEN], u)  # what comes seldom decides nothing
+        if one.outputs and one.windows > 2 * one.columns * (LAGS + 1) and two.windows > 0:
             ends = np.cumsum([0, *(v.shape[1] for v in inputs)])
             everything = _scores(one, pieces, np.arange(u.shape[1]))
             for k, name in enumerate(names):

@@ -65,7 +65,7 @@ def diagnose(
         rows = np.flatnonzero(measured[1:])  # u[t-1] for the measured rows t
         whole = sum(record.states[n] + record.inputs[n] for n in causes[m])  # in one row of [A B]
         needed = whole if unknowns is None else unknowns
-        if len(rows) < 2 * needed:
+        if len(rows) < max(2 * needed, 1):
             doubts += _too_few(record, m, len(rows), needed, causes)
             continue
         key = measured.tobytes()

@@ -48,9 +48,9 @@ def settled_information(
     if noise_directions is None:
         noise_directions = basis_of_noise(parameters, Q)
     P, U = A.shape[0], record.u.shape[1]
-    C = compress(record.observation, record.noise).observation if record.alike else _root(record.mean_information)
+    C = compress(record.sight, record.noise).observation if record.alike else _root(record.mean_information)
     r = C.shape[0]
-    whole = record.alike and bool(np.isfinite(record.values[0]).all())
+    whole = bool(np.isfinite(record.values).all()) and record.alike
     width = P + U + (r if whole else P)
     if P * width > LARGEST_FORM:
         raise CounterflowError(

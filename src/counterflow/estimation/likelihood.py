@@ -65,7 +65,10 @@ class SharedRecord(Layout):
     @cached_property
     def alike(self) -> bool:
         """Whether all rows, but perhaps the first, are there and see the states alike."""
-        return self.patterns is None and bool(np.isfinite(self.values[1:]).all())
+        if self.sight.ndim == 3:
+            return False
+        used = np.abs(self.sight).max(axis=1, initial=0.0) > 0 if self.patterns else slice(None)
+        return bool(np.isfinite(self.values[1:, used]).all())
 
     def last(self, rows: int) -> SharedRecord:
         """The newest rows only; nothing is known of the state before them."""
@@ -141,8 +144,16 @@ class SharedRecord(Layout):
         """How rows see the states: (r, P) if all that are there see them alike, else (T+1, r, P)."""
         if self.patterns is None:
             return self.observation
+        units = list(zip(self.observation_slices, self.state_slices, self.patterns.observations, strict=True))
+        used = [
+            np.unique(labels[np.isfinite(self.values[:, rows]).any(axis=1)])
+            for labels, (rows, _, _) in zip(self.patterns.labels.T, units, strict=True)
+        ]
+        if all(len(labels) <= 1 for labels in used):  # a channel that was never there makes no difference
+            return block_diagonal(
+                [table[labels[0] if len(labels) else 0] for labels, (_, _, table) in zip(used, units, strict=True)]
+            )
         out = np.zeros((len(self.values), *self.observation.shape))
-        units = zip(self.observation_slices, self.state_slices, self.patterns.observations, strict=True)
         for m, (rows, own, table) in enumerate(units):
             out[:, rows, own] = table[self.patterns.labels[:, m]]
         return out
@@ -152,8 +163,8 @@ class SharedRecord(Layout):
         """What a row says of the states, on average over all rows (P, P); missing rows say nothing."""
         record = self.squeezed
         there = np.isfinite(record.values)
-        if record.patterns is None:
-            return np.asarray((record.observation.T * there.mean(axis=0)) @ record.observation)
+        if record.sight.ndim == 2:
+            return np.asarray((record.sight.T * there.mean(axis=0)) @ record.sight)
         seen = np.where(there[:, :, None], record.sight, 0.0).reshape(-1, record.sight.shape[2])
         return np.asarray(seen.T @ seen / len(there))
 

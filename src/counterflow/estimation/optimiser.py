@@ -25,6 +25,7 @@ MEMORY = 12
 EM_STEPS = 6  # passes before the metric of EM gives way to the information itself, where that is cheap
 MANY_STEPS = 20  # and where it is dear but the problem turns out to be hard
 DEAR = 500  # rows with gaps from which on a pass costs more than the information
+DEAR_RENEWAL = 3  # passes between two looks at it then
 RENEWAL = 8  # passes between two looks at the information
 UNTRUE = 0.1  # share of the gain it promises that a step by the information must bring
 DAMPING = 1.0  # added to the information of a noise's relative size
@@ -131,10 +132,10 @@ def _climb(
     trace = [at.log_likelihood]
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
     best, best_decrement, idle = at, float("inf"), 0
-    fisher, (renewal, again) = None, _first_looks(record)
+    fisher, (renewal, again, every) = None, _looks(record)
     while True:
         if count >= renewal:
-            fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector, penalty), [], count + RENEWAL
+            fisher, pairs, renewal = _fisher_metric(record, parameters, at, vector, penalty), [], count + every
         metric = fisher or _metric(parameters, at, vector)
         decrement = float(gradient @ metric(gradient))
         if decrement < 0.5 * best_decrement:
@@ -205,15 +206,17 @@ def _metric(parameters: Parameters, at: Evaluation, vector: FloatArray) -> Calla
     return apply
 
 
-def _first_looks(record: SharedRecord) -> tuple[float, float]:
+def _looks(record: SharedRecord) -> tuple[float, float, int]:
     """Passes after which forming the information costs less than the passes it saves (benchmarks/results).
 
-    The second figure is for a look that comes too early; where rows differ, a pass costs so much that it may.
+    The second figure is for a first look that came too early: where rows differ, a pass costs so much that it may. The
+    third: passes between two looks.
     """
     P = sum(record.states)
     side = P * (P + record.u.shape[1] + record.observation.shape[0])
     usual = EM_STEPS if side <= 1000 else (MANY_STEPS if side <= QUICK_FORM else math.inf)
-    return 1 if not record.alike and record.steps >= DEAR and side <= QUICK_FORM else usual, usual
+    dear = not record.alike and record.steps >= DEAR and side <= QUICK_FORM
+    return (1, usual, DEAR_RENEWAL) if dear else (usual, usual, RENEWAL)
 
 
 def _fisher_metric(

@@ -82,8 +82,10 @@ class Pieces:
         count = max(1, min(most, MOST_PIECES, wanted // (4 * memory + 1)))
         length = -(-wanted // count)
         if length * count >= T:
-            return cls(1 + length * np.arange(-(-T // length)), memory, length, T)
-        return cls(1 + np.linspace(0, T - length, count).astype(np.intp), memory, length, T)
+            starts = 1 + length * np.arange(-(-T // length))
+        else:
+            starts = 1 + np.linspace(0, T - length, count).astype(np.intp)
+        return cls(starts, min(memory, int(starts[-1])), length, T)
 
     @property
     def counted(self) -> int:

@@ -104,8 +104,8 @@ def system_of(rows: Rows, learned: Learning) -> System:
     for regime in regimes[1:]:
         text = (
             f"{' and '.join(regime.units)} changed at row {regime.start}: questions from now on rest on the rows since "
-            "the last change, and on what earlier rows share with them; those about earlier rows use the way of running "
-            "of their time (regime='all': one model of all rows)"
+            "the last change, and on what earlier rows share with them; those about earlier rows use the way of "
+            "running of their time (regime='all': one model of all rows)"
         )
         notes.append(Caveat(REGIME_CHANGED, scope_of(regime.units), text))
     return System(

@@ -73,11 +73,6 @@ class Rows(NamedTuple):
         return _flat(self.blocks.said, self.blocks.rows)
 
     @property
-    def closed(self) -> FloatArray:
-        """F = A (I - K C~) of every row (n, P, P)."""
-        return _flat(self.blocks.closed, self.blocks.rows)
-
-    @property
     def innovations(self) -> FloatArray:
         """L^-1 (s - C~ p) of every row (n, r)."""
         return forward_substituted(self.factor, self.residual[:, :, None])[:, :, 0]

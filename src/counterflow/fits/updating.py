@@ -43,8 +43,9 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     messages, report = _messages(fit, recording, privacy)
     size, new = sum(encoded_size(message) for message in messages), share(messages)
     assert fit.couplings is not None
-    if privacy is None and fit.couplings.memory is None:  # what was taken in later is not kept
-        refuse_repeated(fit.couplings.shared.values, new.values)
+    old = fit.couplings.shared.values
+    if privacy is None and fit.couplings.memory is None and old.shape[1:] == new.values.shape[1:]:
+        refuse_repeated(old, new.values)  # what was taken in later is not kept, nor do pooled rows look like messages
     found, spread, later = update(replace(memory, last_input=last_input), new)
     traffic = Traffic(fit.traffic.rounds + 1, fit.traffic.bytes_up + size, fit.traffic.bytes_down)
     status = Status(

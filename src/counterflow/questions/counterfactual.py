@@ -211,7 +211,7 @@ class Counterfactual(Peaked, Trajectory):
         about, peak = self.about, self.peak(channel)
         window = wording.rows(self.first, self.stop, about.dt)
         had = f"Had {about.request.had(about.plant)} in {window}"
-        if not np.isfinite(self.factual[:, about.output(peak.channel.name)]).any():
+        if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
         if peak.is_nothing:
             return f"{had}, nothing would have changed there."

@@ -318,7 +318,7 @@ def test_updates_take_in_rows_with_gaps():
 
 
 def test_questions_about_the_past_use_what_was_measured():
-    """The server's states are those of the dense Gaussian; where a channel was not measured, there is no factual."""
+    """The server's states are those of the dense Gaussian; where a channel was not measured, it is what they say."""
     plant = plant_of(outputs=4)
     recording = with_gaps(plant, plant.simulate(80, rng=2), "slow_channels")
     found = cf.fit(plant.simulate(2000, rng=3), plant.locals())
@@ -331,7 +331,10 @@ def test_questions_about_the_past_use_what_was_measured():
     measured = recording[two].y[20:40]
     here = np.isfinite(measured[1:])
     np.testing.assert_allclose((answer.mean - measured)[1:][here], effect.mean[:-1][here], atol=1e-9)
-    assert np.array_equal(np.isfinite(answer.mean), np.isfinite(measured))
+    np.testing.assert_array_equal(answer.factual, measured)
+    assert np.isfinite(answer.mean).all()  # where nothing was measured, it is estimated
+    estimate = found.parts[two].at_level(states[20:40, found.plant.state_slice(two)] @ found.parts[two].model.C.T)
+    np.testing.assert_allclose(answer.was[np.isnan(measured)], estimate[np.isnan(measured)], atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", ["lost_at_random", "slow_channels", "slow_unit", "outage"])
@@ -352,3 +355,30 @@ def test_a_stored_fit_with_gaps_comes_back(tmp_path):
     assert np.array_equal(again.couplings.shared.sight, found.couplings.shared.sight)
     one, two = (f.effect("a", "b", {"u1": 1.0}, horizon=5) for f in (found, again))
     assert np.array_equal(one.upper, two.upper)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("steps", [1, 2, 5, 33, 70])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda ys: [y.__setitem__(np.random.default_rng(1).random(y.shape) < 0.3, np.nan) for y in ys],
+        lambda ys: ys[0].fill(np.nan),
+        lambda ys: [y.fill(np.nan) for y in ys],
+        lambda ys: [y[1:].fill(np.nan) for y in ys],
+        lambda ys: [y[:, 1:].fill(np.nan) for y in ys],
+    ],
+    ids=["at random", "a unit", "everything", "all but a row", "all but a channel"],
+)
+def test_however_little_there_is_a_fit_ends(lose, steps, units):
+    plant = cf.random_plant(units=units, outputs=3, rng=1)
+    recording = plant.simulate(steps, rng=2)
+    ys = [recording[n].y.copy() for n in plant.names]
+    lose(ys)
+    rows = {n: (y, recording[n].u) for n, y in zip(plant.names, ys, strict=True)}
+    gappy = cf.Recording.from_arrays(rows, units=plant.units)
+    found = cf.fit(gappy, plant.locals(), uncertainty=True)
+    assert np.isfinite(found.plant.A).all()
+    found.check()
+    assert np.isfinite(found.forecast(gappy, 3)[plant.names[0]].mean).all()

@@ -25,8 +25,8 @@ class LogOptions:
         likelihood of held-out rows.
     edges : (cause, effect) of the only direct couplings that there can be between different units; None: of all.
     forbidden : (cause, effect) of direct couplings that there cannot be.
-    regime : "present" (default): where the plant changed, the way of running since the last change; "all": one model of all
-        rows; a row number: the way of running of that row.
+    regime : "present" (default): where the plant changed, the way of running since the last change; "all": one model of
+        all rows; a row number: the way of running of that row.
     sensors : "treated" (default) or "as they are", or {unit: one of them}: whether units leave out readings of spiking,
         stuck, saturated and held sensors.
 
