@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from counterflow.data import Preparation
 
 
-LOGS_ONLY = ("rank", "same_row")  # options that only fits from logs have
+LOGS_ONLY = ("rank", "same_row", "regime")  # options that only fits from logs have
 _UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs")
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from tolerances import LONG
 
+import counterflow as cf
 from counterflow.estimation.network_learning import changes_of, learn
 from counterflow.estimation.products import Rows, products_of
 from counterflow.estimation.regimes import Change
-from counterflow.estimation.ways import PASSING, Ways, centred, level_of, with_differences
+from counterflow.estimation.ways import PASSING, Regime, Ways, centred, later, level_of, with_differences
 
 NAMES = ("a", "b", "c")
 NONE = np.zeros(3)
@@ -47,14 +48,15 @@ def features(rows, products, at):
 
 def test_chosen_features_are_those_that_are_summed():
     rows, products = given()
-    F = features(rows, products, np.concatenate(products.at))
+    F = features(rows, products, products.learned_from(rows))
     wanted = F.T @ F
     np.testing.assert_allclose(products.moments(), wanted, rtol=LONG, atol=LONG * np.abs(wanted).max())
-    part = products.at[3]
-    np.testing.assert_allclose(products.sums(rows, part), products.blocks[3], rtol=LONG)
+    part = products.learned_from(rows, 3)
+    only = products.moments(np.eye(len(products.blocks))[3])
+    np.testing.assert_allclose(products.sums(rows, part), only, rtol=LONG, atol=LONG * np.abs(only).max())
     assert products.block_of(int(part[0])) == products.block_of(int(part[-1])) == 3
     some = np.array([1, 7, products.features - 1])
-    assert (products.columns(rows, part, some) == features(rows, products, part)[:, [*some, -1]]).all()
+    np.testing.assert_allclose(products.columns(rows, part, some), features(rows, products, part)[:, [*some, -1]])
 
 
 def test_segments_are_sums_over_their_rows_with_the_weights_of_their_blocks():
@@ -66,7 +68,7 @@ def test_segments_are_sums_over_their_rows_with_the_weights_of_their_blocks():
     assert [ways.segment(1, way) for way in range(4)] == [0, 0, 1, 2]
     assert [ways.segment(0, way) for way in range(4)] == [0, 1, 1, 1]
     draw = np.random.default_rng(0).exponential(size=len(products.counts))
-    at, block = np.concatenate(products.at), np.repeat(np.arange(len(draw)), products.counts.astype(int))
+    at, block = products.learned_from(rows), np.repeat(np.arange(len(draw)), products.counts.astype(int))
     F = features(rows, products, at)
     for unit, edges in ((0, [151]), (1, [300, 420]), (2, [420])):
         passing = np.any([(at >= edge) & (at < edge + PASSING) for edge in edges], axis=0)
@@ -85,7 +87,7 @@ def test_sums_with_differences_are_those_of_the_rows_about_their_segments_means(
     rows, products = given()
     ways = Ways.of(rows, products, [Change(300, (1,), NONE, NONE)])
     n, linear = products.features, len(products.spans) * 4
-    at = np.concatenate(products.at)
+    at = products.learned_from(rows)
     F = features(rows, products, at)
     sides = [F[at < 300], F[at >= 300 + PASSING]]
     about = [side - side.mean(axis=0) for side in sides]
@@ -115,7 +117,7 @@ def held(network, steps=60):
 def test_every_way_of_running_has_the_gains_of_its_time(seed):
     rows = simulated(1000, seed, 600)
     products = products_of(rows)
-    found = learn(rows, products)
+    found = learn(rows)
     assert [abs(change.at - 600) <= 3 for change in found.changes] == [True]
     assert found.changes[0].units == (1,)
     before, now = (held(network) for network in found.networks)
@@ -123,7 +125,7 @@ def test_every_way_of_running_has_the_gains_of_its_time(seed):
     assert now == pytest.approx([1, 0.4, 0.4], abs=0.1)
     assert found.network is found.networks[-1]
     assert not found.network.offset[:, [0, 2]].any()
-    (mixed,) = learn(rows, products, one_way=True).networks
+    (mixed,) = learn(rows, one_way=True).networks
     assert abs(held(mixed)[1] - 0.4) > 0.1
     # the levels are those of each way: rows far from where the other one stood are foretold without bias
     z = (rows.z - products.level) / products.scale
@@ -135,10 +137,9 @@ def test_every_way_of_running_has_the_gains_of_its_time(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_steady_plant_is_learned_as_one(seed):
     rows = simulated(800, seed)
-    products = products_of(rows)
-    found = learn(rows, products)
+    found = learn(rows)
     assert found.changes == ()
-    assert (found.network.linear == learn(rows, products, one_way=True).network.linear).all()
+    assert (found.network.linear == learn(rows, one_way=True).network.linear).all()
     assert not found.network.offset.any()
 
 
@@ -151,3 +152,76 @@ def test_two_changes_are_found_one_after_the_other():
     assert len(found) >= 2
     assert min(abs(at - 250) for at in found) <= 5
     assert min(abs(at - 700) for at in found) <= 5
+
+
+# ---- through the whole product
+
+
+def recorded(rows, seed, changed):
+    """The same as three units with two noisy channels each."""
+    z, rng = simulated(rows, seed, changed).z, np.random.default_rng(seed + 100)
+    arrays = {}
+    for k, name in enumerate(NAMES):
+        y = np.stack([z[:, k], 2 * z[:, k] + 1], axis=1) + 0.02 * rng.standard_normal((rows, 2))
+        arrays[name] = (y, z[:, 3:] if k == 0 else np.zeros((rows, 0)))
+    return cf.Recording.from_arrays(arrays, dt=60.0)
+
+
+def gain(fit):
+    return float(fit.effect("a", "b", [1.0], horizon=40).mean[-1, 0])
+
+
+@cache
+def changed_fit():
+    return cf.fit(recorded(1000, 0, 600))
+
+
+def test_a_fit_tells_its_ways_of_running_and_rests_on_the_present_one():
+    fit = changed_fit()
+    assert [(abs(each.start - start) <= 3, each.units) for each, start in zip(fit.regimes, (0, 600), strict=True)] == [
+        (True, ()), (True, ("b",)),
+    ]  # fmt: skip
+    assert fit.regimes[0].stop == fit.regimes[1].start
+    assert fit.regimes[1].stop == 1000
+    told = [caveat for caveat in fit.caveats if caveat.code == "regime-changed"]
+    assert [caveat.scope for caveat in told] == ["b"]
+    assert gain(fit) == pytest.approx(0.4, abs=0.1)
+    assert not any(check.verdict == "fail" for check in fit.check() if check.name == "drift")
+
+
+def test_other_ways_of_running_can_be_asked_for():
+    record = recorded(1000, 0, 600)
+    assert gain(cf.fit(record, regime=100)) == pytest.approx(1.0, abs=0.15)
+    assert 0.5 < gain(cf.fit(record, regime="all")) < 0.95
+    assert len(cf.fit(record, regime="all").regimes) == 1
+    for wrong in ("last", -1, 1.5, True):
+        with pytest.raises(cf.OptionError, match="regime"):
+            cf.fit(record, regime=wrong)
+
+
+def test_what_would_have_happened_uses_the_way_of_running_of_its_time(tmp_path):
+    record, fit = recorded(1000, 0, 600), changed_fit()
+    fit.save(tmp_path / "fit")
+    for each in (fit, cf.load(tmp_path / "fit")):
+        added = {"a": np.ones((60, 1))}
+        early, late = (each.counterfactual(record, add=added, start=at, stop=at + 60)["b"] for at in (200, 800))
+        assert early.difference[-1, 0] == pytest.approx(1.0, abs=0.15)
+        assert late.difference[-1, 0] == pytest.approx(0.4, abs=0.1)
+        across = each.counterfactual(record, add=added, start=570, stop=630)["b"]
+        assert any(caveat.code == "across-regimes" for caveat in across.caveats)
+        assert not any(caveat.code == "across-regimes" for caveat in (*early.caveats, *late.caveats))
+    assert [each.start for each in cf.load(tmp_path / "fit").regimes] == [each.start for each in fit.regimes]
+
+
+def test_an_update_goes_on_in_the_present_way_of_running():
+    record = recorded(1100, 0, 600)
+    fit = cf.fit(record.slice(0, 1000)).update(record.slice(1000, 1050)).update(record.slice(1050, 1100))
+    assert fit.regimes[-1].stop == 1100
+    assert gain(fit) == pytest.approx(0.4, abs=0.12)
+
+
+def test_places_of_ways_of_running_move_with_the_rows_that_are_kept():
+    ways = (Regime(0, 100), Regime(100, 200, ("a",)), Regime(200, 300, ("b",)))
+    assert [(each.start, each.stop) for each in later(ways, 0, 320)] == [(0, 100), (100, 200), (200, 320)]
+    assert [(each.start, each.stop) for each in later(ways, 150, 170)] == [(0, 50), (50, 170)]
+    assert later(ways, 250, 70) == ()

@@ -57,8 +57,10 @@ def whiteness(innovations: Innovations, m: int, lags: int = LAGS) -> Whiteness:
     if not freedom:
         return nothing
     p_value = beyond(statistic, freedom)
-    chance = 1 / pairs[pairs > 0]  # of a squared correlation; of all of them, with two standard deviations
-    luck = float(chance.sum()) + 2 * math.sqrt(2 * float(np.square(chance).sum()) / width)
+    chance = 1 / pairs[pairs > 0]  # of a squared correlation
+    luck = float(chance.sum())
+    if not there.all():  # few pairs, of which some go together by chance
+        luck += 2 * math.sqrt(2 * float(np.square(chance).sum()) / width)
     share = max(0.0, float(np.square(R).sum()) / width - luck)
     if p_value < LIKELY and 4 * lags * R.shape[2] < pairs.min():  # not white: they foretell in part the same
         share = _foretold(found.joint[:-1][:, seen][:, :, seen], R, n)
