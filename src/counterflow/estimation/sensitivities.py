@@ -31,7 +31,8 @@ from counterflow.filtering.time_varying import forward_substituted
 
 MOST_ROWS = 50_000  # over which derivatives of predictions are summed; more would not change them
 COVARIANCE_ROWS = 2000  # over which what derivatives of covariances add is
-EVERY = 4  # of those rows, products of two derivatives of covariances are formed in one
+EVERY = 4  # products of two derivatives of covariances are formed in one of so many of those rows,
+GOLDEN = 0.6180339887498949  # which are chosen by multiples of this: channels that come every n-th row have a period
 FORGOTTEN = 1e-3  # what a derivative may still be off when its piece of the record begins to count
 LOOKED_AT = 8  # places in the record at which it is seen how fast F forgets
 CACHED = 200_000  # numbers that are stepped side by side, about
@@ -196,6 +197,7 @@ def _of_covariances(
     dX = np.zeros((N, P, count, P))
     noise = np.ascontiguousarray(directions.transpose(1, 0, 2))
     there = (of.pieces.rows >= 0)[:, :, None, None, None]
+    chosen = np.arange(of.pieces.length) * GOLDEN % 1 < 1 / EVERY
     for k in range(w.shape[1]):
         W, F = of.white[:, k], of.closed[:, k]
         r = W.shape[1]
@@ -205,7 +207,7 @@ def _of_covariances(
             out[:size, moving] += cross
             out[moving, :size] += cross.T
             out[np.ix_(moving, moving)] += more.T @ more
-            if (k - of.pieces.warm) % EVERY == 0:
+            if chosen[k - of.pieces.warm]:
                 seen = (W @ dX.reshape(N, P, count * P)).reshape(N, r * count, P) @ W.transpose(0, 2, 1)
                 flat = seen.reshape(N, r, count, r).transpose(2, 0, 1, 3).reshape(count, -1)
                 products += flat @ flat.T
@@ -217,6 +219,5 @@ def _of_covariances(
         dX[:, a, A_each] += moved.transpose(0, 2, 1)
         dX[:, :, A_each, a] += moved
         dX[:, :, len(inside) :] += there[:, k] * noise
-    counted = len(range(0, of.pieces.length, EVERY))
-    out[np.ix_(moving, moving)] += 0.5 * products * of.pieces.length / counted
+    out[np.ix_(moving, moving)] += 0.5 * products / chosen.mean()
     return out
