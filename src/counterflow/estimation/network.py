@@ -125,7 +125,7 @@ class Network:
 
     def difference(
         self, before: FloatArray, inputs: FloatArray, added: FloatArray, recorded: FloatArray | None = None,
-        still: Sequence[str] = (),
+        still: Sequence[str] = (), already: FloatArray | None = None,
     ) -> tuple[FloatArray, float]:  # fmt: skip
         """What inputs ``added`` do to the numbers, (K, n, r) in the units' own terms, and how often limits were met.
 
@@ -136,6 +136,7 @@ class Network:
         added : (n, U), in the units' own terms.
         recorded : (n, r) standardised numbers that were measured; None: the rows lie in the future.
         still : units whose numbers do not move, whatever acts on them.
+        already : (K, memory, m), standardised: how far the two worlds are apart in the rows ``before``.
         """
         r = self.size
         change = added / self.scale[r:]
@@ -143,9 +144,11 @@ class Network:
         if not self.curved:
             nothing = np.zeros((len(self.linear), len(inputs), r))
             bare = replace(self, offset=np.zeros_like(self.offset))
-            return bare._run(np.zeros_like(before), change, None, held, nothing)[0] * self.scale[:r], 0.0
+            start = np.zeros_like(before) if already is None else already
+            return bare._run(start, change, None, held, nothing)[0] * self.scale[:r], 0.0
         factual, residual = self._factual(before, inputs, recorded)
-        changed, limited = self._run(before, inputs + change, residual, held, factual)
+        start = before if already is None else before + already
+        changed, limited = self._run(start, inputs + change, residual, held, factual)
         return (changed - factual) * self.scale[:r], limited
 
     def ahead(self, before: FloatArray, inputs: FloatArray) -> FloatArray:
@@ -234,16 +237,17 @@ class Network:
     ) -> tuple[FloatArray, float]:  # fmt: skip
         """Numbers (K, n, r) with inputs (n, U) from rows ``before``, and the share of products' factors at a limit.
 
-        Numbers ``held`` (r,) are those of ``at`` (K, n, r) in every row.
+        Numbers ``held`` (r,) are those of ``at`` (K, n, r) in every row. ``before``: (memory, m), or (K, memory, m).
         """
         K, n, r, p = len(self.linear), len(inputs), self.size, self.memory
-        m = before.shape[1]
+        m = before.shape[-1]
+        before = np.broadcast_to(before, (K, p, m)).swapaxes(0, 1)
         weights = self.linear.reshape(K, -1, r)
         total = np.zeros((p + n + 1, K, m))  # running sums of rows
-        total[1 : p + 1] = np.cumsum(before, axis=0)[:, None]
+        total[1 : p + 1] = np.cumsum(before, axis=0)
         out = np.empty((K, n, r))
         row = np.zeros((K, m))
-        newest = np.repeat(before[-RECENT:, None], K, axis=1)
+        newest = before[-RECENT:].copy()
         factors = np.unique(self.pairs[self.bends.any(axis=(0, 2))]) if self.curved else np.empty(0, np.int64)
         met = 0
         for t in range(n):

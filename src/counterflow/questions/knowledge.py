@@ -53,16 +53,11 @@ EXTRAPOLATION = "extrapolation"
 RECORDED = "recorded"  # share of an answer that tells what the states were in rows that were not measured
 NEAR = 300  # rows before and after them that are looked at
 GUESSES = 12  # draws of what a network has not seen
+HALF, MOSTLY = 0.5, 0.99  # of the readings, that must be there and alike in rows that are the same
 OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond which an answer says so
 BEYOND_SEEN = Caveat(
     "curvature-limited", EVERYBODY,
     "part of this answer lies beyond what was seen: there the fit's curvature is held as it is at the edge",
-)  # fmt: skip
-
-
-ACROSS = Caveat(
-    "across-regimes", EVERYBODY,
-    "the plant changed within these rows: the answer is that of the way of running in which they begin",
 )  # fmt: skip
 
 
@@ -250,17 +245,25 @@ class Knowledge:
         """Of a fit from logs."""
         return None if self.couplings is None else self.couplings.network
 
-    @property
+    @cached_property
     def regimes(self) -> tuple[Regime, ...]:
         """Ways of running of the recorded rows; empty if there is one, or if these are not the fitted rows."""
-        fitted = self.couplings is not None and self.shared is self.couplings.shared
-        return self.couplings.regimes if fitted and self.couplings is not None else ()
+        couplings = self.couplings
+        if couplings is None or not couplings.regimes or self.shared is None:
+            return ()
+        return couplings.regimes if self._is_fitted(couplings.shared) else ()
 
-    def network_at(self, row: int) -> Network:
-        """The network of the way of running of a recorded row."""
+    def _is_fitted(self, fitted: SharedRecord) -> bool:
+        """Whether the recorded rows are those of the fit, which may have come as other messages."""
+        if self.shared is fitted:
+            return True
         assert self.network is not None
-        found = [each.network for each in self.regimes if each.start <= row < each.stop]
-        return (found[0] if found else None) or self.network
+        mine, theirs = self.numbers, replace(self, shared=fitted).numbers
+        if mine.shape != theirs.shape or not np.allclose(self.u, fitted.u):
+            return False
+        one, two = (self.network.standard(numbers, self.u) for numbers in (mine, theirs))
+        both = np.isfinite(one) & np.isfinite(two)
+        return bool(both.mean() > HALF and np.isclose(one, two, rtol=1e-6, atol=1e-6)[both].mean() > MOSTLY)
 
     @property
     def present(self) -> Self:
@@ -351,8 +354,8 @@ class Knowledge:
         ``row``: the recorded row that the first row of the answer is; None: it follows the last recorded one, in whose
         inputs nothing changes but what is added. Also the share of products at the limits of what was seen.
         """
-        assert self.network is not None
-        network = self.network if row is None else self.network_at(row)
+        network = self.network
+        assert network is not None
         n, r = len(schedule), network.size
         moved = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
         if not (moved <= TOO_FAR).all():
@@ -361,17 +364,39 @@ class Knowledge:
                 "give a smaller one"
             )
         rows = self.standard_rows
-        first = len(rows) if row is None else row
-        before = self._before(first)
         if row is None:
-            inputs, recorded = np.tile(rows[-1, r:], (n, 1)), None
+            inputs = np.tile(rows[-1, r:], (n, 1))
+            found, limited = network.difference(self._before(len(rows)), inputs, schedule, None, still)
         else:
-            inputs = np.vstack([before[-1:, r:], rows[first : first + n - 1, r:]])
-            recorded = rows[first : first + n, :r]
-        found, limited = network.difference(before, inputs, schedule, recorded, still)
+            found, limited = self._apart_then(schedule, row, still)
         out = np.zeros((len(found), n, self.A.shape[0]))
         out[:, :, self.number_states] = found
         return out, limited
+
+    def _apart_then(self, schedule: FloatArray, row: int, still: Sequence[str]) -> tuple[FloatArray, float]:
+        """The same (K, n, r) for recorded rows from ``row`` on, each by the network of its way of running."""
+        assert self.network is not None
+        rows, n, r, p = self.standard_rows, len(schedule), self.network.size, self.network.memory
+        ways = [(each.start, each.stop, each.network or self.network) for each in self.regimes]
+        parts: list[FloatArray] = []
+        limits = []
+        # how far the two worlds are apart, standardised; what is added to inputs stands in the row before it acts
+        apart = np.zeros((len(self.network.linear), p + n, rows.shape[1]))
+        apart[:, p - 1 : -1, r:] = schedule / self.network.scale[r:]
+        for start, stop, network in ways or [(0, len(rows), self.network)]:
+            first, last = max(start, row), min(stop, row + n)
+            if first >= last:
+                continue
+            before = self._before(first)
+            inputs = np.vstack([before[-1:, r:], rows[first : last - 1, r:]])
+            already = apart[:, first - row : first - row + p] if parts else None
+            found, limited = network.difference(
+                before, inputs, schedule[first - row : last - row], rows[first:last, :r], still, already
+            )
+            apart[:, first - row + p : last - row + p, :r] = found / network.scale[:r]
+            parts.append(found)
+            limits.append(limited * (last - first))
+        return np.concatenate(parts, axis=1), sum(limits) / n
 
     def ahead(self, inputs: FloatArray) -> FloatArray:
         """States (K, n, P) after the last recorded row under inputs (n, U), by replicate of the network."""
@@ -392,8 +417,6 @@ class Knowledge:
             mean, covariance = spread_of_replicates(found[:, :, own], self.network.widening)
             covariance = self._at_least(covariance, schedule, ask.unit, found[:, :, own])
             caveats = self.far(schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
-            if row is not None and any(row < each.start < row + len(schedule) for each in self.regimes):
-                caveats.append(ACROSS)
             return with_caveats([part_of(ask, mean, covariance)], [*caveats, *self.doubts_of(found, ask.unit)])
         response, _ = driven_by(self.A, self.B, schedule)
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)

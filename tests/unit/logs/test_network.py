@@ -132,6 +132,23 @@ def test_rows_ahead_are_those_of_a_plain_loop(curved):
 
 
 @pytest.mark.parametrize("curved", [False, True])
+def test_worlds_that_are_apart_already_go_on_from_there(curved):
+    """Two stretches, one after the other, are one."""
+    net, n, cut = network(curved), 25, 11
+    before, inputs, added, recorded = setting(net, n)
+    whole, _ = net.difference(before, inputs, added, recorded)
+    first, _ = net.difference(before, inputs[:cut], added[:cut], recorded[:cut])
+    rows = np.vstack([before, np.hstack([recorded, np.zeros((n, M - R))])])
+    rows[net.memory - 1 : -1, R:] = inputs
+    apart = np.zeros((3, net.memory + n, M))
+    apart[:, net.memory - 1 : -1, R:] = added / net.scale[R:]
+    apart[:, net.memory : net.memory + cut, :R] = first / net.scale[:R]
+    window = slice(cut, cut + net.memory)
+    second, _ = net.difference(rows[window], inputs[cut:], added[cut:], recorded[cut:], already=apart[:, window])
+    np.testing.assert_allclose(np.concatenate([first, second], axis=1), whole, rtol=LONG, atol=LONG)
+
+
+@pytest.mark.parametrize("curved", [False, True])
 def test_predictions_are_those_of_a_plain_loop(curved):
     net = network(curved)
     z = np.random.default_rng(3).standard_normal((net.memory + 9, M))
