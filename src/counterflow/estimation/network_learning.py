@@ -298,6 +298,7 @@ def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) 
     at = products.learned_from(rows)[-MOST_SEEN:]
     least = max(int(LEAST_SHARE * len(at)), LEAST_OF_A_WAY)
     targets = (rows.z[:, :r] - products.level[:r]) / products.scale[:r]
+    often = np.flatnonzero(products.read >= SELDOM * products.count)  # what was drawn has no part in it
     found: list[Change] = []
 
     def inside(part: NDArray[np.intp], row: int | None) -> FloatArray:
@@ -318,13 +319,14 @@ def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) 
             if row not in sums:
                 sums[row] = inside(part, row)
             if (i, row) not in chosen:
-                chosen[i, row] = _target(rows, products, sums[row], float(len(part)), i, JUDGE, known, True).chosen
+                of = int(often[i])
+                chosen[i, row] = _target(rows, products, sums[row], float(len(part)), of, JUDGE, known, True).chosen
             return products.columns(rows, part, np.sort(chosen[i, row]))
 
-        change = find_change(features, targets[part], rows.owner[:r], least)
+        change = find_change(features, targets[np.ix_(part, often)], rows.owner[often], least)
         return None if change is None else replace(change, at=int(part[change.at]))
 
-    left = [at]
+    left = [at] if len(often) else []
     while left and len(found) < MOST_CHANGES:
         part = left.pop()
         change = searched(part) if len(part) else None

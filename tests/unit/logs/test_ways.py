@@ -235,3 +235,10 @@ def test_places_of_ways_of_running_move_with_the_rows_that_are_kept():
     assert [(each.start, each.stop) for each in later(ways, 0, 320)] == [(0, 100), (100, 200), (200, 320)]
     assert [(each.start, each.stop) for each in later(ways, 150, 170)] == [(0, 50), (50, 170)]
     assert later(ways, 250, 70) == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_channel_that_is_hardly_read_shows_no_change(seed):
+    z = simulated(800, seed).z.copy()
+    z[np.arange(800) % 65 != 0, 1] = np.nan
+    assert learn(replace(simulated(800, seed), z=z)).changes == ()
