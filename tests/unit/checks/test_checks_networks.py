@@ -83,8 +83,12 @@ def test_rain_that_nobody_records_is_noticed() -> None:
 
 
 def test_what_drains_over_changes_halfway() -> None:
-    changed = cf.fit(tanks(3000, seed=5, bend=0.0, later=0.4))
-    assert any(check.verdict in ("caution", "fail") for check in changed.check()["drift"])
+    recording = tanks(3000, seed=5, bend=0.0, later=0.4)
+    mixed = cf.fit(recording, regime="all")
+    assert any(check.verdict in ("caution", "fail") for check in mixed.check()["drift"])
+    found = cf.fit(recording)  # which finds the change, and rests on what is left behind it
+    assert len(found.regimes) == 2
+    assert all(check.verdict == "pass" for check in found.check()["drift"])
     assert all(check.verdict == "pass" for check in good().check()["drift"])
 
 
