@@ -56,7 +56,7 @@ VETO = -1.0  # standard errors below zero from which on curvature is left out
 FEW = 600  # rows, below which curvature can hardly be judged
 WILD = 1e3  # times the usual error that counts at most
 MOST_SEEN = 50_000  # rows, the newest, in which changes of the plant are looked for
-MOST_CHANGES = 2  # of a record: with so many, none is believed
+MOST_CHANGES = 4  # of a record
 DRAWS = 4  # records with other draws of what is missing, if anything is
 ROUNDS = 4  # of learning and drawing before them
 SELDOM = 0.5  # share of rows below which a target that is read in them is slow
@@ -333,8 +333,7 @@ def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) 
         if change is not None:
             found.append(change)
             left += [part[part < change.at], part[part >= change.at + PASSING]]
-    # a plant that seems to change all the time is run in turns, which no network here knows; it did not change
-    return tuple(sorted(found, key=lambda change: change.at)) if len(found) < MOST_CHANGES else ()
+    return tuple(sorted(found, key=lambda change: change.at))
 
 
 def refreshed(network: Network, products: Products, posterior: Posterior) -> tuple[Network, Posterior]:

@@ -15,12 +15,13 @@ looked at, because either alone is blind to some changes:
 A surprise is a change if a difference is left of it; a difference that is large enough needs no surprise. A steady
 plant that is run at other points is no change, as long as the features (products among them) follow its curvature: they
 are chosen on all rows, so that they may explain whatever one model can. Behind a surprise they are chosen anew, with a
-level of their own before and after it: the way from one to the other hides what the plant does at either.
+level of their own before and after it: the way from one to the other hides what the plant does at either. And because
+features never follow all of it, a difference counts as far as it is larger than those between rows divided at random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,6 +30,11 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 
+STRETCHES = 24  # of a record, which are divided
+DIVISIONS = 20  # at random, to see what is gained where nothing has changed;
+BEYOND = 2.0  # times the most of that does not count
+MATERIAL = 0.03  # of a number's size, which a difference must move it by to count in full
+FAR_TOLD = 3.0  # standard deviations, beyond which no curve is followed
 CELLS = 100  # of neighbouring rows, at whose edges models are compared
 LEAST_SHARE, LEAST_ROWS = 0.08, 60  # of a way of running: shorter ones are not told from a passing disturbance
 COST = 4.0  # nats that a weight of its own must bring
@@ -39,8 +45,9 @@ WINDOW = 5  # rows of a surprise
 CAPPED = 25.0  # nats that one row counts at most,
 USUAL = 4.0  # and that a number's rows of a window have by themselves now and then
 SURPRISING = 20.0  # nats of surprise, together with a
-LEFT = 15.0  # difference of so many nats; or a
-CLEAR = 20.0  # difference alone
+STRONG = 60.0  # nats of surprise with which a row divides the record while others are judged
+LEFT = 25.0  # difference of so many nats; or a
+CLEAR = 30.0  # difference alone
 TOUCHED = 8.0  # nats of difference, from which on a unit has changed along with another
 STARTED = 4.5  # standard errors by which the first row of a surprise is off
 NEAR = 0.1  # of the rows, in which the first one of the new way of running is looked for
@@ -97,9 +104,9 @@ def find_change(
     surprise[:, :least], surprise[:, T - least + 1 :] = 0.0, 0.0
 
     def gains(at: int, some: NDArray[np.bool_], anew: bool) -> FloatArray:
-        out = np.zeros(units)
+        out, others = np.zeros(units), [other for other in strong if abs(other - at) >= least]
         for i in np.flatnonzero(some[owner]).tolist():
-            out[owner[i]] += gain_at(features(i, at if anew else None), targets[:, i], at)
+            out[owner[i]] += gain_at(features(i, at if anew else None), targets[:, i], at, others)
         return out
 
     def judged(at: int) -> Change:
@@ -112,7 +119,8 @@ def find_change(
 
     peaks = {int(part[m].argmax()) for part in (plain, robust) for m in range(units)}
     inner = {int(places[peak]) for peak in peaks if 0 < peak < len(places) - 1}  # else it may lie beyond what is told
-    starts = _starts(surprise, off)
+    starts = {at for at in _starts(surprise, off) if least <= at <= T - least}
+    strong = {at for at in starts if surprise[:, at : at + 2 * WINDOW].max() >= STRONG}
     found = [judged(at) for at in sorted(inner | starts)]
     clear = [change for change in found if _is_clear(change)]
     if not clear:
@@ -214,13 +222,43 @@ def scan(x: FloatArray, y: FloatArray, weights: FloatArray, places: NDArray[np.i
     return difference_gains(later[0], later[1:], len(y))
 
 
-def gain_at(x: FloatArray, y: FloatArray, at: int) -> float:
-    """Net gain of differences from row ``at`` on.
+def gain_at(x: FloatArray, y: FloatArray, at: int, others: Iterable[int] = ()) -> float:
+    """Net gain of differences from row ``at`` on, beyond that between stretches that the change does not tell apart.
 
-    Rows count less that are far off by the weights of their own side, or that these rest on more than on others.
+    Rows count less that are far off by the weights of their own side, or that these rest on more than on others. A
+    model that does not follow all of a plant's curvature has weights that differ between any two sets of stretches,
+    though nothing has changed. So the rows are also divided at random: half of the stretches before ``at`` and half of
+    those after it in each part, and so on with ``others``, rows in which the plant may have changed, too. Where next to
+    no noise is left, the smallest curve has nats: a difference that hardly moves the number counts less.
     """
-    sides = [_bounded(x[part], y[part]) for part in (slice(None, at), slice(at, None))]
-    return float(scan(x, y, np.concatenate(sides), np.array([at]))[0])
+    T = len(y)
+    weights = np.concatenate([_bounded(x[side], y[side]) for side in (slice(None, at), slice(at, None))])
+    both = np.hstack([x, _bends(x, y, weights), y[:, None]]) * np.sqrt(weights)[:, None]
+    between = list(pairwise(sorted({0, at, *others, T})))
+    counts = [max(round(STRETCHES * (b - a) / T), 2) for a, b in between]
+    edges = [np.linspace(a, b, n + 1).astype(int) for (a, b), n in zip(between, counts, strict=True)]
+    cells = np.array([both[a:b].T @ both[a:b] for part in edges for a, b in pairwise(part)])
+    rng = np.random.default_rng(0)
+    at_random = [np.concatenate([rng.permutation(n) < n // 2 for n in counts]) for _ in range(DIVISIONS)]
+    after = np.concatenate([part[:-1] >= at for part in edges])
+    parts = np.array([after, *at_random], np.float64)
+    whole = cells.sum(axis=0)
+    gains = difference_gains(whole, np.tensordot(parts, cells, 1), T, x.shape[1])
+    gain = max(float(gains[0] - BEYOND * gains[1:].max()), 0.0)
+    # by which share of the number's own mean square about its levels the squared error falls
+    inner = whole[:-1, :-1] + 1e-6 * T * np.eye(len(whole) - 1)
+    left = float(whole[-1, -1] - whole[:-1, -1] @ np.linalg.solve(inner, whole[:-1, -1]))
+    size = sum(float(np.square(y[a:b] - y[a:b].mean()).sum()) for a, b in between)
+    fall = left * -np.expm1(-2 * gain / T) / max(size, 1e-300)
+    return gain * min(fall / MATERIAL**2, 1.0)
+
+
+def _bends(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
+    """(T, 2): square and cube of what is foretold, which follow a curve that the features do not (Ramsey's RESET)."""
+    T, s = x.shape
+    told = x @ np.linalg.solve((x * weights[:, None]).T @ x + RIDGE * T * np.eye(s), x.T @ (weights * y))
+    z = np.clip((told - told.mean()) / max(float(told.std()), 1e-300), -FAR_TOLD, FAR_TOLD)
+    return np.stack([z**2 - 1, z**3 - 3 * z], axis=1)
 
 
 def _bounded(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -234,7 +272,7 @@ def _bounded(x: FloatArray, y: FloatArray) -> FloatArray:
     return weights * robust_weights(x * np.sqrt(weights)[:, None], y * np.sqrt(weights))
 
 
-def difference_gains(whole: FloatArray, later: FloatArray, rows: int) -> FloatArray:
+def difference_gains(whole: FloatArray, later: FloatArray, rows: int, first: int | None = None) -> FloatArray:
     """Net gains (k,) in log-likelihood of few weights of their own in part of the rows.
 
     Parameters
@@ -242,6 +280,7 @@ def difference_gains(whole: FloatArray, later: FloatArray, rows: int) -> FloatAr
     whole : (s + 1, s + 1), sums of products of features and target, the target last. later : (k, s + 1, s + 1), the
         same over the rows of each part.
     rows : how many there are in all.
+    first : how many features, the first ones, may have weights of their own; by default all.
 
     Features enter one by one, whichever gains most; the number of them that is worth most is taken, or none.
     """
@@ -255,8 +294,9 @@ def difference_gains(whole: FloatArray, later: FloatArray, rows: int) -> FloatAr
     D = N - N @ inverse @ N
     size = np.maximum(np.einsum("kii->ki", N), 1e-300)
     each, best, gained = np.arange(k), np.zeros(k), np.zeros(k)
+    may = np.arange(s) < (s if first is None else first)
     for count in range(1, min(MOST_DIFFERENCES, s) + 1):
-        own = np.einsum("kii->ki", D)
+        own = np.where(may, np.einsum("kii->ki", D), 0.0)
         gains = np.where(own > 1e-4 * size, q**2 / np.maximum(own, 1e-300), -1.0)
         j = gains.argmax(axis=1)
         open_ = gains[each, j] > 0

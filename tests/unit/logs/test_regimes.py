@@ -7,6 +7,7 @@ import pytest
 
 from counterflow.estimation import regimes
 from counterflow.estimation.regimes import (
+    CLEAR,
     COST,
     MOST_DIFFERENCES,
     RIDGE,
@@ -73,6 +74,30 @@ def test_the_gain_of_a_difference_is_that_of_least_squares_on_rows(number, chang
     wanted = [plain_gain(x[number], y[:, number], at) for at in places]
     assert found == pytest.approx(wanted, rel=1e-3, abs=0.02)  # it has a small ridge
     assert (found[1] > 50) == (change is not None and number == 1)
+
+
+def test_what_any_division_of_the_rows_gains_is_no_change():
+    rng = np.random.default_rng(0)
+    level = np.repeat(rng.standard_normal(24), 25)  # something that features do not follow, 25 rows at a time
+    x = np.hstack([rng.standard_normal((600, 1)), np.ones((600, 1))])
+    y = x[:, 0] * (1 + level) + 0.1 * rng.standard_normal(600)
+    at = max(range(120, 480, 12), key=lambda row: plain_gain(x, y, row))
+    assert plain_gain(x, y, at) > 1.5 * CLEAR
+    assert gain_at(x, y, at) < CLEAR
+    changed = y + 4 * x[:, 0] * (np.arange(600) >= at)
+    assert gain_at(x, changed, at) > CLEAR
+    again = changed - 4 * x[:, 0] * (np.arange(600) >= 540)
+    assert gain_at(x, again, at, [540]) > gain_at(x, again, at)
+
+
+def test_a_difference_that_hardly_moves_a_number_counts_little():
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.standard_normal((600, 1)), np.ones((600, 1))])
+    y = x[:, 0] + 0.01 * x[:, 0] * (np.arange(600) >= 300) + 0.003 * rng.standard_normal(600)
+    assert plain_gain(x, y, 300) > 10 * CLEAR
+    assert 0 < gain_at(x, y, 300) < CLEAR
+    y = y + 5.0 * (np.arange(600) >= 300)  # a level that moves is no larger size that it would be measured by
+    assert gain_at(x, y, 300) > CLEAR
 
 
 def test_gains_of_parts_that_hold_nothing_are_zero():

@@ -144,11 +144,24 @@ def test_a_steady_plant_is_learned_as_one(seed):
     assert not found.network.offset.any()
 
 
-def test_a_plant_that_changes_again_and_again_is_taken_as_one():
-    first, second = simulated(500, 1, 250), simulated(500, 2, 200, factor=0.2)
+def test_a_plant_that_changes_twice_has_three_ways_of_running():
+    first, second = simulated(750, 1, 400), simulated(400, 2, 0)
     z = np.vstack([first.z, second.z])
-    z[500:, 1:3] += z[499, 1:3] - z[500, 1:3]  # it goes on where it stood, as if the first change had been undone
+    z[750:, 0] *= 1.6  # and from there on, a's sensor shows more of it
     rows = replace(first, z=z)
+    found = changes_of(rows, products_of(rows))
+    assert [change.at for change in found] == pytest.approx([400, 750], abs=8)
+    assert found[0].units == (1,)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_curve_that_products_do_not_follow_is_no_change(seed):
+    """A fan whose power goes with the cube of its speed, which is held for many rows at a level: few of them a side."""
+    rng = np.random.default_rng(seed)
+    speed = np.concatenate([np.full(rng.integers(12, 60), rng.uniform(20, 100)) for _ in range(40)])[:1000]
+    power = np.concatenate([speed[:1], speed[:-1]]) ** 3 / 1e4
+    z = np.stack([power + 0.04 * power.std() * rng.standard_normal(len(power)), speed], axis=1)
+    rows = Rows(("fan",), (1,), (1,), z)
     assert changes_of(rows, products_of(rows)) == ()
 
 
