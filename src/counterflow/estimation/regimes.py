@@ -250,7 +250,7 @@ def gain_at(x: FloatArray, y: FloatArray, at: int, others: Iterable[int] = ()) -
     left = float(whole[-1, -1] - whole[:-1, -1] @ np.linalg.solve(inner, whole[:-1, -1]))
     size = sum(float(np.square(y[a:b] - y[a:b].mean()).sum()) for a, b in between)
     fall = left * -np.expm1(-2 * gain / T) / max(size, 1e-300)
-    return gain * min(fall / MATERIAL**2, 1.0)
+    return gain * min(float(fall) / MATERIAL**2, 1.0)
 
 
 def _bends(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
@@ -272,15 +272,18 @@ def _bounded(x: FloatArray, y: FloatArray) -> FloatArray:
     return weights * robust_weights(x * np.sqrt(weights)[:, None], y * np.sqrt(weights))
 
 
-def difference_gains(whole: FloatArray, later: FloatArray, rows: int, first: int | None = None) -> FloatArray:
+def difference_gains(
+    whole: FloatArray, later: FloatArray, rows: int, first: int | None = None, square: FloatArray | None = None
+) -> FloatArray:
     """Net gains (k,) in log-likelihood of few weights of their own in part of the rows.
 
     Parameters
     ----------
     whole : (s + 1, s + 1), sums of products of features and target, the target last. later : (k, s + 1, s + 1), the
-        same over the rows of each part.
+        same over the rows of each part, or with other weights of rows than one and zero.
     rows : how many there are in all.
     first : how many features, the first ones, may have weights of their own; by default all.
+    square : (k, s, s), of the features with the squares of these weights; by default they are one and zero.
 
     Features enter one by one, whichever gains most; the number of them that is worth most is taken, or none.
     """
@@ -291,8 +294,9 @@ def difference_gains(whole: FloatArray, later: FloatArray, rows: int, first: int
     left = max(float(whole[s, s] - whole[:s, s] @ w), floor)
     N = later[:, :s, :s]
     q = later[:, :s, s] - N @ w
-    D = N - N @ inverse @ N
-    size = np.maximum(np.einsum("kii->ki", N), 1e-300)
+    own_square = N if square is None else square[:, :s, :s]
+    D = own_square - N @ inverse @ N.swapaxes(1, 2)
+    size = np.maximum(np.einsum("kii->ki", own_square), 1e-300)
     each, best, gained = np.arange(k), np.zeros(k), np.zeros(k)
     may = np.arange(s) < (s if first is None else first)
     for count in range(1, min(MOST_DIFFERENCES, s) + 1):

@@ -19,10 +19,12 @@ import numpy as np
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import Caveat, scope_of
 from counterflow.estimation.alignment import alignment
+from counterflow.estimation.augmentation import believed
+from counterflow.estimation.drift import Drift
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Learning, believed, learn
+from counterflow.estimation.network_learning import Learning, learn
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.ownership import owned
 from counterflow.estimation.products import Rows
@@ -31,7 +33,7 @@ from counterflow.estimation.ways import Regime
 from counterflow.protocol import Reduced
 
 PRESENT, ALL = "present", "all"  # which way of running a fit is about
-REGIME_CHANGED = "regime-changed"
+REGIME_CHANGED, DRIFT_FOLLOWED = "regime-changed", "drift-followed"
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ def system_of(rows: Rows, learned: Learning) -> System:
         text = f"of {products.count:,.0f} rows, {products.used:,} in {len(products.blocks)} stretches were learned from"
         notes.append(Caveat("rows-thinned", everybody, text))
     regimes = learned.regimes(len(rows.z))
-    for regime in regimes[1:]:
+    notes += [_drifting(drift, rows.names[drift.unit], products.count) for drift in learned.drifts]
+    for regime in [each for each in regimes if each.units]:
         text = (
             f"{' and '.join(regime.units)} changed at row {regime.start}: questions from now on rest on the rows since "
             "the last change, and on what earlier rows share with them; those about earlier rows use the way of "
@@ -112,6 +115,17 @@ def system_of(rows: Rows, learned: Learning) -> System:
         learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),
         (False,) * len(rows.names), tuple(notes), regimes,
     )  # fmt: skip
+
+
+def _drifting(drift: Drift, unit: str, rows: float) -> Caveat:
+    """That a unit changes slowly, and what was done about it."""
+    how = "its weights go evenly with time, and answers are for the last row"
+    if drift.memory is not None:
+        how = (
+            f"with a memory of {drift.memory * rows:,.0f} rows, held-out rows err {100 * drift.gain:.1f} % less, so "
+            "older rows count less"
+        )
+    return Caveat(DRIFT_FOLLOWED, unit, f"{unit} drifts: {how} (regime='all': one model of all rows)")
 
 
 def _wild(rows: Rows, kept: Rows) -> list[Caveat]:

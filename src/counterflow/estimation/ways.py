@@ -8,6 +8,9 @@ sums are taken about the segment's means; and the weights of one segment are tho
 Both sets are features of one sparse regression, [x, 1(segment) x], whose sums follow from those of all rows and of the
 segment. Differences cost as new sources do. So a way of running rests on its own rows, and borrows from the others
 what they share. Units that did not change are learned from all rows.
+
+A unit that drifts has weights that go evenly with time, in features [x, τ x] with levels that do so, too; or its rows
+count the less the older they are (``drift``).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.estimation.drift import Drift
 from counterflow.estimation.network import Network
 from counterflow.estimation.products import Products, Rows
 from counterflow.estimation.regimes import Change
@@ -56,17 +60,22 @@ class Ways:
     """Changes of a record, by rising rows, and sums over the rows near them.
 
     ``blocks``: which block each change lies in. ``since`` (N, N): of that block's rows from the change on, but for
-    those ``passing`` (N, N).
+    those ``passing`` (N, N). ``drifts``: of units that change slowly. ``times``: of each way of running, from minus one
+    to zero, the present.
     """
 
     changes: tuple[Change, ...] = ()
     blocks: tuple[int, ...] = ()
     since: tuple[FloatArray, ...] = ()
     passing: tuple[FloatArray, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    times: tuple[float, ...] = (0.0,)
 
     @classmethod
-    def of(cls, rows: Rows, products: Products, changes: Sequence[Change]) -> Ways:
-        """Of changes whose rows are those of the record."""
+    def of(cls, rows: Rows, products: Products, changes: Sequence[Change], drifts: Sequence[Drift] = ()) -> Ways:
+        """Of changes whose rows are those of the record. Of a plant that drifts evenly, stretches are told apart."""
+        if any(drift.memory is None for drift in drifts):
+            changes = [*changes, *_stretches(len(rows.z), changes)]
         found = tuple(sorted(changes, key=lambda change: change.at))
         blocks, since, passing = [], [], []
         for change in found:
@@ -74,7 +83,9 @@ class Ways:
             at = products.learned_from(rows, blocks[-1])
             since.append(products.sums(rows, at[at >= change.at + PASSING]))
             passing.append(products.sums(rows, at[(at >= change.at) & (at < change.at + PASSING)]))
-        return cls(found, tuple(blocks), tuple(since), tuple(passing))
+        edges = np.array([0, *(change.at for change in found), len(rows.z)]) / len(rows.z) - 1.0
+        times = (*((edges[:-2] + edges[1:-1]) / 2).tolist(), 0.0)
+        return cls(found, tuple(blocks), tuple(since), tuple(passing), tuple(drifts), times)
 
     @property
     def count(self) -> int:
@@ -104,10 +115,21 @@ class Ways:
             taken = since + weight * self.passing[k]
         return [*out, products.moments(draw) - taken][::-1]
 
+    def drift(self, unit: int) -> Drift | None:
+        """How a unit drifts, if it does."""
+        return next((drift for drift in self.drifts if drift.unit == unit), None)
+
     def of_way(self, products: Products, way: int) -> FloatArray:
         """(N, N) over the rows of one way of running."""
         every = replace(self, changes=tuple(replace(change, units=(0,)) for change in self.changes))
         return every.moments(products, np.ones(len(products.counts)), 0)[way]
+
+
+def _stretches(rows: int, changes: Sequence[Change]) -> list[Change]:
+    """Quarters of a record, as changes of nobody, so that each has the weights of its time."""
+    none, taken = np.zeros(0), [change.at for change in changes]
+    quarters = [rows * k // 4 for k in (1, 2, 3)]
+    return [Change(at, (), none, none) for at in quarters if all(abs(at - other) > rows // 8 for other in taken)]
 
 
 def centred(moments: FloatArray) -> FloatArray:
@@ -128,6 +150,24 @@ def with_differences(segments: Sequence[FloatArray], own: int, features: int, li
     differs = np.zeros(N + linear, bool)
     differs[features : features + linear] = True
     return np.asarray(np.where(differs[:, None] | differs, mine[np.ix_(at, at)], whole[np.ix_(at, at)]))
+
+
+def with_slopes(moments: Sequence[FloatArray], features: int, linear: int) -> FloatArray:
+    """Sums with slopes of the first ``linear`` features, about levels that go evenly with time, too.
+
+    ``moments``: (N, N) of rows weighted by time to the powers 0, 1 and 2. (N + linear, N + linear): features, their
+    slopes, targets, the constant, of which nothing is left.
+    """
+    plain, first, second = moments
+    N = len(plain)
+    at = np.concatenate([np.arange(features), np.arange(linear), np.arange(features, N), [N - 1]])
+    power = np.zeros(len(at), int)
+    power[features : features + linear] = 1
+    power[-1] = 1  # time itself
+    whole = np.choose(power[:, None] + power, [each[np.ix_(at, at)] for each in (plain, first, second)])
+    levels = np.array([len(at) - 2, len(at) - 1])
+    reach = np.linalg.solve(whole[np.ix_(levels, levels)], whole[levels])
+    return np.asarray((whole - whole[:, levels] @ reach)[:-1, :-1])
 
 
 def level_of(moments: FloatArray, weights: FloatArray, targets: NDArray[np.intp]) -> FloatArray:

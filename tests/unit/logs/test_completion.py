@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import counterflow as cf
+from counterflow.estimation.augmentation import believed, completed, decays_of
 from counterflow.estimation.completion import WEAK, Gaps, drawn, filled
-from counterflow.estimation.network_learning import believed, completed, decays_of, learn
+from counterflow.estimation.network_learning import learn
 from counterflow.estimation.products import Rows, products_of
 
 SPANS = np.array([(1, 1), (2, 2), (3, 5)])

@@ -13,8 +13,9 @@ import counterflow as cf
 from counterflow.console.opening import open_model
 from counterflow.estimation import stream as streams
 from counterflow.estimation.completion import filled
-from counterflow.estimation.network_learning import ENOUGH, block_weights, learn, refreshed
+from counterflow.estimation.network_learning import block_weights, learn, refreshed
 from counterflow.estimation.products import Products, Rows, block_length
+from counterflow.estimation.regression import ENOUGH
 from counterflow.fits import log_updates
 from counterflow.identification.sparse import refined_weights
 from counterflow.report import AskCounterfactual, AskEffect, write_report

@@ -10,7 +10,8 @@ import pytest
 from tolerances import LONG
 
 import counterflow as cf
-from counterflow.estimation.network_learning import changes_of, learn
+from counterflow.estimation.changes import changes_of
+from counterflow.estimation.network_learning import learn
 from counterflow.estimation.products import Rows, products_of
 from counterflow.estimation.regimes import Change
 from counterflow.estimation.ways import PASSING, Regime, Ways, centred, later, level_of, with_differences
