@@ -6,7 +6,7 @@ those that were read, and the numbers drawn from it are learned from next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import combinations
 from types import MappingProxyType
@@ -67,13 +67,15 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
     return tuple(records), decays
 
 
-def believed(rows: Rows, known: KnownEdges | None = None) -> Rows:
+def believed(rows: Rows, known: KnownEdges | None = None, kept: Collection[str] = ()) -> Rows:
     """The rows without readings that fit neither what came before them nor after: NaN there.
 
     A wild reading that its unit has not noticed would decide the fit. Rows that follow one are off, too, because they
-    are foretold from it; so only the first of them goes, and the others are judged again without it.
+    are foretold from it; so only the first of them goes, and the others are judged again without it. ``kept``: units
+    whose readings all stay.
     """
     r = rows.targets
+    judged = ~np.isin(np.array(rows.names)[rows.owner[:r]], list(kept))
     if len(rows.z) > MOST_JUDGED:
         return rows
     for _ in range(MOST_WILD):
@@ -87,7 +89,7 @@ def believed(rows: Rows, known: KnownEdges | None = None) -> Rows:
         there = read[memory:, :r]
         usual = np.array([np.median(np.abs(e[known_, i])) if known_.any() else 0.0 for i, known_ in enumerate(there.T)])
         wild = there & (np.abs(e) > WILD_READING * np.maximum(usual, 1e-6) / NORMAL_MEDIAN)
-        wild &= wild.mean(axis=0) <= MOST_WILD_SHARE  # what is often so is how the channel moves
+        wild &= judged & (wild.mean(axis=0) <= MOST_WILD_SHARE)  # what is often so is how the channel moves
         at = np.flatnonzero(wild.any(axis=1))
         first = at[np.diff(at, prepend=-memory - 1) > memory]
         if not len(first):

@@ -31,7 +31,6 @@ FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
 AHEAD = 40  # rows of the free runs
 MOST_STARTS = 400  # of a fold
 BATCHES = 20  # of starts that follow one another: their means say how sure the gain of curvature is
-VETO = -1.0  # standard errors below zero from which on curvature is left out
 FEW = 600  # rows, below which curvature can hardly be judged
 WILD = 1e3  # times the usual error that counts at most
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
@@ -95,14 +94,13 @@ class Learning:
         """Which kind of model was used, and why."""
         runs = f"free runs over held-out rows err {abs(100 * self.bend.gain):.1f} %"
         if not self.network.curved:
-            if self.bend.deviations < VETO:
+            if self.bend.gain < 0:
                 return f"linear: products of channels are left out, with them {runs} more"
             if self.bend.gain == 0.0 and self.products.used < FEW:
                 return "linear: too few rows to judge whether products of channels help"
             return "linear: no product of channels is worth its cost"
-        side = "less" if self.bend.gain >= 0 else "more"
         return (
-            f"curved: {len(self.network.pairs)} products of channels are in use, with them {runs} {side}; effects "
+            f"curved: {len(self.network.pairs)} products of channels are in use, with them {runs} less; effects "
             "depend on where the plant stands, and those from now on start from the last row"
         )
 
@@ -123,7 +121,7 @@ def learn(
     if not one_way and sums is None:
         ways = Ways.of(record, products, *with_drifts(record, products, changes_of(record, products, known), known))
     bend = _bend(record, products, known, ways)
-    curved = bend.gain != 0.0 and bend.deviations >= VETO  # without a gain there was nothing to judge
+    curved = bend.gain > 0
     count, found = products.count, []
     for k, draw in enumerate(block_weights(products)):
         if sums is None and k and len(records) > 1 and k % len(COSTS) == 0:

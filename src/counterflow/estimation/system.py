@@ -43,6 +43,7 @@ class SystemOptions:
     same_row: Mapping[str, bool] | None = None
     known: KnownEdges | None = None
     regime: str | int = PRESENT
+    as_they_are: frozenset[str] = frozenset()  # units whose readings are all kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ def identify(
         "say so; then fit with same_row=False for this unit"
     )
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
-    kept = believed(rows, options.known)
+    kept = believed(rows, options.known, options.as_they_are)
     notes += _wild(rows, kept)
     learned = learn(kept, options.known, progress, one_way=options.regime == ALL)
     found = system_of(kept, learned.at(options.regime) if isinstance(options.regime, int) else learned)

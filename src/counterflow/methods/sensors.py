@@ -57,6 +57,11 @@ def check_option(value: object) -> None:
             choice("sensors", one, (TREATED, AS_THEY_ARE))
 
 
+def kept_as_they_are(value: object, units: tuple[str, ...]) -> frozenset[str]:
+    """Units none of whose readings are left out."""
+    return frozenset(name for name, one in by_unit("sensors", value, units).items() if one == AS_THEY_ARE)
+
+
 def refuse_private(task: Task) -> None:
     """OptionError if readings are to be treated that are to be private as well."""
     if task.privacy is not None and TREATED in by_unit("sensors", task.options.get("sensors"), task.units).values():

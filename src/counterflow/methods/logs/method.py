@@ -22,7 +22,7 @@ from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.options import by_unit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart
-from counterflow.methods.sensors import readings
+from counterflow.methods.sensors import kept_as_they_are, readings
 from counterflow.methods.sufficient.method import OneExchange, absurd_readings, labels_of
 from counterflow.methods.task import Task, UnitData
 from counterflow.plant import OperatingPoint
@@ -51,8 +51,9 @@ class LogMethod(OneExchange):
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         chosen = LogOptions.parse(task.method, task.options)
         asked = SystemOptions(
-            by_unit("same_row", chosen.same_row, task.units), chosen.known_edges(task.units), chosen.regime
-        )
+            by_unit("same_row", chosen.same_row, task.units), chosen.known_edges(task.units), chosen.regime,
+            kept_as_they_are(chosen.sensors, task.units),
+        )  # fmt: skip
         return LogServer(LogConfig(task.units, asked), progress=progress)
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
