@@ -340,7 +340,7 @@ def test_B_hat_is_the_regression_of_D_plus_phi_on_the_inputs(mean, pole, xi):
         assert norm(point.B - regression) <= ITERATIVE * norm(regression)
 
 
-# ---- Lemma 7.2: normal equations
+# ---- Lemma 8.2: normal equations
 
 
 def _normal_equations(side: Side, point: Point) -> tuple[float, float]:
@@ -350,7 +350,7 @@ def _normal_equations(side: Side, point: Point) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("outputs", "seed"), [(2, 0), (8, 1)])
-def test_lemma_7_2_holds_where_the_units_own_loss_is_stationary(outputs, seed):
+def test_lemma_8_2_holds_where_the_units_own_loss_is_stationary(outputs, seed):
     for side in case(outputs, seed, mean=1.0)[2].values():
         at_start, at_end = _normal_equations(side, nothing(side)), _normal_equations(side, own_stationary(side))
         assert at_end[0] <= LONG * at_start[0]
@@ -358,14 +358,14 @@ def test_lemma_7_2_holds_where_the_units_own_loss_is_stationary(outputs, seed):
 
 
 @pytest.mark.parametrize(("xi", "low", "high"), [(1.0, 0.12, 0.3), (10.0, 0.4, 0.7), (INFINITE, 0.999, 1.02)])
-def test_lemma_7_2_does_not_hold_where_the_combined_update_is_stationary(xi, low, high):
+def test_lemma_8_2_does_not_hold_where_the_combined_update_is_stationary(xi, low, high):
     """Relative to theta = phi = 0; as xi → ∞ the first equation is violated as if nothing had been learned."""
     for side in case(8, 1)[2].values():
         violation = _normal_equations(side, stationary(side, xi))[0] / _normal_equations(side, nothing(side))[0]
         assert low < violation < high
 
 
-def test_lemma_7_2_second_equation_fails_too_if_inputs_have_a_mean():
+def test_lemma_8_2_second_equation_fails_too_if_inputs_have_a_mean():
     """At the combined stationary point mean(Cᵀ r_a) = mean(r_s) exactly, and that is not zero."""
     for side in case(2, 0, mean=1.0)[2].values():
         for xi, low in ((1.0, 0.015), (INFINITE, 0.25)):
@@ -375,7 +375,7 @@ def test_lemma_7_2_second_equation_fails_too_if_inputs_have_a_mean():
             assert norm(mean_r_s) > low
 
 
-def test_theorem_7_3_a_left_inverse_of_CA_does_not_cancel_its_transpose_but_the_conclusion_stands():
+def test_theorem_8_3_a_left_inverse_of_CA_does_not_cancel_its_transpose_but_the_conclusion_stands():
     """(CA)ᵀX = 0 allows X ≠ 0 if there are more outputs than states; E[r_a yᵀ] = 0 needs another argument.
 
     y[t] - C h_a[t] = C(h - h_a) + v with v independent of y[t-1], so X = C E[(h - h_a)yᵀ], and AᵀCᵀC is invertible.
@@ -473,7 +473,7 @@ def test_corollary_6_2_does_not_hold_for_the_combined_update_and_the_gap_is_know
         assert norm(B_hat - limit) <= 1e-3 * norm(limit)
 
 
-# ---- Theorem 7.3
+# ---- Theorem 8.3
 
 
 @dataclass(frozen=True)
@@ -486,7 +486,7 @@ class OracleGap:
 
 
 def oracle_gap(side: Side, xi: float = INFINITE) -> OracleGap:
-    """Both sides of Theorem 7.3 with the proof's oracle M_o = Γ_yz Σ_z⁻¹ on z = [y_m, u, ĥ_c,m]."""
+    """Both sides of Theorem 8.3 with the proof's oracle M_o = Γ_yz Σ_z⁻¹ on z = [y_m, u, ĥ_c,m]."""
     point, T = stationary(side, xi), side.steps
     r_a = point.r_a(side)
     reconstructed = side.now - r_a
@@ -516,14 +516,14 @@ def oracle_gaps(mean: float) -> dict[str, list[OracleGap]]:
     return out
 
 
-def test_theorem_7_3_zero_mean_data_make_both_sides_zero():
+def test_theorem_8_3_zero_mean_data_make_both_sides_zero():
     for gaps in oracle_gaps(0.0).values():
         for field in ("left", "right", "right_of_proof"):
             draws = np.array([getattr(gap, field) for gap in gaps])
             assert within_standard_errors(draws, np.zeros(draws.shape[1])).all()
 
 
-def test_theorem_7_3_the_circular_step_the_residual_still_holds_the_other_units_inputs():
+def test_theorem_8_3_the_circular_step_the_residual_still_holds_the_other_units_inputs():
     """The proof needs E[r_a u_nᵀ] = 0; with white inputs it is C_mm B_mn Σ_u."""
     plant = cf.random_plant(outputs=2, rng=0)
     for name, other in (plant.names, plant.names[::-1]):
@@ -534,7 +534,20 @@ def test_theorem_7_3_the_circular_step_the_residual_still_holds_the_other_units_
         assert np.abs(draws.mean(axis=0) / spread).max() > 40
 
 
-def test_theorem_7_3_with_non_zero_means_the_sides_differ_by_what_the_proof_drops():
+def test_theorem_8_3_statement_and_proof_have_another_e_and_the_two_meet_as_xi_grows():
+    """The statement's e_t is C_mm r_s, the proof's lacks C_mm D in it, and its affine relation holds for the latter."""
+    for side in case(2, 0, mean=1.0)[2].values():
+        apart = []
+        for xi in (1.0, 100.0, 1e4):
+            gap = oracle_gap(side, xi)
+            apart.append(norm(gap.right - gap.right_of_proof) / norm(gap.right_of_proof))
+            whole = gap.right_of_proof + gap.dropped
+            np.testing.assert_allclose(gap.left, whole, atol=ITERATES * np.abs(gap.left).max())
+        assert apart[0] > 0.05  # they are not the same number
+        assert apart[1] / apart[2] == pytest.approx(100, rel=0.3)  # and D takes the difference with it
+
+
+def test_theorem_8_3_with_non_zero_means_the_sides_differ_by_what_the_proof_drops():
     for gaps in oracle_gaps(1.0).values():
         for gap in gaps:
             whole = gap.right_of_proof + gap.dropped

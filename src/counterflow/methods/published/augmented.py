@@ -1,6 +1,6 @@
 """The augmented client: a proprietary estimate plus (theta, phi), its loss and its gradients.
 
-Paper, Eqs. (3)-(5), written for all rows t = 1..T at once (time first)::
+Paper, Eqs. (4)-(6), written for all rows t = 1..T at once (time first)::
 
     ĥ_a[t-1] = ĥ_c[t-1] + theta y[t-1]
     h_a[t]   = A ĥ_a[t-1] + B u[t-1] + phi
@@ -102,7 +102,7 @@ class AugmentedModel:
         return loss, self.model.A.T @ (pulled.T @ self.data.previous), pulled.T @ self.data.ones
 
     def chain_rule(self, predicted: FloatArray, refined: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """dL_s/dtheta and dL_s/dphi from dL_s/dh_a[t] and dL_s/dĥ_a[t-1] (paper, Eqs. (6)-(7))."""
+        """dL_s/dtheta and dL_s/dphi from dL_s/dh_a[t] and dL_s/dĥ_a[t-1] (paper, Eqs. (7)-(8))."""
         d_theta = self.model.A.T @ (predicted.T @ self.data.previous)
         if refined is not None:
             d_theta = d_theta + refined.T @ self.data.previous

@@ -1,6 +1,6 @@
 """The server's mathematics in the published method: losses, gradients and exact elimination of the couplings.
 
-For all rows t = 1..T at once (time first; paper, Eqs. (10)-(12))::
+For all rows t = 1..T at once (time first; paper, Eqs. (11)-(13))::
 
     x = Σ_n Â_mn ĥ_c,n[t-1]        z = A_mm(ĥ_a[t-1] - ĥ_c[t-1]) = h_a - phi - A_mm ĥ_c - B_mm u
     r = h_a - A_mm ĥ_c - B_mm u - x - Σ_n B̂_mn u_n[t-1]               D = z - x
@@ -106,7 +106,7 @@ class Evidence(Layout):
     def step_sizes(self, explicit_penalty: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Steps for each unit's row of Â and of B̂, with which the combined loss never rises.
 
-        The same bound as in ``client.augmented.AugmentedModel.step_sizes``: |r|² has four moving blocks, D two.
+        The same bound as in ``augmented.AugmentedModel.step_sizes``: |r|² has four moving blocks, D two.
         """
         a, b = [], []
         for m, (values, _) in enumerate(self.others_spectra):

@@ -239,7 +239,7 @@ def _steps(state: TrainingUnit, message: StateGradients) -> list[float]:
 def _descend(
     state: TrainingUnit, message: StateGradients, change: tuple[FloatArray, FloatArray], eta_2: float
 ) -> TrainingUnit:
-    """theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (8)-(9)); the penalty implicit in IMEX."""
+    """theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (9)-(10)); the penalty implicit in IMEX."""
     d_theta, d_phi = change
     if message.implicit and message.penalty > 0:
         # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
