@@ -34,8 +34,10 @@ class Steps:
     alpha_B: float
 
 
-def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=True):
+def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=True, refined_target=False):
     """Train in place; A_hat[m][n], B_hat[m][n] for n != m. ``rho`` given: augmented Lagrangian, else penalty method.
+
+    ``refined_target``: the server explains ĥ_a[t], which is no part of the listing.
 
     Returns the history: one dict a round.
     """
@@ -71,7 +73,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
                     if n != m:
                         crossed = crossed + A_hat[m][n] @ other.refined[t - 1]
                         h_s = h_s + A_hat[m][n] @ other.refined[t - 1] + B_hat[m][n] @ other.u[t - 1]
-                r = h_a[m][t] - h_s
+                r = (refined_a[m][t] if refined_target else h_a[m][t]) - h_s
                 D = unit.A @ (refined_a[m][t - 1] - unit.refined[t - 1]) - crossed
                 if lagrangian:
                     if k > 0:
@@ -113,6 +115,9 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
                 residual = unit.y[t] - unit.C @ h_a[m][t]
                 own_theta -= 2 / T * np.outer((unit.C @ unit.A).T @ residual, unit.y[t - 1])
                 own_phi -= 2 / T * unit.C.T @ residual
+                if refined_target:
+                    server_theta += np.outer(d_h[m][t], unit.y[t]) + np.outer(d_refined[m][t - 1], unit.y[t - 1])
+                    continue
                 state_gradient = unit.A.T @ d_h[m][t]
                 if refined_gradient:
                     state_gradient = state_gradient + d_refined[m][t - 1]

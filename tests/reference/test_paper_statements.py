@@ -15,8 +15,10 @@ import pytest
 from tolerances import EXACT, ITERATES, ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
+from counterflow.experiments.methods import unfiltered_fit
 from counterflow.methods.published import couplings as server_couplings
 from counterflow.methods.published.augmented import AugmentedModel, ClientData
+from counterflow.methods.published.contraction import settled_gain
 from counterflow.plant import excitation
 from counterflow.protocol import Introduction
 
@@ -200,8 +202,11 @@ def test_proposition_4_1_an_intervention_moves_the_next_row_by_C_B_and_later_one
 # ---- section 5: gradients by the chain rule
 
 
-def _written_out_loss(units, theta, phi, A_hat, B_hat, xi=None, multipliers=None, rho=None):
-    """L_s (xi) or L_AL (multipliers, rho), and the sum of all L_a: the paper's sums, one t and one unit at a time."""
+def _written_out_loss(units, theta, phi, A_hat, B_hat, xi=None, multipliers=None, rho=None, refined=False):
+    """L_s (xi) or L_AL (multipliers, rho), and the sum of all L_a: the paper's sums, one t and one unit at a time.
+
+    ``refined``: the server's target is ĥ_a[t].
+    """
     steps = len(units[0]["y"]) - 1
     served = own = 0.0
     for m, unit in enumerate(units):
@@ -214,7 +219,8 @@ def _written_out_loss(units, theta, phi, A_hat, B_hat, xi=None, multipliers=None
                 if n != m:
                     h_s = h_s + A_hat[m, n] @ other["refined"][t - 1] + B_hat[m, n] @ other["u"][t - 1]
                     D = D - A_hat[m, n] @ other["refined"][t - 1]
-            served += np.sum((h_a - h_s) ** 2)
+            target = unit["refined"][t] + theta[m] @ unit["y"][t] if refined else h_a
+            served += np.sum((target - h_s) ** 2)
             served += xi[m] * np.sum(D**2) if xi is not None else multipliers[m][t - 1] @ D + rho / 2 * np.sum(D**2)
             own += np.sum((unit["y"][t] - unit["C"] @ h_a) ** 2)
     return served / steps, own / steps
@@ -233,8 +239,9 @@ def _central_differences(function, array):
     return out
 
 
+@pytest.mark.parametrize("refined", [False, True], ids=["predicted target", "refined target"])
 @pytest.mark.parametrize("kind", ["penalty", "lagrangian"])
-def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
+def test_section_5_gradients_equal_central_differences_of_the_losses(kind, refined):
     rng = np.random.default_rng(3)
     sizes = [(2, 1, 3), (3, 2, 2), (1, 2, 4)]  # P, U, D
     steps, names = 7, ["boiler", "turbine", "cooler"]
@@ -253,6 +260,7 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
     rho = 5.0
     multipliers = [rng.standard_normal((steps, p)) for p, _, _ in sizes]
     weights = {"xi": xi} if kind == "penalty" else {"multipliers": multipliers, "rho": rho}
+    weights["refined"] = refined
 
     models = []
     for unit in units:
@@ -270,7 +278,8 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
     for m, n in pairs:
         A_cross[evidence.state_slices[m], evidence.state_slices[n]] = A_hat[m, n]
         B_cross[evidence.state_slices[m], evidence.input_slices[n]] = B_hat[m, n]
-    found = couplings.residuals(evidence, np.hstack(states), np.concatenate(phi), A_cross, B_cross)
+    target = np.hstack([model.refined_states(theta[m]) for m, model in enumerate(models)]) if refined else None
+    found = couplings.residuals(evidence, np.hstack(states), np.concatenate(phi), A_cross, B_cross, target)
     if kind == "penalty":
         dual = evidence.per_state(2 * xi) * found.entanglement
     else:
@@ -292,13 +301,17 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
     ) / steps == pytest.approx(served(), rel=EXACT)
     for m, model in enumerate(models):
         mine = evidence.state_slices[m]
-        d_theta, d_phi = model.chain_rule(d_states[:, mine], d_refined[:, mine])
+        if refined:
+            d_theta = sum(model.refined_chain_rule(d_states[:, mine], d_refined[:, mine]))
+            assert not _central_differences(served, phi[m]).any()  # phi is no part of the server's loss
+        else:
+            d_theta, d_phi = model.chain_rule(d_states[:, mine], d_refined[:, mine])
+            close(d_phi, _central_differences(served, phi[m]))
         close(d_theta, _central_differences(served, theta[m]))
-        close(d_phi, _central_differences(served, phi[m]))
         _, own_theta, own_phi = model.loss_and_gradients(states[m])
         close(own_theta, _central_differences(own, theta[m]))
         close(own_phi, _central_differences(own, phi[m]))
-        if kind == "penalty":
+        if kind == "penalty" and not refined:
             # what Algorithm 1 sends gives the gradient of |r_s|² only: the penalty never reaches the unit
 
             def residual_part():
@@ -309,6 +322,85 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
         rows, columns, inputs = evidence.state_slices[m], evidence.state_slices[n], evidence.input_slices[n]
         close(d_A[rows, columns], _central_differences(served, A_hat[m, n]))
         close(d_B[rows, inputs], _central_differences(served, B_hat[m, n]))
+
+
+# ---- a refined target: the server explains ĥ_a[t] = ĥ_c[t] + theta y[t]
+
+
+def refined_stationary(side: Side, current: np.ndarray, xi: float) -> Point:
+    """Where all stand still if the server's residual has ĥ_a[t] in it; ``current``: ĥ_c[t]."""
+    J_a, b_a, _, J_D, sizes = _linear_maps(side)
+    eye = np.eye(len(side.A))
+    x, b = _columns(eye, side.others_refined), _columns(eye, side.others_u)
+    now = _columns(eye, side.now)
+    J_s = np.hstack([now, np.zeros((len(now), sizes[1])), -x, -b])
+    b_s = (side.base - current).ravel()  # r_s = J_s p - b_s
+    matrix = J_a.T @ J_a + J_s.T @ J_s + xi * J_D.T @ J_D
+    p = np.split(np.linalg.solve(matrix / side.steps, (J_a.T @ b_a + J_s.T @ b_s) / side.steps), np.cumsum(sizes)[:-1])
+    rows = len(side.A)
+    return Point(p[0].reshape(rows, -1), p[1], p[2].reshape(rows, -1), p[3].reshape(rows, -1))
+
+
+def current_states(plant: cf.Plant, recording: cf.Recording, name: str) -> np.ndarray:
+    own = recording[name]
+    return cf.KalmanEstimator(plant.local(name)).estimate(own.y, own.u).refined[1:]
+
+
+@pytest.mark.parametrize(("outputs", "seed", "mean", "pole"), [(2, 0, 1.0, 0.0), (8, 1, 0.0, 0.0), (8, 2, 0.0, 0.9)])
+@pytest.mark.parametrize("xi", [0.0, 1.0, 100.0, INFINITE])
+def test_refined_target_the_library_arrives_at_the_dense_stationary_point(outputs, seed, mean, pole, xi):
+    plant, recording, by_unit = case(outputs, seed, mean, pole)
+    found = cf.fit(recording, plant.locals(), "penalty", xi=xi, tol=1e-10, target="refined")
+    assert found.status.converged
+    assert found.status.rounds < 15
+    for name, other in (plant.names, plant.names[::-1]):
+        point = refined_stationary(by_unit[name], current_states(plant, recording, name), xi)
+        for got, expected in (
+            (found.parts[name].theta, point.theta), (found.parts[name].phi, point.phi),
+            (found.plant.block("A", name, other), point.A), (found.plant.block("B", name, other), point.B),
+        ):  # fmt: skip
+            assert norm(got - expected) <= 100 * ITERATIVE * norm(expected)
+        # phi is the unit's alone now, so that the second equation of Lemma 8.2 holds
+        residual = point.r_a(by_unit[name]).mean(axis=0)
+        assert norm(by_unit[name].C.T @ residual) <= ITERATIVE * norm(by_unit[name].now.std(axis=0))
+
+
+@pytest.mark.parametrize("xi", [0.1, 10.0, INFINITE])
+@pytest.mark.parametrize("noise", [1.0, 1e-2])
+def test_refined_target_white_inputs_B_hat_is_the_filters_gain_times_B(noise, xi):
+    """B̂_mn comes to (K_m + theta_m) C_mm B_mn: too small by what the filter has not taken in, and no more."""
+    plant = cf.random_plant(measurement_noise=noise, rng=1)
+    recording = plant.simulate(64_000, rng=5)
+    found = cf.fit(recording, plant.locals(), "penalty", xi=xi, target="refined")
+    for name, other in (plant.names, plant.names[::-1]):
+        model = plant.local(name)
+        response = (settled_gain(model) + found.parts[name].theta) @ model.C
+        true = plant.block("B", name, other)
+        limit = response @ true
+        assert norm(found.plant.block("B", name, other) - limit) < 0.03 * norm(true)
+        assert norm(limit - true) > (0.2 if noise == 1 else 0.01) * norm(true)  # which is not B_mn itself
+
+
+def test_refined_target_the_messages_of_round_0_are_sufficient_once_the_gains_are_known():
+    """ĥ_c[t] - (I - K C)(A ĥ_c[t-1] + B u[t-1]) = K y[t]: likelihood on it is likelihood on the measurements."""
+    plant = cf.random_plant(rng=2)
+    recording = plant.simulate(1500, rng=3, inputs=excitation.autoregressive(plant, 1500, rng=3, pole=0.9))
+    found = unfiltered_fit(recording, plant, skip=100).plant
+    wanted = cf.fit(recording.slice(101, None), plant.locals(), uncertainty=False).plant
+    for letter in "AB":
+        one, other = getattr(found, letter), getattr(wanted, letter)
+        assert norm(one - other) <= 1e-6 * norm(other)
+
+
+def test_refined_target_A_hat_stays_biased_however_long_the_record():
+    """The units' filters are wrong by what the couplings do, so that ĥ_c is no regressor with noise of its own."""
+    plant = cf.random_plant(rng=1)
+    errors = []
+    for steps in (4000, 64_000):
+        found = cf.fit(plant.simulate(steps, rng=9), plant.locals(), "penalty", xi=10.0, target="refined")
+        errors.append(error(found.plant, plant, "A"))
+    assert errors[1] == pytest.approx(errors[0], rel=0.1)
+    assert errors[1] > 0.3
 
 
 # ---- the stationary point of the combined update

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments import conditions
+from counterflow.experiments import conditions, region, repair
 from counterflow.experiments.effects import (
     Responses,
     between,
@@ -20,7 +20,7 @@ from counterflow.experiments.effects import (
 )
 from counterflow.experiments.experiment import Claim, Outcomes, Request, Table, Task, Value
 from counterflow.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level
-from counterflow.experiments.methods import METHODS, PUBLISHED, Estimate, estimate, refined_states
+from counterflow.experiments.methods import METHODS, PUBLISHED, REPAIRED, Estimate, estimate, refined_states
 from counterflow.experiments.selection import grid, stacked, where
 from counterflow.experiments.verdicts import both, mostly, rarely
 from counterflow.experiments.wording import (
@@ -43,6 +43,7 @@ STEPS, ROUNDS, QUICK_ROUNDS = 2000, 2000, 200
 PLANTS, QUICK_PLANTS = 10, 4
 USEFUL = 0.5  # R² from which on effects count as found: an error of 0.7 of what "no effect" gets
 ROUNDING = 1e-6  # differences of errors below are none
+PARTS = {"region": region, "repair": repair, "conditions": conditions}  # each with tasks and results of its own
 MARKED = ("o", "s", "^", "D", "v")  # of the methods of one family
 NORMAL = 1.959964  # 95 % of a Gaussian lie within so many standard deviations
 SHORT = {
@@ -51,6 +52,9 @@ SHORT = {
     "steps": "penalty, steps",
     "lagrangian": "Lagrangian",
     "hybrid": "hybrid",
+    "refined": "refined target, ξ = 10",
+    "refined-small": "refined target, ξ = 0.1",
+    "corrected": "refined, gains taken out",
     "fedgc": "FedGC",
     "granger": "Granger",
     "local": "local only",
@@ -71,8 +75,9 @@ def setting_name(units: int, pole: float) -> str:
 
 
 def _compute(task: Task) -> Mapping[str, Value]:
-    if task["part"] == "conditions":
-        return conditions.compute(task)
+    if task["part"] in PARTS:
+        found: Mapping[str, Value] = PARTS[task["part"]].compute(task)
+        return found
     plant = random_plant(units=task["units"], rng=task["plant"])
     recording = recorded(plant, task["steps"], 4000 + task["plant"], task["pole"])
     fresh = recorded(plant, task["steps"], 5000 + task["plant"], task["pole"])
@@ -122,7 +127,8 @@ def _covered_effects(found: Estimate, true: Responses) -> float:
 def _prediction(method: str, found: Estimate, true: Plant, fresh: Recording) -> float:
     """Mean squared one-step error on new data over the oracle's, mean over units: of what the method predicts with.
 
-    The published methods predict with the augmented client, likelihood methods with the server's filter.
+    The published methods, and their repairs, predict with the augmented client, likelihood methods with the server's
+    filter.
     """
     if found.fit is None:
         states = refined_states(fresh, true.locals())
@@ -136,14 +142,15 @@ def _prediction(method: str, found: Estimate, true: Plant, fresh: Recording) -> 
         least = oracle.validate(fresh, oracle=true).mean()["oracle"]
         return float(np.mean([own[name] / least[name] for name in true.names]))
     means = found.fit.validate(fresh, oracle=true).mean()
-    mine = means["augmented"] if method in PUBLISHED or method == "fedgc" else means["server"]
+    mine = means["augmented"] if method in (*PUBLISHED, *REPAIRED, "fedgc") else means["server"]
     return float(np.mean([mine[name] / means["oracle"][name] for name in true.names]))
 
 
 def _tasks(request: Request) -> tuple[Task, ...]:
     count, rounds = (QUICK_PLANTS, QUICK_ROUNDS) if request.quick else (PLANTS, ROUNDS)
     axes = {"units": (4, 2), "pole": (0.9, 0.0), "plant": range(count)}
-    return (*grid("finding", axes, part="methods", steps=STEPS, rounds=rounds), *conditions.tasks(request))
+    own = grid("finding", axes, part="methods", steps=STEPS, rounds=rounds)
+    return (*own, *(task for part in PARTS.values() for task in part.tasks(request)))
 
 
 def values_of(outcomes: Outcomes, units: int, pole: float, key: str) -> FloatArray:
@@ -185,7 +192,8 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
         for key in ("sufficient/covered", "granger/covered", "sufficient/covered-effects")
     }
     yield claim("finding", "intervals", "beyond the paper", covered=covered)
-    yield from conditions.claims(outcomes)
+    for part in PARTS.values():
+        yield from part.claims(outcomes)
 
 
 def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
@@ -217,7 +225,7 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
             "prediction", "rounds", "bytes", "seconds",
         )  # fmt: skip
         tables.append(Table(told, head, tuple(rows)))
-    return (*tables, *conditions.tables(outcomes))
+    return (*tables, *(table for part in PARTS.values() for table in part.tables(outcomes)))
 
 
 def _worst(values: FloatArray) -> str:
@@ -279,15 +287,15 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     return {
         "finding-effects": Drawing(caption("finding", "effects"), by_setting, columns=2),
         "finding-bytes": Drawing(caption("finding", "bytes"), traded, columns=2),
-        **conditions.figures(outcomes),
+        **{name: drawing for part in PARTS.values() for name, drawing in part.figures(outcomes).items()},
     }
 
 
 def _look(method: str) -> dict[str, Any]:
     """Colour by family, and another marker for each of a family."""
-    families = (PUBLISHED, ("fedgc", "granger", "local"), ("sufficient", "centralized"))
+    families = (PUBLISHED, ("fedgc", "granger", "local"), ("sufficient", "centralized"), REPAIRED)
     family = next(k for k, members in enumerate(families) if method in members)
-    return {"color": COLOURS[(1, 3, 0)[family]], "marker": MARKED[families[family].index(method)]}
+    return {"color": COLOURS[(1, 3, 0, 2)[family]], "marker": MARKED[families[family].index(method)]}
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:

@@ -224,6 +224,18 @@ def _foreseen_length(unit: str, model: LocalModel, u: FloatArray) -> float:
     return float(np.sqrt(np.square(centre).sum(axis=1)).max()) + beyond
 
 
+def settled_gain(model: LocalModel, rows: int = 1000) -> FloatArray:
+    """K (P, D) of the unit's Kalman filter once it has settled, which it must within so many rows.
+
+    Examples
+    --------
+    >>> model = LocalModel(A=[[0.0]], B=[[1.0]], C=[[1.0]], Q=[[1.0]], R=[[1.0]])
+    >>> settled_gain(model).tolist()
+    [[0.5]]
+    """
+    return np.asarray(_gains(model, rows)[0][-1])
+
+
 def _gains(model: LocalModel, rows: int) -> tuple[FloatArray, int]:
     """K of the rows up to the first one with the settled gain (n, P, D), and that row."""
     nothing = np.zeros((rows, model.n_outputs)), np.zeros((rows, model.n_inputs))
