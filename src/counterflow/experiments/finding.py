@@ -24,10 +24,8 @@ from counterflow.experiments.methods import METHODS, PUBLISHED, REPAIRED, Estima
 from counterflow.experiments.selection import grid, stacked, where
 from counterflow.experiments.verdicts import both, mostly, rarely
 from counterflow.experiments.wording import (
-    B_PERSISTENT,
-    B_WHITE,
-    EFFECTS_PERSISTENT,
-    EFFECTS_WHITE,
+    PERSISTENT_INPUTS,
+    WHITE_INPUTS,
     caption,
     claim,
     described,
@@ -76,8 +74,8 @@ def setting_name(units: int, pole: float) -> str:
 
 def _compute(task: Task) -> Mapping[str, Value]:
     if task["part"] in PARTS:
-        found: Mapping[str, Value] = PARTS[task["part"]].compute(task)
-        return found
+        values_of_part: Mapping[str, Value] = PARTS[task["part"]].compute(task)
+        return values_of_part
     plant = random_plant(units=task["units"], rng=task["plant"])
     recording = recorded(plant, task["steps"], 4000 + task["plant"], task["pole"])
     fresh = recorded(plant, task["steps"], 5000 + task["plant"], task["pole"])
@@ -162,7 +160,7 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
     for units, pole in SETTINGS:
         R2 = {m: values_of(outcomes, units, pole, f"{m}/R2") for m in METHODS}
         best = max(PUBLISHED, key=lambda m: float(np.median(R2[m])))
-        about = {"setting": setting_name(units, pole), "fact": EFFECTS_PERSISTENT if pole else EFFECTS_WHITE}
+        about = {"setting": setting_name(units, pole), "fact": PERSISTENT_INPUTS if pole else WHITE_INPUTS}
         yield claim("finding", "effects", mostly(R2[best], USEFUL), variant=SHORT[best], best=R2[best], R2=R2, **about)
     for pole in sorted({pole for _, pole in SETTINGS}):
         parts, found = [], []
@@ -174,7 +172,7 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
                 f"M = {units}: best published variant ({SHORT[best]}) {np.median(B[best]):.3f}, Granger "
                 f"{np.median(B['granger']):.2f}, sufficient messages {np.median(B['sufficient']):.3f}"
             )
-        fact = B_PERSISTENT if pole else B_WHITE
+        fact = PERSISTENT_INPUTS if pole else WHITE_INPUTS
         yield claim("finding", "B", both(*found), inputs=inputs_name(pole), fact=fact, parts="; ".join(parts))
     granger = np.array([values_of(outcomes, *setting, "granger/R2") for setting in SETTINGS])
     yield claim("finding", "granger", "not comparable", granger=granger)

@@ -66,7 +66,7 @@ def write(chapters: Sequence[Chapter], folder: Path, quick: bool) -> tuple[Path,
 
 
 def counts(chapters: Iterable[Chapter]) -> dict[Verdict, int]:
-    """How often each verdict was given; claims of the same fact count once if they have the same verdict."""
+    """How often each verdict was given; of claims of the same fact or cause each kind of verdict counts once."""
     claims = [claim for each in chapters for claim in each.claims]
     found = Counter(claim.verdict for claim in claims if not claim.fact)
     for verdicts in _by_fact(claims).values():
@@ -87,15 +87,11 @@ def _summary(chapters: Sequence[Chapter]) -> str:
     claims = [claim for each in chapters for claim in each.claims]
     shared = {fact: verdicts for fact, verdicts in _by_fact(claims).items() if len(verdicts) > 1}
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
-    once, singly = (
-        "; ".join(f"{fact}: {len(v)} claims" for fact, v in shared.items() if (len(counted(v)) == 1) == same)
-        for same in (True, False)
-    )
     rule = ""
     if shared:
-        rule = " Claims about one fact (one quantity, or one sentence) are counted once if they have the same verdict"
-        rule += f" ({once})" if once else ""
-        rule += f", and singly if they differ ({singly})." if singly else ", and singly if they differ."
+        parts = "; ".join(f"{fact}: {len(v)} claims" for fact, v in shared.items())
+        rule = " Claims about one fact, or with one cause, count once for each kind of verdict among them"
+        rule += f" ({parts})."
     return f"Verdicts: {told}.{rule} {EXPLAINED} 'Beyond the paper' are measurements of ours on which it says nothing."
 
 
@@ -125,7 +121,7 @@ def _facts(each: Chapter, quick: bool) -> dict[str, str]:
 def markdown(chapters: Sequence[Chapter], quick: bool) -> str:
     """The report in Markdown, with figures in the folder beside it."""
     lines = [f"# {TITLE}", "", _lead(quick), "", _summary(chapters), "", f"Counterflow {__version__}.", ""]
-    lines += ["| experiment | claim | verdict | fact, if shared |", "|---|---|---|---|"]
+    lines += ["| experiment | claim | verdict | fact or cause, if shared |", "|---|---|---|---|"]
     for each in chapters:
         link = f"[{each.experiment.name}](#{_anchor(each)})"
         lines += [f"| {link} | {_cell(c.subject)} | {_strong(c.verdict)} | {c.fact} |" for c in each.claims]

@@ -16,12 +16,11 @@ from counterflow.experiments.experiment import Claim, Outcome, Request, Task
 from counterflow.experiments.finding import EXPERIMENT
 from counterflow.experiments.methods import METHODS, without_gains
 from counterflow.experiments.wording import (
-    B_PERSISTENT,
-    B_WHITE,
-    EFFECTS_PERSISTENT,
-    EFFECTS_WHITE,
     NEW_DATA,
+    PERSISTENT_INPUTS,
     SHORT_OF_ORACLE,
+    STATE_COUPLINGS,
+    WHITE_INPUTS,
 )
 
 KEYS = ("B", "A", "effects", "R2", "rounds", "bytes", "seconds", "covered", "covered-effects", "prediction")
@@ -239,17 +238,20 @@ def test_few_plants_decide_nothing() -> None:
     assert set(verdicts(few).values()) == {"undecided", "beyond the paper", "not comparable"}
 
 
-def test_effects_and_couplings_are_different_facts() -> None:
+def test_what_has_one_cause_is_one_fact() -> None:
     facts: dict[str, set[str]] = {}
     for claim in EXPERIMENT.claims(made()):
         facts.setdefault(claim.fact, set()).add(claim.subject)
-    assert facts[EFFECTS_WHITE] == {f"Counterfactual inference, M = {M}, white inputs" for M in (2, 4)}
-    assert facts[EFFECTS_PERSISTENT] == {f"Counterfactual inference, M = {M}, AR(0.9) inputs" for M in (2, 4)}
-    assert facts[B_WHITE] == {"The server learns B_mn, white inputs"}
-    assert facts[B_PERSISTENT] == {"The server learns B_mn, AR(0.9) inputs"}
+    assert facts[WHITE_INPUTS] == {
+        *(f"Counterfactual inference, M = {M}, white inputs" for M in (2, 4)),
+        "The server learns B_mn, white inputs", "Direction of B_mn",
+    }  # fmt: skip
+    assert facts[PERSISTENT_INPUTS] == {
+        *(f"Counterfactual inference, M = {M}, AR(0.9) inputs" for M in (2, 4)), "The server learns B_mn, AR(0.9) inputs",
+    }  # fmt: skip
+    assert facts[STATE_COUPLINGS] == {"Couplings through states only (B_mn = 0)"}
     assert facts[SHORT_OF_ORACLE] == {"Short of the centralized fit"}
     assert facts[NEW_DATA] == {"Prediction on new data"}
-    assert "Direction of B_mn" in facts[""]
 
 
 def test_both_figures_of_the_methods_have_the_same_markers() -> None:
