@@ -37,7 +37,8 @@ BAND = "Lines are means, bands the range from the least to the largest of the Mo
 BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
 _SHARED: Mapping[str, object] = {
     "above": ABOVE_RULE, "most": MOST_RULE, "WHITE_INPUTS": WHITE_INPUTS, "PERSISTENT_INPUTS": PERSISTENT_INPUTS,
-    "STATE_COUPLINGS": STATE_COUPLINGS, "ONE_ROW": ONE_ROW, "NEW_DATA": NEW_DATA, "SHORT_OF_ORACLE": SHORT_OF_ORACLE, "band": BAND, "bars": BARS,
+    "STATE_COUPLINGS": STATE_COUPLINGS, "ONE_ROW": ONE_ROW, "NEW_DATA": NEW_DATA,
+    "SHORT_OF_ORACLE": SHORT_OF_ORACLE, "band": BAND, "bars": BARS,
     "band_of_medians": BAND.replace("means", "medians"), "bars_of_medians": BARS.replace("means", "medians"),
     "bars_of_geometric_means": BARS.replace("means", "geometric means"),
     "HORIZON": HORIZON, "dodged": "Markers of one x stand a little beside one another.",

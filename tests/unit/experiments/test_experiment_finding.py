@@ -247,7 +247,8 @@ def test_what_has_one_cause_is_one_fact() -> None:
         "The server learns B_mn, white inputs", "Direction of B_mn",
     }  # fmt: skip
     assert facts[PERSISTENT_INPUTS] == {
-        *(f"Counterfactual inference, M = {M}, AR(0.9) inputs" for M in (2, 4)), "The server learns B_mn, AR(0.9) inputs",
+        *(f"Counterfactual inference, M = {M}, AR(0.9) inputs" for M in (2, 4)),
+        "The server learns B_mn, AR(0.9) inputs",
     }  # fmt: skip
     assert facts[STATE_COUPLINGS] == {"Couplings through states only (B_mn = 0)"}
     assert facts[SHORT_OF_ORACLE] == {"Short of the centralized fit"}

@@ -24,7 +24,7 @@ from counterflow.experiments.verdicts import (
     rarely,
     within,
 )
-from counterflow.experiments.wording import STATE_COUPLINGS, WHITE_INPUTS, NEW_DATA, SHORT_OF_ORACLE, said
+from counterflow.experiments.wording import NEW_DATA, SHORT_OF_ORACLE, STATE_COUPLINGS, WHITE_INPUTS, said
 
 PLANT = two_units.plant_of(0)
 ROUNDS = np.array([1.0, 10.0, 50.0, 100.0])
