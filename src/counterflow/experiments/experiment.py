@@ -112,11 +112,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report, for numbers that no figure can show: a caption, a head, and rows of texts."""
+    """A table of the report, for numbers that no figure can show: a caption, a head, and rows of texts.
+
+    ``paper``: the paper's tables that it holds, by number.
+    """
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    paper: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -208,9 +208,9 @@ def _share(found: Any) -> str:
 def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     runs = {method: where(outcomes, method=method) for method in METHODS}
 
-    def course(title: str, key: str, y: str, floor: float = 0.0) -> Panel:
+    def course(title: str, key: str, y: str) -> Panel:
         curves = [
-            band(found[0].array("round"), np.maximum(stacked(found, key), floor), METHODS[method], colour)
+            band(found[0].array("round"), np.maximum(stacked(found, key), TINY), METHODS[method], colour)
             for colour, (method, found) in enumerate(runs.items())
         ]
         return over_rounds(title, curves, y)
@@ -220,8 +220,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             band(found[0].array("round"), _relative_loss(found, name), METHODS[method], colour)
             for colour, (method, found) in enumerate(runs.items())
         ]
-        title = f"{LABELS[name].capitalize()}: loss"
-        return over_rounds(title, [*curves, level(1.0)], RELATIVE_LOSS, False, (0.9, 1.2))
+        return over_rounds(LABELS[name].capitalize(), [*curves, level(1.0)], RELATIVE_LOSS)
 
     given = where(outcomes, tuned_at=...)
     stability = [
@@ -234,11 +233,16 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             caption("lagrangian", "rounds"),
             [
                 course("Server loss", "server_loss", SERVER_LOSS),
-                course("Disentanglement", "disentanglement", DISENTANGLEMENT, 1e-16),
-                *map(relative, UNITS),
+                course("Disentanglement", "disentanglement", DISENTANGLEMENT),
+                *(
+                    course(f"{LABELS[n].capitalize()}: loss", f"client_loss/{n}", f"$L_{{{k},a}}$ (outputs, squared)")
+                    for k, n in enumerate(UNITS, start=1)
+                ),
                 *(course(f"{LABELS[n].capitalize()}: $\\delta_d$", f"delta_d/{n}", SHIFT_LEFT) for n in UNITS),
             ],
+            paper="Fig. 5",
         ),
+        "lagrangian-gain": Drawing(caption("lagrangian", "gain"), [*map(relative, UNITS)], columns=2),
         "lagrangian-stability": Drawing(
             caption("lagrangian", "stability"),
             [Panel("Given step sizes", [*stability, level(1.0)], xi, "last $L_s$ / first $L_s$", WEIGHTS, True)],

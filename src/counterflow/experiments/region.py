@@ -131,5 +131,5 @@ def figures(outcomes: Outcomes) -> dict[str, Drawing]:
                 curves.append(points(MEANS, np.median(best, axis=0)[None], f"R = {noise:g}, {colour} inputs", k))
             title = f"{inputs} input{'s' * (inputs > 1)} a unit, " + label.replace("_mn", "$_{mn}$")
             x, y = "mean of the inputs / standard deviation", "R² of effects"
-            panels.append(Panel(title, [*curves, level(0.0)], x, y, range_y=(-0.1, 1.05)))
+            panels.append(Panel(title, [*curves, level(0.0)], x, y, range_y=(None, 1.05)))
     return {"finding-region": Drawing(caption("finding", "region-means"), panels, columns=2)}
