@@ -668,6 +668,26 @@ def test_white_inputs_B_hat_is_zero_within_its_noise_whatever_the_true_B(outputs
             assert (estimate <= 1.5 * STANDARD_ERRORS * spread[:, None]).all()
 
 
+@pytest.mark.parametrize("xi", [0.0, 10.0, INFINITE])
+def test_white_inputs_whatever_theta_and_phi_are_the_servers_own_stationarity_ends_B_hat(xi):
+    """The finding needs nothing of the clients: no weight, step or point of theirs can change it."""
+    rng = np.random.default_rng(0)
+    plant, _, by_unit = case(8, 1)
+    for name, other in (plant.names, plant.names[::-1]):
+        side = by_unit[name]
+        for size in (0.1, 1.0, 10.0):
+            theta, phi = size * rng.standard_normal((2, 8)), size * rng.standard_normal(2)
+            z = side.before @ (side.A @ theta).T
+            # the server's best (Â, B̂) for these: |z + phi - x - B̂u|² + xi |z - x|²
+            X = np.hstack([side.others_refined, side.others_u])
+            X = np.vstack([X, np.sqrt(xi) * np.hstack([side.others_refined, 0 * side.others_u])])
+            target = np.vstack([z + phi, np.sqrt(xi) * z])
+            B = np.linalg.lstsq(X, target, rcond=None)[0].T[:, side.others_refined.shape[1] :]
+            spread = np.sqrt(np.mean((z + phi) ** 2, axis=0) / side.steps)  # Σ_u = I
+            assert (np.abs(B) <= 1.5 * STANDARD_ERRORS * spread[:, None]).all()
+        assert norm(plant.block("B", name, other)) > 1
+
+
 def test_white_inputs_more_data_make_B_hat_smaller():
     plant = cf.random_plant(outputs=8, rng=1)
     sizes = []
@@ -676,6 +696,38 @@ def test_white_inputs_more_data_make_B_hat_smaller():
         cross = [run.block("B", *pair) for run in runs for pair in (plant.names, plant.names[::-1])]
         sizes.append(np.sqrt(np.mean(np.square(cross))))
     assert 5 < sizes[0] / sizes[1] < 13  # sqrt(64) = 8
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.01])
+@pytest.mark.parametrize("mean", [1.0, 5.0])
+def test_one_input_with_a_mean_B_hat_comes_to_a_closed_form_and_to_B_itself_if_there_is_little_noise(mean, noise):
+    """A_mn = 0, xi → ∞: phi is what the filter leaves of the mean effect, and B̂ its regression on the input."""
+    plant = cf.random_plant(inputs=1, measurement_noise=noise, rng=1)
+    A = plant.A.copy()
+    for name, other in (plant.names, plant.names[::-1]):
+        A[plant.state_slice(name), plant.state_slice(other)] = 0.0
+    plant = plant.replace(A=A)
+    inputs = excitation.white(plant, 40_000, rng=3, mean=mean)
+    found = cf.fit(plant.simulate(40_000, rng=3, inputs=inputs), plant.locals(), "penalty", xi=INFINITE)
+    for name, other in (plant.names, plant.names[::-1]):
+        model, B = plant.local(name), plant.block("B", name, other)
+        eye, gram = np.eye(2), model.C.T @ model.C
+        seen = np.linalg.solve(eye - model.A @ (eye - settled_gain(model) @ model.C), B)  # per unit of the mean
+        phi = np.linalg.solve(gram + eye / (1 + mean**2), gram @ seen)
+        limit = phi * mean**2 / (1 + mean**2)
+        estimate = found.plant.block("B", name, other)
+        assert norm(estimate - limit) < 0.03 * norm(B)
+        if noise < 1 and mean > 1:
+            assert norm(estimate - B) < 0.12 * norm(B)
+
+
+def test_two_inputs_with_a_mean_give_B_hat_of_rank_one():
+    plant, _, _ = case(8, 1, mean=1.0)
+    found = fitted(8, 1, INFINITE, mean=1.0)
+    for name, other in (plant.names, plant.names[::-1]):
+        values = np.linalg.svd(found.plant.block("B", name, other), compute_uv=False)
+        assert values[1] < 1e-3 * values[0]
+        assert np.linalg.matrix_rank(plant.block("B", name, other)) == 2
 
 
 @pytest.mark.parametrize("pole", [0.0, 0.9])
