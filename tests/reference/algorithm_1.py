@@ -47,7 +47,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
     lam = [[np.zeros(m.A.shape[0]) for _ in range(T + 1)] for m in units]
     history = []
     for k in range(rounds):
-        # each client, lines 8-15
+        # each client, lines 8-14
         h_a, refined_a, own_loss = [], [], []
         for m in units:
             refined = [m.refined[t] + m.theta @ m.y[t] for t in range(T + 1)]
@@ -59,7 +59,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
             h_a.append(predicted)
             refined_a.append(refined)
             own_loss.append(loss)
-        # the server, lines 23-35
+        # the server, lines 21-33
         loss = disentanglement = 0.0
         d_A = [[np.zeros_like(A_hat[m][n]) if n != m else None for n in range(M)] for m in range(M)]
         d_B = [[np.zeros_like(B_hat[m][n]) if n != m else None for n in range(M)] for m in range(M)]
@@ -107,7 +107,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
             for n in others:
                 A_hat[m][n] = A_hat[m][n] + change[n]
                 B_hat[m][n] = B_hat[m][n] - steps.alpha_B * d_B[m][n]
-        # each client, lines 36-41
+        # each client, lines 34-40
         for m, unit in enumerate(units):
             own_theta, own_phi = np.zeros_like(unit.theta), np.zeros_like(unit.phi)
             server_theta, server_phi = np.zeros_like(unit.theta), np.zeros_like(unit.phi)

@@ -7,7 +7,7 @@ the paper. Measurements, output matrices and measurement noise have no message t
 Published training, one unit's side of the conversation::
 
     server -> unit    Plan              what is learned and which gradients will come
-    unit -> server    Introduction      A_mm, B_mm, refined states, inputs          (once; Algorithm 1, line 17)
+    unit -> server    Introduction      A_mm, B_mm, refined states, inputs          (once; Algorithm 1, line 16)
     unit -> server    AugmentedStates   h_a and phi; with a refined target ĥ_a, too (every round)
     server -> unit    StateGradients    dL/dh_a and dL/dĥ_a                         (every round)
     unit -> server    Settled           my parameters are stationary                (conjugate solver only)
