@@ -17,10 +17,7 @@ STATEMENTS = {
     "Definition": {"A.1", "A.2", "A.5", "A.9", "A.10"},
     "Remark": {"A.7"},
 }
-HEADED = {
-    ("Lemma", "7.2"),
-    ("Theorem", "7.3"),
-}  # what stands above the proofs of Lemma 8.2 and Theorem 8.3, in quotes here
+HEADED = {("Lemma", "7.2"), ("Theorem", "7.3")}  # what stands above the proofs of 8.2 and 8.3; in quotes here
 EQUATIONS = 27
 _STATEMENT = re.compile(rf"(.?)\b({'|'.join(STATEMENTS)})s? ((?:[A-E]|\d)\.\d+)\b")
 _EQUATION = re.compile(r"\bEqs?\. \((\d+)\)(?:(?:-|, | and )\((\d+)\))*")
