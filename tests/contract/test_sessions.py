@@ -52,6 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any], cf.Privacy | None]] = {
     "sufficient": ("sufficient", {"uncertainty": False, "evaluations": 3}, None),
     "sufficient private": ("sufficient", {"uncertainty": False, "evaluations": 4}, RIGOROUS),
     "penalty conjugate": ("penalty", {"xi": 1.0}, None),
+    "refined target": ("penalty", {"xi": 1.0, "target": "refined", "rounds": 4}, None),
     "penalty gradient": ("penalty", {"xi": 1.0, "solver": "gradient", "rounds": 4}, None),
     "lagrangian": ("lagrangian", {"rounds": 4}, None),
     "hybrid": ("hybrid", {"rounds": 2, "warm_rounds": 2, "solver": "gradient"}, None),

@@ -47,7 +47,8 @@ class Transcript:
             case Introduction():
                 columns.append((0, np.hstack([message.refined, message.inputs])))
             case AugmentedStates():
-                columns.append((message.round + 1, message.predicted))
+                refined = [message.refined] if message.refined.size else []
+                columns.append((message.round + 1, np.hstack([message.predicted, *refined])))
             case PerturbedStates():
                 parts = [message.refined, message.augmented, message.predicted, message.inputs]
                 columns.append((message.round + 1, np.hstack(parts)))

@@ -7,8 +7,8 @@ the paper. Measurements, output matrices and measurement noise have no message t
 Published training, one unit's side of the conversation::
 
     server -> unit    Plan              what is learned and which gradients will come
-    unit -> server    Introduction      A_mm, B_mm, refined states, inputs          (once; Algorithm 1, line 17)
-    unit -> server    AugmentedStates   h_a and phi                                 (every round)
+    unit -> server    Introduction      A_mm, B_mm, refined states, inputs          (once; Algorithm 1, line 16)
+    unit -> server    AugmentedStates   h_a and phi; with a refined target ĥ_a, too (every round)
     server -> unit    StateGradients    dL/dh_a and dL/dĥ_a                         (every round)
     unit -> server    Settled           my parameters are stationary                (conjugate solver only)
     server -> unit    Finished
@@ -156,12 +156,14 @@ class Plan(Message):
     ``offset``: whether phi is learned (not in FedGC). ``refined_gradient``: whether dL/dĥ_a will be sent (the
     published Algorithm 1 sends only dL/dh_a). ``conjugate``: whether training starts with the conjugate solver, for a
     loss with ``penalty``/2 |D|²; at theta = phi = 0 a unit then knows its whole gradient, and need not ask for it.
+    ``refined_target``: whether the server's residual has ĥ_a[t] in it, where the paper has h_a[t].
     """
 
     offset: bool
     refined_gradient: bool
     conjugate: bool
     penalty: float
+    refined_target: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,17 +189,21 @@ class AugmentedStates(Message):
 
     From them the server forms A_mm(ĥ_a - ĥ_c) = h_a - phi - A_mm ĥ_c - B_mm u.
 
-    ``gradient_norm``: norm of the gradient in (theta, phi) at the previous round's point (0 in round 0).
+    ``gradient_norm``: norm of the gradient in (theta, phi) at the previous round's point (0 in round 0). ``refined``:
+    ĥ_a[t], row t as in ``predicted``; without rows unless the plan makes it the server's target.
     """
 
     round: int
     gradient_norm: float
     predicted: FloatArray = field(metadata=MATRIX)
     offset: FloatArray = field(metadata=VECTOR)
-    rows_fields: ClassVar[tuple[str, ...]] = ("predicted",)
+    refined: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), metadata=MATRIX)
+    rows_fields: ClassVar[tuple[str, ...]] = ("predicted", "refined")
 
     def check(self) -> None:
         self._expect(offset=(self.predicted.shape[1],))
+        if self.refined.size:
+            self._expect(refined=self.predicted.shape)
 
 
 @dataclass(frozen=True)
@@ -242,6 +248,9 @@ class PerturbedStates(Message):
 @dataclass(frozen=True)
 class StateGradients(Message):
     """Server to unit, every round: gradients of its loss with respect to the augmented states.
+
+    ``predicted``: in row t of the server's target, h_a[t] (or ĥ_a[t], if the plan says so); ``refined``: in ĥ_a[t-1],
+    through D.
 
     The penalty on disentanglement in that loss is ``penalty``/2 |D|²; with ``implicit`` the unit takes it implicitly
     (IMEX). ``conjugate`` says which of the two update rules the unit shall apply; after the ``last`` gradients no

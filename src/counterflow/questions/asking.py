@@ -208,7 +208,7 @@ class Questions(ABC):
     ) -> Aggregate:  # fmt: skip
         """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
 
-        phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (18)).
+        phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (20)).
 
         Examples
         --------

@@ -5,7 +5,7 @@ known before training starts: y_m[t], y_m[t-1], ĥ_c, u and 1. Multiplying all c
 matrix changes no inner product, so none of the iterates. A QR factorisation of the shared columns S = [ĥ_c, u, 1]
 of all units, then of what is left of each unit's own columns, turns T rows into
 
-    P + U + 1  rows that hold the shared columns, and  2 D_m + P_m  more in which S is zero,
+    P + U + 1  rows that hold the shared columns, and  2 D_m + 2 P_m  more in which S is zero,
 
 exactly, without forming Gram matrices (whose condition is squared). The rows beyond the shared ones mean something
 different at each unit; the server never adds up columns of different units, so they may stand in the same place.
@@ -29,7 +29,7 @@ CHUNK = 4096
 def compressed_rows(data: Mapping[str, ClientData]) -> int:
     """How many rows ``compress`` leaves."""
     shared = 1 + sum(d.refined.shape[1] + d.inputs.shape[1] for d in data.values())
-    own = [2 * d.measured.shape[1] + d.predicted.shape[1] for d in data.values()]
+    own = [2 * d.measured.shape[1] + 2 * d.predicted.shape[1] for d in data.values()]
     return int(shared + max(own))
 
 
@@ -65,7 +65,7 @@ def compress(data: Mapping[str, ClientData]) -> dict[str, ClientData]:
 
 
 def _own(data: ClientData) -> FloatArray:
-    return np.hstack([data.measured, data.previous, data.predicted])
+    return np.hstack([data.measured, data.previous, data.predicted, data.current])
 
 
 def _unpacked(
@@ -86,7 +86,8 @@ def _unpacked(
             inputs=np.ascontiguousarray(whole[:, at + n_states : at + n_states + n_inputs]),
             measured=np.ascontiguousarray(mine[:, :n_outputs]),
             previous=np.ascontiguousarray(mine[:, n_outputs : 2 * n_outputs]),
-            predicted=np.ascontiguousarray(mine[:, 2 * n_outputs :]), ones=whole[:, -1].copy(),
+            predicted=np.ascontiguousarray(mine[:, 2 * n_outputs : 2 * n_outputs + n_states]),
+            current=np.ascontiguousarray(mine[:, 2 * n_outputs + n_states :]), ones=whole[:, -1].copy(),
         )  # fmt: skip
         at += n_states + n_inputs
     return out
