@@ -149,8 +149,10 @@ def residuals(
     ``target`` (T, P): what the server explains, h_a[t] if it is not given.
     """
     crossed = evidence.refined @ A_cross.T
-    entanglement = predicted - evidence.base - np.outer(evidence.ones, offset) - crossed
-    innovation = (predicted if target is None else target) - evidence.base
+    innovation = predicted - evidence.base
+    entanglement = innovation - np.outer(evidence.ones, offset) - crossed
+    if target is not None:
+        innovation = target - evidence.base
     return Residuals(innovation - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
 
 
@@ -265,8 +267,12 @@ class Eliminator:
     ) -> tuple[FloatArray, FloatArray]:
         evidence = self.evidence
         innovation = (predicted if target is None else target) - evidence.base
-        entangled = predicted - evidence.base - np.outer(evidence.ones, offset)
-        both = 2 * innovation + evidence.per_state(self.penalty) * entangled
+        if target is None:
+            both = (2 + evidence.per_state(self.penalty)) * innovation
+            both -= evidence.per_state(self.penalty) * np.outer(evidence.ones, offset)
+        else:
+            entangled = predicted - evidence.base - np.outer(evidence.ones, offset)
+            both = 2 * innovation + evidence.per_state(self.penalty) * entangled
         right_A = both.T @ evidence.refined / evidence.steps
         right_B = 2 * innovation.T @ evidence.u / evidence.steps
         A_cross, B_cross = np.zeros_like(right_A), np.zeros_like(right_B)

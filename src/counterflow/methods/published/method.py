@@ -94,9 +94,10 @@ class PublishedMethod:
         parts = {name: _whole_part(task, own[name]) for name in task.units}
         data = {name: part.client_data(own[name].y, own[name].u) for name, part in parts.items()}
         first = data[task.units[0]]
-        if chosen.compress is None and 2 * compressed_rows(data) >= first.steps:
+        refined = chosen.target == "refined"
+        if chosen.compress is None and 2 * compressed_rows(data, refined) >= first.steps:
             return None
-        fewer = compress(data)
+        fewer = compress(data, refined)
         server = TrainingServer(config_of(task), ones=fewer[task.units[0]].ones, steps=first.steps)
         return server, {name: client_state(task, parts[name], fewer[name]) for name in task.units}
 
