@@ -84,6 +84,7 @@ ENTRIES: dict[Form, Any] = {  # how each kind of entry of a question's form is w
     Form.STEPS: Steps,
     Form.ROW: Row,
     Form.LEVEL: Level,
+    Form.WORLD: Literal["held", "reacting"],
     Form.VECTOR: Annotated[list[Number], Field(min_length=1, max_length=1000)],
 }
 

@@ -153,7 +153,7 @@ class PID(_Stored):
     def __str__(self) -> str:
         integral = "" if np.isinf(self.integral_time) else f", integral time {self.integral_time:.4g}"
         derivative = "" if not self.derivative_time else f", derivative time {self.derivative_time:.4g}"
-        kind = "P" + "I" * np.isfinite(self.integral_time) + "D" * (self.derivative_time > 0)
+        kind = "P" + "I" * (self.integral_time < np.inf) + "D" * (self.derivative_time > 0)
         return f"{kind}: gain {self.gain:.4g}{integral}{derivative}{_ends(self.limits)}"
 
 

@@ -27,10 +27,12 @@ FEWEST_SWITCHES = 6  # of a relay
 LATEST = 2  # rows by which a reading may come late
 BELIEVED = 0.9  # share of the moves that a law must explain, to be taken for one that was not declared
 USED = 0.5  # the same for a declared loop, below which its law is called unknown
-SURE = 10.0  # standard errors of the integral part, without which a relation is not taken for a controller's
+PROMISING = 0.3  # share of the bends of an input that a reading tells at first sight, to be looked at with care
 TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have moved
 ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
+NEAR = 0.25  # of a relay's hysteresis: how far from its level a reading may stand at a switch
+BESIDE = 1e-9  # of a relay's levels: how far beside one a reading is that explains what it did
 RECORDED, MOVING, CONSTANT = "recorded", "moving", "constant"
 
 
@@ -282,14 +284,35 @@ def _relay(loop: Loop, moved: FloatArray, reading: FloatArray) -> Controller | N
 
 
 def _relay_judged(loop: Loop, law: Relay, moved: FloatArray, smooth: FloatArray, learned: bool) -> Controller:
-    ran = np.where(smooth < law.low, law.below, np.where(smooth > law.high, law.above, np.nan))
-    ran[0] = moved[0]
-    last = np.maximum.accumulate(np.where(np.isfinite(ran), np.arange(len(ran)), 0))
-    agree = float(np.isclose(ran[last], moved).mean())
-    _, counts = np.unique(moved, return_counts=True)
-    chance = float(counts.max() / len(moved))
-    told = max(0.0, (agree - chance) / max(1 - chance, 1e-12))
+    """How well a relay tells a record: by how much its reading would have to be another one.
+
+    The lesser of two shares: of the switches at which it stood near their level, and of all rows in which it stood on
+    the side that the input tells. A run by itself would be the wrong judge: one switch that noise hides or makes puts
+    it out of step for long.
+    """
+    gap = explaining(law, moved, smooth) - smooth
+    near = np.abs(gap) <= NEAR * (law.high - law.low)
+    switched = np.flatnonzero(np.diff(moved)) + 1
+    told = float(min(near.mean(), near[switched].mean())) if len(switched) else 0.0
     return Controller(replace(loop, law=law), learned, told, 1.0, CONSTANT)
+
+
+def explaining(law: Relay, moved: FloatArray, reading: FloatArray) -> FloatArray:
+    """The reading (T,) nearest to a given one with which a relay would have moved its input as it did.
+
+    Examples
+    --------
+    >>> law = Relay(low=1.0, high=2.0, below=1.0, above=0.0)
+    >>> moved, reading = np.array([0.0, 0.0, 1.0, 1.0]), np.array([1.5, 0.9, 1.2, 1.5])
+    >>> explaining(law, moved, reading).round(3).tolist()
+    [1.5, 1.0, 1.0, 1.5]
+    """
+    gap = BESIDE * max(law.high - law.low, abs(law.low), abs(law.high), 1e-300)
+    on, before = moved == law.below, np.concatenate([moved[:1], moved[:-1]]) == law.below
+    out = np.where(on & ~before, np.minimum(reading, law.low - gap), reading)  # it switched here
+    out = np.where(~on & before, np.maximum(out, law.high + gap), out)
+    out = np.where(on & before, np.minimum(out, law.high), out)  # it did not
+    return np.asarray(np.where(~on & ~before, np.maximum(out, law.low), out))
 
 
 def smoothed(reading: FloatArray) -> FloatArray:
@@ -368,12 +391,30 @@ def found_loops(
             continue
         tried = []
         for k, reads in enumerate(outputs):
-            if np.nanstd(y[:, k]) > 0:
+            if _promising(u[:, j], y[:, k]):
                 tried += _candidates(name, reads, u[:, j], y[:, k], inputs, u, dt, j)
         good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one)]
-        if good:
-            out.append(max(good, key=lambda one: one.reproduced))
+        if good:  # of two that tell as much, one whose target is recorded tells what it aims at, too
+            out.append(max(good, key=lambda one: (round(one.reproduced, 2), one.target == RECORDED, one.reproduced)))
     return out
+
+
+def _promising(moved: FloatArray, reading: FloatArray) -> bool:
+    """Whether a reading may foretell what an input does: a quick look, before anything is fitted with care."""
+    if len(np.unique(moved[: 50 * FEWEST])) <= 20:  # a relay, or steps
+        return bool(np.nanstd(reading) > 0)
+    automatic = working(moved)
+    rows = np.arange(LATEST + 4, len(moved))
+    lags = np.stack([reading[rows - k] - reading[rows - k - 1] for k in range(LATEST + 2)], axis=1)
+    goal = moved[rows] - 2 * moved[rows - 1] + moved[rows - 2]
+    good = automatic[rows] & automatic[rows - 1] & np.isfinite(lags).all(axis=1)
+    if good.sum() < FEWEST:
+        return False
+    goal, lags = goal[good], lags[good]
+    most = 4 * 1.4826 * float(np.median(np.abs(goal)))
+    goal = np.clip(goal, -most, most)
+    left = goal - lags @ np.linalg.lstsq(lags, goal, rcond=None)[0]
+    return float(left @ left) < (1 - PROMISING) * float(goal @ goal)
 
 
 def _candidates(

@@ -10,6 +10,7 @@ import numpy as np
 from counterflow.caveats import distinct, to_text
 from counterflow.methods.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
+from counterflow.protocol.messages import HELD
 from counterflow.questions.knowledge import Knowledge, Watch, with_caveats
 from counterflow.questions.registry import question
 
@@ -49,10 +50,12 @@ class Server(Knowledge):
         """
         kind = question(ask.kind)
         self.unit(ask.unit)
+        ask = replace(ask, controllers=self.world(ask) if kind.of_worlds else HELD)
         for change in changes:
             self.refuse_doubtful(change, kind.columns(change))
         self.refuse_runaway(ask.steps)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)
-        whole = distinct([*kind.caveats(self, parts), *self.caveats, *parts[0].noted])
+        said = self.world_caveats(ask) if kind.of_worlds else []
+        whole = distinct([*said, *kind.caveats(self, parts), *self.caveats, *parts[0].noted])
         return with_caveats([replace(parts[0], caveats=to_text(())), *parts[1:]], whole)

@@ -102,7 +102,7 @@ class Questions(ABC):
 
     def effect(
         self, cause: str | Sequence[str], effect: str, change: Any, horizon: int = 1, duration: int | None = None,
-        level: float = 0.95, watch: Watch | None = None,
+        level: float = 0.95, watch: Watch | None = None, controllers: str | None = None,
     ) -> Effect:  # fmt: skip
         """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
 
@@ -114,6 +114,8 @@ class Questions(ABC):
         horizon : steps to follow.
         duration : steps for which the change is held; None: throughout.
         level : of the intervals (delta method on the Fisher information).
+        controllers : "held": inputs that controllers move stay as they are; "reacting": controllers answer, as in the
+            running plant; None: reacting where their laws are known, else held. The answer says which.
 
         Examples
         --------
@@ -124,7 +126,7 @@ class Questions(ABC):
         >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
         ((5, 8), True)
         """
-        request = AskEffect(cause, effect, change, horizon, duration, level=level)
+        request = AskEffect(cause, effect, change, horizon, duration, level=level, controllers=controllers)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def paths(
@@ -147,12 +149,14 @@ class Questions(ABC):
     def counterfactual(
         self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: int = 0,
         stop: int | None = None, level: float = 0.95, add: Mapping[str, Any] | None = None, watch: Watch | None = None,
+        controllers: str | None = None,
     ) -> Trajectories[Counterfactual]:  # fmt: skip
         """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
 
         The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
         change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
-        ``add``, of the same form, is added to what inputs were, instead of replacing them.
+        ``add``, of the same form, is added to what inputs were, instead of replacing them. ``controllers``: "held" or
+        "reacting", as in ``effect``.
 
         Examples
         --------
@@ -164,7 +168,10 @@ class Questions(ABC):
         >>> worlds["turbine"].mean.shape
         (50, 8)
         """
-        wanted = [AskCounterfactual(name, do, start, stop, add=add, level=level) for name in self.parts]
+        wanted = [
+            AskCounterfactual(name, do, start, stop, add=add, level=level, controllers=controllers)
+            for name in self.parts
+        ]
         return self.ask_all(wanted, recording, watch=watch)
 
     def forecast(
