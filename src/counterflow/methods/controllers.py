@@ -27,6 +27,7 @@ from counterflow.plant import Unit
 from counterflow.protocol import Reaction, Trial
 
 BoolArray = NDArray[np.bool_]
+OFF = 1e-6  # of an input's usual movement: by how much it is off its law, where it stands still in manual
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +173,14 @@ class UnitControllers:
             seen = explaining(law, moved, smoothed(reading))
             return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
         known = _last_known(reading)
-        aim = nothing if loop.target is None else _last_known(channel(loop.target))
+        unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
+        aim = unknown if loop.target is None else _last_known(channel(loop.target))
         told = law_rows(law, moved, known, aim, self.dt)
         left = np.where(np.isfinite(told), moved - told, 0.0)
         limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
         manual = ~working(moved) & (moved > limits[0]) & (moved < limits[1])
+        if loop.target is not None or not isinstance(law, PID):  # it stands still, though its law says that it moves
+            manual &= np.abs(left) > OFF * max(float(moved.std()), 1e-300)
         return _Record(moved, known, aim, left, manual)
 
 

@@ -475,15 +475,15 @@ class Knowledge:
             caveats = [*caveats, *([BEYOND_SEEN] if limited > OFTEN_LIMITED else []), *self.doubts_of(found, ask.unit)]
             worlds, widening = mine, self.network.widening
         else:
-            mean, worlds, moved, widening = mine[0], mine[1:], moved[1:] if len(moved) > 1 else moved, 1.0
+            mean, worlds, widening = mine[0], mine, 1.0
             covariance = np.zeros((0, mean.shape[1]))
-            if len(worlds):
+            if len(mine) > 1:
+                worlds, moved = mine[1:], moved[1:]
                 gaps = (worlds - mean) / np.sqrt(len(worlds))
                 covariance = np.einsum("kni,knj->nij", gaps, gaps).reshape(-1, mean.shape[1])
         wide = mean + widening * (worlds - mean)
         parts = [part_of(ask, mean, covariance)]
-        if len(wide):
-            parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
+        parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
         if inputs.stop > inputs.start:
             answered = moved[:, :, inputs]
             parts.append(part_of(ask, answered.reshape(-1, answered.shape[2]), share=REACTIONS))

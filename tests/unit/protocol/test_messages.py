@@ -42,9 +42,7 @@ EXACT = (np.zeros((1, 2)), np.array([[0.0, 3.0]]))  # one pattern, of three rows
 
 
 def trial(worlds=2, lead=1, held="", past=True):
-    return Trial(
-        "b", 7, past, lead, worlds, held, np.ones((6, 2)), np.ones((6, 1)), np.zeros((6, 0)), np.zeros((0, 2))
-    )
+    return Trial("b", 7, past, lead, worlds, held, np.ones((6, 2)), np.ones((6, 1)), np.zeros((6, 0)), np.zeros((0, 2)))
 
 
 def examples():
