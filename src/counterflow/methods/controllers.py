@@ -129,6 +129,9 @@ class UnitControllers:
         """What the controller's input is (K, n); ``given``: what the question itself adds to it, or its last values."""
         law, lead = controller.law, trial.lead
         reading, target = series
+        if self._within_row(law):
+            steps = np.diff(reading, axis=1, prepend=reading[:, :1])
+            reading = np.hstack([reading[:, :1], reading[:, :-1] + steps[:, :-1]])
         if not trial.past:
             if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest
                 target = np.full(reading.shape, self._resting(controller, trial, reading))
@@ -139,6 +142,13 @@ class UnitControllers:
         manual = np.where(record.manual, record.moved, np.nan)
         out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual)
         return np.asarray(out - record.moved)
+
+    def _within_row(self, law: Law) -> bool:
+        """Whether what a relay switches acts on the row in which it switches, and might undo its reason in it.
+
+        Such a relay is taken to see where its reading was going, from the two rows before.
+        """
+        return isinstance(law, Relay) and self.part.point is not None and self.part.point.same_row
 
     def _resting(self, controller: Controller, trial: Trial, reading: FloatArray) -> float:
         """Where the reading stood in the last recorded row."""
