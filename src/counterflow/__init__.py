@@ -24,7 +24,7 @@ from counterflow.errors import (
 )
 
 if TYPE_CHECKING:
-    from counterflow.control import PID, Law, Loop, Ratio, Relay, Schedule
+    from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
     from counterflow.fits.checks import Checks, FreeRun, free_run
     from counterflow.fits.fit import Fit, load
@@ -61,6 +61,7 @@ _HOMES = {
     "LikelihoodOptions": "methods.sufficient.options",
     "LocalModel": "plant",
     "LogOptions": "methods.logs.options",
+    "Manual": "control",
     "Loop": "control",
     "PID": "control",
     "Paths": "questions.paths",
@@ -106,6 +107,7 @@ __all__ = [
     "LocalModel",
     "LogOptions",
     "Loop",
+    "Manual",
     "ModelError",
     "OptionError",
     "Paths",

@@ -259,6 +259,26 @@ class Schedule(_Stored):
 
 
 @dataclass(frozen=True)
+class Manual(_Stored):
+    """No controller: the moved input stays where it was.
+
+    Examples
+    --------
+    >>> Manual().output(Seen(np.array([[3.0]]), np.zeros((1, 2)), np.zeros((1, 2)), row=1)).tolist()
+    [3.0]
+    """
+
+    kind: ClassVar[str] = "manual"
+    memory: ClassVar[int] = 1
+
+    def output(self, seen: Seen) -> FloatArray:
+        return np.array(seen.moved[:, -1])
+
+    def __str__(self) -> str:
+        return "manual"
+
+
+@dataclass(frozen=True)
 class Absent(_Stored):
     """Stands in a file for a law that is a Python object of its unit, which no file can hold."""
 
@@ -274,7 +294,7 @@ class Absent(_Stored):
         return f"law {self.name!r}, which is not stored"
 
 
-STORED: dict[str, type[Any]] = {law.kind: law for law in (PID, Relay, Ratio, Schedule, Absent)}
+STORED: dict[str, type[Any]] = {law.kind: law for law in (PID, Relay, Ratio, Schedule, Manual, Absent)}
 
 
 def law_json(law: Law | None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ A relay is an input with two values; the readings at its switches, in either dir
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
 NEAR = 0.25  # of a relay's hysteresis: how far from its level a reading may stand at a switch
 BESIDE = 1e-9  # of a relay's levels: how far beside one a reading is that explains what it did
+LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
 RECORDED, MOVING, CONSTANT = "recorded", "moving", "constant"
 
 
@@ -51,11 +52,24 @@ class Controller:
     reproduced: float
     automatic: float
     target: str
+    supposed: Law | None = field(default=None, init=False)
 
     @property
     def law(self) -> Law:
+        """What it did in the record."""
         assert self.loop.law is not None
         return self.loop.law
+
+    @property
+    def acting(self) -> Law:
+        """What it does in the worlds that are asked about: its own law, or one that a question supposes."""
+        return self.law if self.supposed is None else self.supposed
+
+    def supposing(self, law: Law) -> Controller:
+        """The same controller in worlds in which it had another law."""
+        out = replace(self)
+        object.__setattr__(out, "supposed", law)
+        return out
 
     @property
     def usable(self) -> bool:
@@ -63,9 +77,18 @@ class Controller:
         return self.reproduced >= USED
 
     @property
+    def locked(self) -> bool:
+        """Whether the input moved by its controller alone, towards a target that never moved.
+
+        What the input does by itself cannot be told from such rows: it is a sum of readings.
+        """
+        law_tells_all = self.reproduced >= LOCKED and self.automatic >= 1 - TRIMMED
+        return self.target == CONSTANT and isinstance(self.law, PID) and law_tells_all
+
+    @property
     def switches(self) -> bool:
         """Whether it is a relay, whose switching times are not certain."""
-        return isinstance(self.loop.law, Relay)
+        return isinstance(self.acting, Relay)
 
     def __str__(self) -> str:
         aim = {
@@ -354,6 +377,24 @@ def _judged(
     else:
         left, size = float(np.square(error).mean()), float(np.square(move).mean())
     return Controller(loop, False, max(0.0, 1 - left / max(size, 1e-300)), float(automatic.mean()), kind)
+
+
+def aimed_at(law: Law, moved: FloatArray, reading: FloatArray, dt: float) -> FloatArray:
+    """The target (T,) that a PI controller must have had, to have moved its input as it did.
+
+    Its first value is not known and taken to be the reading's; what is wrong with it decays with the integral time.
+    """
+    if not isinstance(law, PID) or not np.isfinite(law.integral_time):
+        return np.full(len(moved), np.nan)
+    from scipy.signal import lfilter
+
+    a, b = law.gain * (1 + dt / law.integral_time), -law.gain
+    late = np.concatenate([np.repeat(reading[:1], law.delay), reading])[: len(reading)]
+    bend = np.diff(late, 2, prepend=[late[0], late[0]])
+    step = np.diff(moved, prepend=moved[0]) + law.gain * law.derivative_time / dt * bend
+    right = step + a * late + b * np.concatenate([late[:1], late[:-1]])
+    found, _ = lfilter([1 / a], [1.0, b / a], right, zi=[-b / a * late[0]])
+    return np.asarray(np.concatenate([found[law.delay :], np.repeat(found[-1:], law.delay)]))
 
 
 def law_rows(law: Law, moved: FloatArray, reading: FloatArray, target: FloatArray, dt: float) -> FloatArray:

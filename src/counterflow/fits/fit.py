@@ -12,7 +12,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, distinct
-from counterflow.control import Loop
+from counterflow.control import Law, Loop
 from counterflow.control.learning import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph
@@ -23,7 +23,7 @@ from counterflow.estimation.ways import Regime
 from counterflow.fits import storage
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.methods.controllers import UnitControllers
+from counterflow.methods.controllers import UnitControllers, with_laws
 from counterflow.methods.estimators import Estimator
 from counterflow.methods.outcome import Couplings, Provenance, StandardErrors, Status
 from counterflow.methods.part import UnitPart, sufficient_messages
@@ -321,6 +321,35 @@ class Fit(Questions):
             y, u = (None, None) if rows is None else (rows.y, rows.u)
             reactors[name] = UnitControllers(part, self.plant.dt, y, u, elsewhere)
         return server.running(reactors, self._kept)
+
+    def with_laws(self, laws: Mapping[str, Mapping[str, Law]]) -> Fit:
+        """The same plant with other controllers, for questions such as "what if this loop were in manual".
+
+        ``laws`` is {unit: {input: law}}: ``Manual()`` for a loop that is open, a ``PID`` that is tuned otherwise, or
+        any other law. What is asked of the past is then compared with the record, in which the controller had its own law;
+        what is asked from now on compares two worlds with the other law. Nothing need be changed beside it: add zero to
+        any input.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> rng, law = np.random.default_rng(0), cf.PID(1.0, 10.0)
+        >>> y, u = np.zeros((400, 1)), np.zeros((400, 1))
+        >>> for t in range(1, 400):
+        ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1] + 0.1 * rng.standard_normal()
+        ...     u[t] = u[t - 1] - law.weights(1.0)[:2] @ y[[t, t - 1]]
+        >>> drum = cf.Unit("drum", inputs=["feed"], outputs=["level"], loops=[cf.Loop("feed", "level")])
+        >>> recording = cf.Recording.from_arrays({"drum": (y, u)}, units=[drum])
+        >>> open_loop = cf.fit(recording).with_laws({"drum": {"feed": cf.Manual()}})
+        >>> world = open_loop.counterfactual(recording, add={"drum": {"feed": 0.0}}, start=300, stop=350)["drum"]
+        >>> world.controllers
+        'reacting'
+        """
+        parts = dict(self.parts)
+        for name, given in laws.items():
+            self.plant.unit(name)
+            parts[name] = with_laws(parts[name], given)
+        return replace(self, parts=parts)
 
     @property
     def controllers(self) -> dict[str, tuple[Controller, ...]]:

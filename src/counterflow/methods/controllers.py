@@ -20,10 +20,20 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.control.laws import PID, Law, Relay, Seen
-from counterflow.control.learning import Controller, explaining, found_loops, law_rows, learned_loop, smoothed, working
-from counterflow.errors import DataError
+from counterflow.control.learning import (
+    Controller,
+    aimed_at,
+    explaining,
+    found_loops,
+    law_rows,
+    learned_loop,
+    smoothed,
+    working,
+)
+from counterflow.errors import DataError, OptionError
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Unit
+from counterflow.plant.units import unknown_name
 from counterflow.protocol import Reaction, Trial
 
 BoolArray = NDArray[np.bool_]
@@ -68,9 +78,15 @@ class UnitControllers:
         return any(each.switches for each in self.controllers)
 
     @property
+    def locked(self) -> tuple[int, ...]:
+        """Inputs that never moved but by their controller, whose target never moved."""
+        names = self.part.unit.input_names
+        return tuple(names.index(each.loop.moves) for each in self.controllers if each.locked)
+
+    @property
     def memory(self) -> int:
         """Rows before its own that a law looks at."""
-        return max((each.law.memory for each in self.controllers), default=0)
+        return max((each.acting.memory for each in self.controllers), default=0)
 
     @property
     def foreign(self) -> tuple[str, ...]:
@@ -127,7 +143,7 @@ class UnitControllers:
         self, controller: Controller, trial: Trial, series: tuple[FloatArray, FloatArray], given: FloatArray
     ) -> FloatArray:
         """What the controller's input is (K, n); ``given``: what the question itself adds to it, or its last values."""
-        law, lead = controller.law, trial.lead
+        law, lead = controller.acting, trial.lead
         reading, target = series
         if self._within_row(law):
             steps = np.diff(reading, axis=1, prepend=reading[:, :1])
@@ -139,8 +155,11 @@ class UnitControllers:
         record = self._record(controller, slice(trial.row - lead, trial.row - lead + reading.shape[1]))
         whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
         first = record.moved[:lead] + given[:, :lead]
-        manual = np.where(record.manual, record.moved, np.nan)
-        out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual)
+        if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt)
+        else:
+            manual = np.where(record.manual, record.moved, np.nan)
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual)
         return np.asarray(out - record.moved)
 
     def _within_row(self, law: Law) -> bool:
@@ -184,6 +203,8 @@ class UnitControllers:
             return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
         known = _last_known(reading)
         unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
+        if controller.supposed is not None and loop.target is None:
+            unknown = aimed_at(law, moved, known, self.dt)
         aim = unknown if loop.target is None else _last_known(channel(loop.target))
         told = law_rows(law, moved, known, aim, self.dt)
         left = np.where(np.isfinite(told), moved - told, 0.0)
@@ -242,16 +263,18 @@ def _last_known(series: FloatArray) -> FloatArray:
     return np.asarray(series[np.where(last < 0, first, last)])
 
 
-def with_laws(part: UnitPart, laws: Mapping[str, Law | None]) -> UnitPart:
-    """The part with other laws, by the input that they move; None: the controller is off, and its input held."""
-    out = []
-    for controller in part.controllers:
-        name = controller.loop.moves
-        if name not in laws:
-            out.append(controller)
-        elif laws[name] is not None:
-            out.append(replace(controller, loop=replace(controller.loop, law=laws[name]), reproduced=1.0))
-    return replace(part, controllers=tuple(out))
+def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
+    """The part with other laws in the worlds that are asked about, by the input that they move."""
+    known = {each.loop.moves for each in part.controllers}
+    for name, law in laws.items():
+        if name not in known:
+            raise unknown_name(f"input of unit {part.unit.name!r} that a controller moves", name, tuple(sorted(known)))
+        if not isinstance(law, Law):
+            raise OptionError(
+                f"unit {part.unit.name!r}, {name!r}: a law is needed, such as PID or Manual, got {law!r:.80}"
+            )
+    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in part.controllers]
+    return replace(part, controllers=tuple(changed))
 
 
 def controllers_of(

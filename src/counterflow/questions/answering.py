@@ -53,6 +53,8 @@ class Server(Knowledge):
         ask = replace(ask, controllers=self.world(ask) if kind.of_worlds else HELD)
         for change in changes:
             self.refuse_doubtful(change, kind.columns(change))
+        if kind.of_worlds:
+            self.refuse_locked({change.cause: kind.columns(change) for change in changes}, ask.controllers)
         self.refuse_runaway(ask.steps)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)

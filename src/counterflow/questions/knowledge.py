@@ -119,7 +119,7 @@ class Knowledge:
         """
         out = copy(self)
         out.__dict__["_kept"] = {} if kept is None else kept
-        out.__dict__.pop("_running", None)
+        out.__dict__.pop("running_plant", None)
         object.__setattr__(out, "reactors", MappingProxyType(dict(reactors)))
         return out
 
@@ -465,7 +465,7 @@ class Knowledge:
         """
         own, inputs = self.own(ask.unit), self.input_slices[ask.unit]
         self._refuse_far(schedule)
-        found, moved, limited = self._running.difference(schedule, row)
+        found, moved, limited = self.running_plant.difference(schedule, row)
         refuse_overflow(found)
         mine = found[:, :, own]
         caveats = self.far(schedule)
@@ -492,7 +492,8 @@ class Knowledge:
     # ---- held or reacting
 
     @cached_property
-    def _running(self) -> Running:
+    def running_plant(self) -> Running:
+        """The plant with the controllers that are at hand."""
         return Running(self, self.reactors)
 
     def world(self, ask: Ask) -> str:
@@ -503,7 +504,7 @@ class Knowledge:
         if ask.controllers == HELD:
             return HELD
         asked = ask.controllers == REACTING
-        if not self._running.reactors:
+        if not self.running_plant.reactors:
             if asked:
                 raise OptionError(
                     'controllers="reacting": no controllers are known here. Declare them, cf.Unit(..., loops=[cf.Loop('
@@ -522,12 +523,12 @@ class Knowledge:
     def _settles(self) -> bool:
         kept: dict[str, bool] = self.__dict__["_kept"]
         if "settles" not in kept:
-            kept["settles"] = self._running.switches or settles(self._running)
+            kept["settles"] = self.running_plant.switches or settles(self.running_plant)
         return kept["settles"]
 
     def world_caveats(self, ask: Ask) -> list[Caveat]:
         """What to say of the world that an answer is about, where there are controllers."""
-        reactors = self._running.reactors
+        reactors = self.running_plant.reactors
         if not reactors:
             return []
         names, scope = ", ".join(names_of(reactors, self)), scope_of(tuple(reactors))
@@ -540,7 +541,7 @@ class Knowledge:
                 text += "; with them, the plant of this model does not settle, so nothing can be said of that"
             return [Caveat("controllers-held", scope, text)]
         out = [Caveat("controllers-reacting", scope, f"controllers react: they move {names} as their readings ask for")]
-        if self._running.switches:
+        if self.running_plant.switches:
             text = (
                 "a controller switches: when it does so is not certain, and single rows may be off by a whole switch. "
                 "What is certain is said of the window: mean, extremes, and the share of time that it is on"
@@ -575,18 +576,31 @@ class Knowledge:
         blocks[:, at, at] += np.square(least * network.scale[numbers])
         return blocks.reshape(covariance.shape)
 
-    def held(self, column: int, steps: int) -> FloatArray:
+    def held(self, column: int, steps: int, controllers: str = HELD) -> FloatArray:
         """What input ``column``, held one higher from now on, does to all states (steps, P).
 
-        Of a curved network: what a fifth of the range seen would do, in proportion.
+        Of a curved network, and where controllers react: what a fifth of the range seen would do, in proportion.
         """
         schedule = np.zeros((steps, self.B.shape[1]))
+        if controllers == REACTING:
+            size = RAISED * float(self.seen[column]) or 1.0
+            schedule[:, column] = size
+            return self.apart(schedule, None, REACTING) / size
         if self.network is None:
             schedule[:, column] = 1.0
             return driven_by(self.A, self.B, schedule)[0]
         size = RAISED * float(self.seen[column]) or 1.0
         schedule[:, column] = size
         return np.asarray(self.worlds_apart(schedule)[0].mean(axis=0) / size)
+
+    def apart(self, schedule: FloatArray, row: int | None, controllers: str) -> FloatArray:
+        """What inputs ``schedule`` (n, U) do to all states (n, P) in one of the two worlds, without its uncertainty."""
+        if controllers == REACTING:
+            found = self.running_plant.difference(schedule, row)[0]
+            return np.asarray(found[0] if self.network is None else found.mean(axis=0))
+        if self.network is None:
+            return driven_by(self.A, self.B, schedule)[0]
+        return np.asarray(self.worlds_apart(schedule, row)[0].mean(axis=0))
 
     def window(self, ask: Ask) -> slice:
         """The recorded rows that a question is about."""
@@ -651,6 +665,20 @@ class Knowledge:
             own_input = doubt.letter == "B" and doubt.cause == change.cause
             if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
                 raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
+
+    def refuse_locked(self, moved: Mapping[str, Sequence[int]], controllers: str) -> None:
+        """Where a controller's target never moved, what its input does by itself is not in the rows."""
+        for name, reactor in self.running_plant.reactors.items():
+            locked = [k for k in reactor.locked if controllers == HELD or k in moved.get(name, ())]
+            if locked:
+                names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
+                raise UnidentifiedError(
+                    f"not to be told from these data: {names} moved by its controller alone, whose target never moved, "
+                    "so that what it does by itself cannot be told from what its readings tell. Ask about other "
+                    'inputs with controllers="reacting"; or record rows in which the target, or a test signal, moves',
+                    code="loop-never-moved",
+                    scope=name,
+                )
 
     def refuse_runaway(self, steps: int) -> None:
         if self.radius > 1 and self.radius**steps > OVERFLOWING:

@@ -52,6 +52,11 @@ class Reactor(Protocol):
         ...
 
     @property
+    def locked(self) -> tuple[int, ...]:
+        """Those of them that never moved but by their controller, whose target never moved."""
+        ...
+
+    @property
     def foreign(self) -> tuple[str, ...]:
         """Readings of other units that they see, as "unit/channel"."""
         ...
@@ -205,6 +210,12 @@ class Running:
         if self._last is None or self._last[0] != key:  # one question about several units is one world
             self._last = key, self._computed(schedule, row, alone)
         return self._last[1]
+
+    def ahead(self, added: FloatArray) -> FloatArray:
+        """States (K, n, P) after the last recorded row, with ``added`` (n, U) to the last inputs; controllers react."""
+        run = self.run(None, len(added))
+        self._settle(run, added, None, set(np.flatnonzero(added.any(axis=0)).tolist()))
+        return run.states
 
     def _computed(self, schedule: FloatArray, row: int | None, alone: bool) -> tuple[FloatArray, FloatArray, float]:
         n = len(schedule)

@@ -245,7 +245,6 @@ def test_without_controllers_there_is_one_world():
     assert error.value.code == "no-controllers"
     with pytest.raises(OptionError, match="held"):
         found.effect("boiler", "turbine", {"u1": 1.0}, horizon=5, controllers="asleep")
-    assert UnidentifiedError.code == "unidentified"
 
 
 def test_with_models_intervals_come_from_draws_of_the_couplings():
@@ -262,3 +261,62 @@ def test_with_models_intervals_come_from_draws_of_the_couplings():
     assert answer.controllers == "reacting"
     assert np.square(answer.difference - truth).sum() < 0.1 * np.square(truth).sum()
     assert ((answer.lower - answer.was <= truth) & (truth <= answer.upper - answer.was)).mean() > 0.8
+
+
+def test_every_question_can_be_asked_of_both_worlds(logged):
+    world, y, u, recording, found = logged
+    way = found.restore("turbine", {"speed": 0.2}, using={"boiler": ["SP"]}, horizon=60, controllers="reacting")
+    assert way.feasible
+    back = found.effect("boiler", "turbine", dict(way.change["boiler"]), horizon=60, controllers="reacting")
+    assert back.mean[-1, 0] == pytest.approx(0.2, rel=0.01)
+    split = found.attribute(recording, "turbine", 500, 560, controllers="reacting")
+    assert split.controllers == "reacting"
+    np.testing.assert_allclose(sum(split.shares.values()), split.departure, atol=1e-9)
+    assert set(split.compensated) == {"boiler", "turbine"}
+    held = found.attribute(recording, "turbine", 500, 560, controllers="held")
+    assert not held.compensated
+    ahead = found.forecast(recording, horizon=40, controllers="reacting")["boiler"]
+    aim = u[-1, 2]
+    assert ahead.mean[-1, 0] == pytest.approx(aim, abs=0.15)  # the loop brings the reading to its target
+    assert "controllers go on" in ahead.sentence()
+
+
+@pytest.mark.parametrize("other", [cf.Manual(), cf.PID(0.6, 15.0)])
+@pytest.mark.parametrize("target", [True, False])
+def test_a_loop_in_manual_or_tuned_otherwise(other, target):
+    law = cf.PID(1.2, 8.0)
+    plant = two_units(law, target=target)
+    world = World(plant, law, target=target)
+    y, u = world.run()
+    found = cf.fit(world.recording(y, u), plant, method="oracle").with_laws({"boiler": {"valve": other}})
+    truth = world.run(law=other, start=400)[0][400:480] - y[400:480]
+    answer = found.counterfactual(world.recording(y, u), add={"boiler": {"feed": 0.0}}, start=400, stop=480)
+    assert np.abs(truth[:, 2:]).max() > 0.02
+    np.testing.assert_allclose(answer["turbine"].difference, truth[:, 2:], atol=1e-6)
+
+
+def test_another_law_needs_a_loop(logged):
+    found = logged[-1]
+    with pytest.raises(cf.UnknownNameError):
+        found.with_laws({"boiler": {"feed": cf.Manual()}})
+    with pytest.raises(OptionError):
+        found.with_laws({"boiler": {"valve": 3.0}})
+
+
+def test_where_a_target_never_moved_only_the_running_plant_is_answered():
+    world, y, u, recording, found = from_logs(cf.PID(1.2, 8.0), law_known=False)
+    assert found.controllers["boiler"][0].locked
+    added = np.zeros_like(u)
+    added[500:560, 0] = 0.8
+    truth = world.run(added)[0][500:560, 2:] - y[500:560, 2:]
+    asked = {"add": {"boiler": {"feed": 0.8}}, "start": 500, "stop": 560}
+    answer = found.counterfactual(recording, **asked)["turbine"]
+    assert answer.controllers == "reacting"
+    assert np.square(answer.difference - truth).sum() < 0.2 * np.square(truth).sum()
+    for refused in (
+        lambda: found.counterfactual(recording, controllers="held", **asked),
+        lambda: found.effect("boiler", "turbine", {"valve": 0.1}, horizon=10),
+    ):
+        with pytest.raises(UnidentifiedError) as error:
+            refused()
+        assert error.value.code == "loop-never-moved"
