@@ -285,7 +285,7 @@ def judge(one: Closed, report: Report) -> Score:
 def counterflow(one: Closed, loops: str = "found", controllers: str | None = "reacting") -> Report:
     """Counterflow's answers about the running plant (``controllers="held"``: with controllers off)."""
     begin = process_time()
-    recording = one.recording(loops)
+    recording = one.recording("declared").joint() if loops == "joint" else one.recording(loops)
     found = cf.fit(recording)
     answers = [
         answer for k, twin in enumerate(one.case.truth)
@@ -298,14 +298,19 @@ def _answers(
     case: Case, recording: cf.Recording, found: cf.Fit, k: int, twin: Twin, controllers: str | None
 ) -> list[Answer]:
     moved = np.flatnonzero(twin.change.any(axis=0))
-    names = [recording[twin.unit].unit.input_names[j] for j in moved]
+    unit = next(unit for unit in case.units if unit.name == twin.unit)
+    names = [unit.input_names[j] for j in moved]
+    first = {each.name: slice(0, each.n_outputs) for each in case.units}  # a joint fit has more outputs
+    asked = case.asked(twin)
     if twin.start == recording.steps:
         change = {name: twin.change[:, j] for name, j in zip(names, moved, strict=True)}
         effects = [
-            (unit, found.effect(twin.unit, unit, change, twin.horizon, controllers=controllers))
-            for unit in case.asked(twin)
+            (name, found.effect(twin.unit, name, change, twin.horizon, controllers=controllers)) for name in asked
         ]
-        return [Answer(k, unit, effect.mean, effect.lower, effect.upper) for unit, effect in effects]
+        return [
+            Answer(k, name, *(side[:, first[name]] for side in (effect.mean, effect.lower, effect.upper)))
+            for name, effect in effects
+        ]
     stop = twin.start + twin.horizon
     added = np.vstack([twin.change, twin.change[-1:]])
     change = {name: added[:, j] for name, j in zip(names, moved, strict=True)}
@@ -313,10 +318,10 @@ def _answers(
         recording, add={twin.unit: change}, start=twin.start, stop=stop + 1, controllers=controllers
     )
     out = []
-    for unit in case.asked(twin):
-        world = worlds[unit]
-        lower, upper = (None if side is None else (side - world.was)[1:] for side in (world.lower, world.upper))
-        out.append(Answer(k, unit, world.difference[1:], lower, upper))
+    for name in asked:
+        world = worlds[name]
+        sides = (world.difference, world.lower - world.was, world.upper - world.was)
+        out.append(Answer(k, name, *(side[1:, first[name]] for side in sides)))
     return out
 
 

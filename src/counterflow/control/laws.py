@@ -304,6 +304,30 @@ def law_json(law: Law | None) -> dict[str, Any] | None:
     return law.to_json() if isinstance(law, _Stored) else Absent(type(law).__name__).to_json()
 
 
+def law_of(given: object) -> Law:
+    """A law by the name of its kind and its numbers, as a person writes it; what is left out has its default.
+
+    Examples
+    --------
+    >>> print(law_of({"kind": "pid", "gain": 2, "integral_time": 10}))
+    PI: gain 2, integral time 10
+    """
+    written = {name: kind for name, kind in STORED.items() if kind is not Absent}
+    if not isinstance(given, dict) or given.get("kind") not in written:
+        raise ModelError(
+            f"a law is a table with kind, one of {', '.join(written)}, and its numbers; got {given!r:.80}."
+        )
+    kind = written[given["kind"]]
+    known = [entry.name for entry in fields(kind)]
+    for name in given:
+        if name != "kind" and name not in known:
+            raise ModelError(f"a law of kind {given['kind']!r} has no {name!r:.80}; it has {', '.join(known)}.")
+    try:
+        return kind(**{name: value for name, value in given.items() if name != "kind"})  # type: ignore[no-any-return]
+    except TypeError as error:
+        raise ModelError(f"a law of kind {given['kind']!r}: {error}") from None
+
+
 def law_from_json(found: object) -> Law | None:
     """From plain types that nobody has checked.
 

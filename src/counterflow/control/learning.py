@@ -237,7 +237,7 @@ def _limits(moved: FloatArray) -> tuple[float, float]:
 def _trimmed(error: FloatArray) -> FloatArray:
     """Without the largest: rows in which a target moved."""
     size = np.abs(error)
-    return error[size <= np.quantile(size, 1 - TRIMMED)]
+    return np.asarray(error[size <= np.quantile(size, 1 - TRIMMED)])
 
 
 def robust(regressors: FloatArray, goal: FloatArray) -> tuple[FloatArray, FloatArray | None]:

@@ -326,9 +326,9 @@ class Fit(Questions):
         """The same plant with other controllers, for questions such as "what if this loop were in manual".
 
         ``laws`` is {unit: {input: law}}: ``Manual()`` for a loop that is open, a ``PID`` that is tuned otherwise, or
-        any other law. What is asked of the past is then compared with the record, in which the controller had its own law;
-        what is asked from now on compares two worlds with the other law. Nothing need be changed beside it: add zero to
-        any input.
+        any other law. What is asked of the past is then compared with the record, in which the controller had its own
+        law; what is asked from now on compares two worlds with the other law. Nothing need be changed beside it: add
+        zero to any input.
 
         Examples
         --------

@@ -241,7 +241,7 @@ def _run(
     limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
     short = max(0, memory - lead)  # before the record began, everything stood as in its first row
     if short:
-        reading, target, out = (np.hstack([np.repeat(a[:, :1], short, axis=1), a]) for a in (reading, target, out))
+        reading, target, out = _longer(reading, short), _longer(target, short), _longer(out, short)
     for t in range(lead + short, out.shape[1]):
         at = t - short
         if manual is not None and np.isfinite(manual[at]):
@@ -251,6 +251,11 @@ def _run(
         said = law.output(Seen(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
         out[:, t] = said if left is None else np.clip(said + left[at], *limits)
     return out[:, short:]
+
+
+def _longer(rows: FloatArray, count: int) -> FloatArray:
+    """(K, count + n): the first column again before the others."""
+    return np.hstack([np.repeat(rows[:, :1], count, axis=1), rows])
 
 
 def _last_known(series: FloatArray) -> FloatArray:

@@ -172,7 +172,7 @@ class Unit(_Inputs):
 
     def __init__(
         self, name: str, states: int = 2, inputs: int | Sequence[str | Channel] = 2,
-        outputs: int | Sequence[str | Channel] = 8, loops: Sequence[Loop] = (),
+        outputs: int | Sequence[str | Channel] = 8, *, loops: Sequence[Loop] = (),
     ) -> None:  # fmt: skip
         check_name(name, "unit")
         object.__setattr__(self, "name", name)

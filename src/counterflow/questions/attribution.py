@@ -135,7 +135,7 @@ class AskAttribution(Request):
         start = server.states[0][ask.first] - level
         decay = np.vstack([start, linear_recurrence(A, np.zeros((ask.steps - 1, P)), start)])
         shares = {BASELINE: np.tile(level, (ask.steps, 1)), INITIAL: decay}
-        reacting = ask.controllers == REACTING
+        reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
         moved = set(server.running_plant.moved()) if reacting else set()
         for name, inputs in server.input_slices.items():
             if reacting:

@@ -24,7 +24,7 @@ from counterflow.questions.knowledge import RECORDED, Knowledge, later_in_worlds
 from counterflow.questions.peaks import Peak, Peaked, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import CONTROLLERS, LEVEL, START, STOP, Entry, Form, Request
-from counterflow.questions.replicates import Replicates, world_of
+from counterflow.questions.replicates import Replicates, world_of, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, line, series
@@ -232,7 +232,7 @@ class Counterfactual(Peaked, Trajectory):
     def sentence(self, channel: str | None = None) -> str:
         about, peak = self.about, self.peak(channel)
         window = wording.rows(self.first, self.stop, about.dt)
-        had = f"Had {about.request.had(about.plant)} in {window}"
+        had = f"Had {about.request.had(about.plant)} in {window}{world_words(self.caveats)}"
         if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
         if peak.is_nothing:

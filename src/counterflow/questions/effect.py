@@ -27,7 +27,7 @@ from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
 from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Inputs, Request, horizon
-from counterflow.questions.replicates import Replicates, world_of
+from counterflow.questions.replicates import Replicates, world_of, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
 
@@ -234,7 +234,7 @@ class Effect(Peaked):
         return peaks(self.about, self.mean, self.lower, self.upper)
 
     def sentence(self, channel: str | None = None) -> str:
-        return f"If {clause(self.about.request, self.about.plant)}, {self.would(channel)}"
+        return f"If {clause(self.about.request, self.about.plant)}{world_words(self.caveats)}, {self.would(channel)}"
 
     def would(self, channel: str | None = None) -> str:
         """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """

@@ -122,7 +122,7 @@ class AskForecast(Request):
         size = own.stop - own.start
         base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
         plan = server.schedule(server.departures(changes), base)
-        if ask.controllers == REACTING:
+        if ask.controllers == REACTING and server.running_plant.reactors:
             found = server.running_plant.ahead(plan - base)
             widening = 1.0 if server.network is None else server.network.widening
             mean = found[0] if server.network is None else found.mean(axis=0)

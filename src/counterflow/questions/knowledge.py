@@ -29,7 +29,7 @@ from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.filtering import rts_smoother
 from counterflow.plant.operating_point import OperatingPoint
-from counterflow.plant.units import PublicUnit, unit_named
+from counterflow.plant.units import MANIPULATED, SET_POINT, PublicUnit, unit_named
 from counterflow.protocol import Answer, Ask, Change, Message
 from counterflow.protocol.messages import CAVEATS_LIMIT, HELD, NO_LIMIT, REACTING
 from counterflow.questions.running import Reactor, Running, names_of, settles, unstable
@@ -444,7 +444,7 @@ class Knowledge:
     def difference(self, schedule: FloatArray, ask: Ask, row: int | None = None) -> tuple[Answer, ...]:
         """What inputs ``schedule`` (n, U) do, with its covariance; ``row``: see ``worlds_apart``."""
         own = self.own(ask.unit)
-        if ask.controllers == REACTING:
+        if ask.controllers == REACTING and self.running_plant.reactors:
             return self._running_difference(schedule, ask, row)
         if self.network is not None:
             found, limited = self.worlds_apart(schedule, row)
@@ -496,11 +496,25 @@ class Knowledge:
         """The plant with the controllers that are at hand."""
         return Running(self, self.reactors)
 
+    @property
+    def joint(self) -> bool:
+        """Whether what controllers move are outputs here: their targets are inputs, and nothing that they move is."""
+        roles = [{channel.role for channel in unit.inputs} for unit in self.units]
+        return any(SET_POINT in each and MANIPULATED not in each for each in roles)
+
     def world(self, ask: Ask) -> str:
         """The world that a question is about: the one that it asks for, or what the data can support.
 
         That is the running plant where its controllers' laws are known and its model settles with them.
         """
+        if self.joint:
+            if ask.controllers == HELD:
+                raise OptionError(
+                    'controllers="held": in this fit, what controllers move are outputs, and its answers are those of '
+                    "the running plant. Fit the recording with its loops as they are to ask about held ones",
+                    code="joint-fit",
+                )
+            return REACTING
         if ask.controllers == HELD:
             return HELD
         asked = ask.controllers == REACTING
@@ -529,6 +543,9 @@ class Knowledge:
     def world_caveats(self, ask: Ask) -> list[Caveat]:
         """What to say of the world that an answer is about, where there are controllers."""
         reactors = self.running_plant.reactors
+        if self.joint:
+            text = "controllers react: the fit is of the running plant, in which what they move are outputs"
+            return [Caveat("controllers-reacting", EVERYBODY, text)]
         if not reactors:
             return []
         names, scope = ", ".join(names_of(reactors, self)), scope_of(tuple(reactors))
@@ -548,6 +565,10 @@ class Knowledge:
             )
             out.append(Caveat("controllers-switch", scope, text))
         return out
+
+    def answers_for(self, caveat: Caveat) -> bool:
+        """Whether every unit of which a caveat of feedback tells has controllers that react in the answers."""
+        return bool(set(caveat.units) & set(self.running_plant.reactors))
 
     def doubts_of(self, found: FloatArray, unit: str) -> list[Caveat]:
         """What to say of an effect on a unit, by replicate (K, n, P), that is hardly known."""
@@ -582,7 +603,7 @@ class Knowledge:
         Of a curved network, and where controllers react: what a fifth of the range seen would do, in proportion.
         """
         schedule = np.zeros((steps, self.B.shape[1]))
-        if controllers == REACTING:
+        if controllers == REACTING and self.running_plant.reactors:
             size = RAISED * float(self.seen[column]) or 1.0
             schedule[:, column] = size
             return self.apart(schedule, None, REACTING) / size
@@ -595,7 +616,7 @@ class Knowledge:
 
     def apart(self, schedule: FloatArray, row: int | None, controllers: str) -> FloatArray:
         """What inputs ``schedule`` (n, U) do to all states (n, P) in one of the two worlds, without its uncertainty."""
-        if controllers == REACTING:
+        if controllers == REACTING and self.running_plant.reactors:
             found = self.running_plant.difference(schedule, row)[0]
             return np.asarray(found[0] if self.network is None else found.mean(axis=0))
         if self.network is None:

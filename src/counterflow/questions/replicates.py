@@ -22,12 +22,18 @@ from counterflow.questions.knowledge import REACTIONS, REPLICATES
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
 
-REACTING_CODE = "controllers-reacting"
+REACTING_CODE, HELD_CODE = "controllers-reacting", "controllers-held"
 
 
 def world_of(caveats: Iterable[Caveat]) -> str:
     """ "reacting" or "held": the world that an answer is about, by what it must be read with."""
     return REACTING if any(caveat.code == REACTING_CODE for caveat in caveats) else HELD
+
+
+def world_words(caveats: Iterable[Caveat]) -> str:
+    """ " (controllers react)" or " (controllers held)"; nothing where no controllers are known."""
+    codes = {caveat.code for caveat in caveats}
+    return " (controllers react)" * (REACTING_CODE in codes) or " (controllers held)" * (HELD_CODE in codes)
 
 
 @dataclass(frozen=True)

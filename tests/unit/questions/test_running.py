@@ -142,7 +142,7 @@ def logged():
 
 def test_from_logs_relaxation_is_the_plain_loop_over_rows(logged):
     """Every replicate of the network, with the law asked row by row, as nobody would compute it."""
-    world, y, u, recording, found = logged
+    _, y, u, recording, found = logged
     start, n = 400, 60
     answer = found.counterfactual(
         recording, add={"boiler": {"feed": 0.6}}, start=start, stop=start + n, controllers="reacting"
@@ -264,7 +264,7 @@ def test_with_models_intervals_come_from_draws_of_the_couplings():
 
 
 def test_every_question_can_be_asked_of_both_worlds(logged):
-    world, y, u, recording, found = logged
+    _, _, u, recording, found = logged
     way = found.restore("turbine", {"speed": 0.2}, using={"boiler": ["SP"]}, horizon=60, controllers="reacting")
     assert way.feasible
     back = found.effect("boiler", "turbine", dict(way.change["boiler"]), horizon=60, controllers="reacting")
