@@ -10,7 +10,6 @@ moves. A twin changes an input that no controller moves, or a target; measuremen
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import process_time
 
@@ -68,10 +67,10 @@ class Closed:
 
 
 SITES: dict[str, tuple[Plant, tuple[tuple[int, int], ...]]] = {
-    # (input column, output column): jacket valves by reactor temperatures; pumps by levels; ...
+    # (input column, output column): jacket valves by temperatures; pumps by levels; heater and cooler by temperatures
     "reactors": (reactors, ((0, 2), (2, 6), (4, 10), (6, 14))),
-    "tanks": (tanks, ()),
-    "exchangers": (exchangers, ()),
+    "tanks": (tanks, ((0, 0), (1, 4))),
+    "exchangers": (exchangers, ((3, 8), (4, 13))),
 }
 
 
@@ -352,6 +351,3 @@ def arx(one: Closed, joint: bool = False) -> Report:
         split = dict(zip(case.names, np.split(effect, ends[:-1], axis=1), strict=True))
         answers += [Answer(k, name, split[name]) for name in case.asked(twin)]
     return Report(answers, None, process_time() - begin, status)
-
-
-ESTIMATORS: dict[str, Callable[[Closed], Report]] = {"arx": arx}
