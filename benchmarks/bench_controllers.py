@@ -46,13 +46,18 @@ class Row:
 def running(plant: str, target: str, seed: int) -> list[Row]:
     """All estimators of one case."""
     one = closed.case(plant, target, ROWS, seed)
-    out = []
-    for way in ("found", *(("joint",) if target == "recorded" else ())):
-        score = closed.judge(one, closed.counterflow(one, way))
-        out.append(Row(plant, target, seed, way, 1 - score.error, score.least_r2, score.coverage, _gains(one)))
+    recording = one.recording()
+    fits = [("found", recording, cf.fit(recording), "reacting")]
     if target != "constant":
-        held = closed.judge(one, closed.counterflow(one, "found", "held"))
-        out.append(Row(plant, target, seed, "held", 1 - held.error, held.least_r2, held.coverage, np.nan))
+        fits.append(("held", recording, fits[0][2], "held"))
+    if target == "recorded":
+        joint = one.recording("declared").joint()
+        fits.append(("joint", joint, cf.fit(joint), "reacting"))
+    out = []
+    for way, rows, found, world in fits:
+        score = closed.judge(one, closed.asked(one, rows, found, world))
+        gains = _gains(one) if way == "found" else np.nan
+        out.append(Row(plant, target, seed, way, 1 - score.error, score.least_r2, score.coverage, gains))
     score = closed.judge(one, closed.arx(one))
     out.append(Row(plant, target, seed, "ARX", 1 - score.error, score.least_r2, np.nan, np.nan))
     return out
@@ -205,22 +210,20 @@ def main() -> None:
     given = parser.parse_args()
     begin = perf_counter()
     rows: list[Row] = []
-    for plant in closed.SITES:
-        for target in closed.TARGETS:
-            for seed in map(int, given.seeds.split(",")):
-                rows += running(plant, target, seed)
-                print(
-                    rows[-1 if target == "constant" else -3],
-                    f"{perf_counter() - begin:.0f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    waters, laws = [], []
+    waters: list[Water] = []
+    laws: list[str] = []
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    cases = [(plant, target, seed) for seed in seeds for plant in closed.SITES for target in closed.TARGETS]
     for seed in map(int, filter(None, given.net3.split(","))):
         law, found = water(seed)
         waters, laws = [*waters, *found], [*laws, law]
         print(found, file=sys.stderr, flush=True)
-    machine.write("controllers", "\n".join(page(rows, waters, laws, perf_counter() - begin)))
+    for case in cases:  # the page grows by every case: whoever stops it has what was measured so far
+        rows += running(*case)
+        print(case, f"{perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+        order = list(closed.SITES)
+        shown = sorted(rows, key=lambda row: (order.index(row.plant), closed.TARGETS.index(row.target)))
+        machine.write("controllers", "\n".join(page(shown, waters, laws, perf_counter() - begin)))
 
 
 if __name__ == "__main__":

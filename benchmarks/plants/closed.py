@@ -285,12 +285,18 @@ def counterflow(one: Closed, loops: str = "found", controllers: str | None = "re
     """Counterflow's answers about the running plant (``controllers="held"``: with controllers off)."""
     begin = process_time()
     recording = one.recording("declared").joint() if loops == "joint" else one.recording(loops)
-    found = cf.fit(recording)
+    return asked(one, recording, cf.fit(recording), controllers, begin)
+
+
+def asked(
+    one: Closed, recording: cf.Recording, found: cf.Fit, controllers: str | None = "reacting", begin: float = 0.0
+) -> Report:
+    """What a fit says; ``begin``: when its processor began to work at it."""
     answers = [
         answer for k, twin in enumerate(one.case.truth)
         for answer in _answers(one.case, recording, found, k, twin, controllers)
     ]  # fmt: skip
-    return Report(answers, frozenset(found.graph().direct()), process_time() - begin, str(found.status))
+    return Report(answers, None, process_time() - begin, str(found.status))
 
 
 def _answers(

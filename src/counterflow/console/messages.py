@@ -190,6 +190,7 @@ class PlantTold(BaseModel):
     caveats: list[CaveatView]
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
+    controllers: bool  # whether some are known, and answers can be about the running plant
 
 
 class EdgeTold(BaseModel):

@@ -297,16 +297,18 @@ class Fit(Questions):
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """The server; for questions about rows, with what the units send it of a recording."""
         if not (question.of_past or question.after_record):
-            return Source(self._running(self.server, question, None), lambda name: None)
-        server = self._running(self.about(recording), question, recording)
+            return Source(self.running(self.server, None) if question.of_worlds else self.server, lambda name: None)
+        server = self.about(recording)
+        server = self.running(server, recording) if question.of_worlds else server
         return Source(server, lambda name: recording[name].y)  # type: ignore[index]
 
-    def _running(self, server: Server, question: type[Request], recording: Recording | None) -> Server:
-        """The server with the units' controllers at hand, for questions that may be about the running plant.
+    def running(self, server: Server, recording: Recording | None) -> Server:
+        """A server with the units' controllers at hand, for questions that may be about the running plant.
 
-        A private fit has none: what a controller would do tells what it reads.
+        ``recording``: the rows that the server refers to, where questions are about them. A private fit has no
+        controllers: what one would do tells what it reads.
         """
-        if not question.of_worlds or self.privacy is not None or server.shared is None:
+        if self.privacy is not None or server.shared is None:
             return server
         if not any(part.controllers for part in self.parts.values()):
             return server
