@@ -24,6 +24,7 @@ BoolArray = NDArray[np.bool_]
 STILL = 3  # rows without any move, from which on an input is in manual or at a limit
 FEWEST = 60  # automatic rows that a law can be learned from
 FEWEST_SWITCHES = 6  # of a relay
+APPROACH = 6  # rows before a switch that tell where its reading was going
 LATEST = 2  # rows by which a reading may come late
 BELIEVED = 0.9  # share of the moves that a law must explain, to be taken for one that was not declared
 USED = 0.5  # the same for a declared loop, below which its law is called unknown
@@ -296,7 +297,7 @@ def _relay(loop: Loop, moved: FloatArray, reading: FloatArray) -> Controller | N
     )
     if min(len(up), len(down)) < FEWEST_SWITCHES // 2 or not np.isfinite(smooth).all():
         return None
-    at_up, at_down = (np.median((reading[rows] + reading[rows - 1]) / 2) for rows in (up, down))
+    at_up, at_down = (_level(reading, moved, rows) for rows in (up, down))
     if not (np.isfinite(at_up) and np.isfinite(at_down)) or at_up == at_down:
         return None
     low, high = sorted((float(at_up), float(at_down)))
@@ -304,6 +305,23 @@ def _relay(loop: Loop, moved: FloatArray, reading: FloatArray) -> Controller | N
     below, above = ends if at_up < at_down else ends[::-1]
     law = Relay(low, high, below, above)
     return _relay_judged(loop, law, moved, smooth, True)
+
+
+def _level(reading: FloatArray, moved: FloatArray, switched: NDArray[np.intp]) -> float:
+    """The reading at which an input switches in these rows: where it was going, half a row before.
+
+    It crossed its level somewhere between the row before and the row of the switch, in which it may have turned
+    already; so only rows before are looked at, by a straight line through them.
+    """
+    rows = switched[switched >= APPROACH]
+    rows = rows[(moved[rows[:, None] - 1 - np.arange(APPROACH)] == moved[rows - 1][:, None]).all(axis=1)]
+    before = reading[rows[:, None] - 1 - np.arange(APPROACH)] if len(rows) else np.zeros((0, APPROACH))
+    before = before[np.isfinite(before).all(axis=1)]
+    if len(before) < FEWEST_SWITCHES // 2:
+        return float(np.nanmedian((reading[switched] + reading[switched - 1]) / 2))
+    lag = np.arange(1.0, APPROACH + 1)
+    line = np.linalg.pinv(np.column_stack([np.ones(APPROACH), lag]))
+    return float(np.median(before @ (line[0] + 0.5 * line[1])))
 
 
 def _relay_judged(loop: Loop, law: Relay, moved: FloatArray, smooth: FloatArray, learned: bool) -> Controller:
