@@ -32,6 +32,7 @@ PROMISING = 0.3  # share of the bends of an input that a reading tells at first 
 TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have moved
 ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
+JUMP = 0.5  # of a relay's hysteresis: a reading that moves so far with a switch is what the input does
 NEAR = 0.25  # of a relay's hysteresis: how far from its level a reading may stand at a switch
 BESIDE = 1e-9  # of a relay's levels: how far beside one a reading is that explains what it did
 LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
@@ -452,7 +453,10 @@ def found_loops(
         for k, reads in enumerate(outputs):
             if _promising(u[:, j], y[:, k]):
                 tried += _candidates(name, reads, u[:, j], y[:, k], inputs, u, dt, j)
-        good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one)]
+        good = [
+            one for one in tried
+            if one.reproduced >= BELIEVED and _is_control(one, u[:, j], y[:, outputs.index(one.loop.reads)])
+        ]  # fmt: skip
         if good:  # of two that tell as much, one whose target is recorded tells what it aims at, too
             out.append(max(good, key=lambda one: (round(one.reproduced, 2), one.target == RECORDED, one.reproduced)))
     return out
@@ -496,8 +500,17 @@ def _candidates(
     return [one for one in found if one is not None]
 
 
-def _is_control(found: Controller) -> bool:
+def _is_control(found: Controller, moved: FloatArray, reading: FloatArray) -> bool:
+    """Whether a relation is a controller's: it has an integral part, or switches by a reading that moves by itself.
+
+    A reading that jumps with every switch from one level to the other shows what the input does.
+    """
+    switched = np.flatnonzero(np.diff(moved[:-1])) + 1
+    jumps = False
+    if isinstance(found.law, Relay) and len(switched):
+        step = np.nanmedian(np.abs(reading[switched + 1] - reading[switched - 1]))
+        jumps = bool(step > JUMP * (found.law.high - found.law.low))
     law = found.law
     if isinstance(law, Relay):
-        return law.high > law.low
+        return law.high > law.low and not jumps
     return isinstance(law, PID) and np.isfinite(law.integral_time) and law.integral_time < 1e4

@@ -236,7 +236,7 @@ def _run(
     controller was off, else NaN. Rows follow each other, because a law looks at what it did before.
     """
     lead, memory = moved.shape[1], law.memory
-    out = np.empty(reading.shape)
+    out: FloatArray = np.empty(reading.shape)
     out[:, :lead] = moved
     limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
     short = max(0, memory - lead)  # before the record began, everything stood as in its first row
