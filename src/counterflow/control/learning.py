@@ -32,7 +32,7 @@ PROMISING = 0.3  # share of the bends of an input that a reading tells at first 
 TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have moved
 ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
-JUMP = 0.5  # of a relay's hysteresis: a reading that moves so far with a switch is what the input does
+SLOWEST = 1e4  # rows or seconds of an integral time: beyond, there is no integral part
 NEAR = 0.25  # of a relay's hysteresis: how far from its level a reading may stand at a switch
 BESIDE = 1e-9  # of a relay's levels: how far beside one a reading is that explains what it did
 LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
@@ -442,8 +442,8 @@ def found_loops(
 ) -> list[Controller]:
     """Loops that a unit's own log shows and nobody has declared: inputs (T, U) that follow an output (T, D).
 
-    A relation counts as a controller's only where it has an integral part or switches: an output that shows what an
-    input is would be taken for one otherwise.
+    A relation counts as a controller's only where it has an integral part: an output that shows what an input is, or
+    does, would be taken for one otherwise.
     """
     out = []
     for j, name in enumerate(inputs):
@@ -453,10 +453,7 @@ def found_loops(
         for k, reads in enumerate(outputs):
             if _promising(u[:, j], y[:, k]):
                 tried += _candidates(name, reads, u[:, j], y[:, k], inputs, u, dt, j)
-        good = [
-            one for one in tried
-            if one.reproduced >= BELIEVED and _is_control(one, u[:, j], y[:, outputs.index(one.loop.reads)])
-        ]  # fmt: skip
+        good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one)]
         if good:  # of two that tell as much, one whose target is recorded tells what it aims at, too
             out.append(max(good, key=lambda one: (round(one.reproduced, 2), one.target == RECORDED, one.reproduced)))
     return out
@@ -464,8 +461,8 @@ def found_loops(
 
 def _promising(moved: FloatArray, reading: FloatArray) -> bool:
     """Whether a reading may foretell what an input does: a quick look, before anything is fitted with care."""
-    if len(np.unique(moved[: 50 * FEWEST])) <= 20:  # a relay, or steps
-        return bool(np.nanstd(reading) > 0)
+    if len(np.unique(moved[: 50 * FEWEST])) <= 20:  # two values, or steps
+        return False
     automatic = working(moved)
     rows = np.arange(LATEST + 4, len(moved))
     lags = np.stack([reading[rows - k] - reading[rows - k - 1] for k in range(LATEST + 2)], axis=1)
@@ -500,17 +497,11 @@ def _candidates(
     return [one for one in found if one is not None]
 
 
-def _is_control(found: Controller, moved: FloatArray, reading: FloatArray) -> bool:
-    """Whether a relation is a controller's: it has an integral part, or switches by a reading that moves by itself.
+def _is_control(found: Controller) -> bool:
+    """Whether a relation is a controller's: it has an integral part.
 
-    A reading that jumps with every switch from one level to the other shows what the input does.
+    A relay is believed only where it is declared: a reading that follows an input of two values stands near the same
+    two levels whenever that switches, whoever switches it.
     """
-    switched = np.flatnonzero(np.diff(moved[:-1])) + 1
-    jumps = False
-    if isinstance(found.law, Relay) and len(switched):
-        step = np.nanmedian(np.abs(reading[switched + 1] - reading[switched - 1]))
-        jumps = bool(step > JUMP * (found.law.high - found.law.low))
     law = found.law
-    if isinstance(law, Relay):
-        return law.high > law.low and not jumps
-    return isinstance(law, PID) and np.isfinite(law.integral_time) and law.integral_time < 1e4
+    return isinstance(law, PID) and law.integral_time < SLOWEST

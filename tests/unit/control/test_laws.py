@@ -254,3 +254,13 @@ def test_the_reading_that_explains_a_relay_does():
 
 def test_open_ends():
     assert cf.PID(1.0).limits == FREE
+
+
+def test_what_a_two_valued_input_does_is_no_relay():
+    rng = np.random.default_rng(RNG)
+    steps = np.repeat(rng.choice([21.0, 29.0], 100), 20)
+    reading = np.zeros(2000)
+    for t in range(1, 2000):
+        reading[t] = 0.7 * reading[t - 1] + 0.3 * steps[t - 1]
+    outputs = (reading + 0.05 * rng.standard_normal(2000))[:, None]
+    assert found_loops(("SP",), ("temperature",), steps[:, None], outputs, 1.0, set()) == []
