@@ -24,6 +24,7 @@ from counterflow.errors import (
 )
 
 if TYPE_CHECKING:
+    from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
     from counterflow.fits.checks import Checks, FreeRun, free_run
     from counterflow.fits.fit import Fit, load
@@ -55,16 +56,23 @@ _HOMES = {
     "Fit": "fits.fit",
     "FreeRun": "fits.checks",
     "KalmanEstimator": "methods.estimators",
+    "Law": "control",
     "Ledger": "privacy",
     "LikelihoodOptions": "methods.sufficient.options",
-    "LogOptions": "methods.logs.options",
     "LocalModel": "plant",
+    "LogOptions": "methods.logs.options",
+    "Manual": "control",
+    "Loop": "control",
+    "PID": "control",
     "Paths": "questions.paths",
     "Plant": "plant",
     "Preparation": "data",
     "Privacy": "privacy",
+    "Ratio": "control",
     "Recording": "plant",
+    "Relay": "control",
     "Restoration": "questions.restoration",
+    "Schedule": "control",
     "TrainingOptions": "methods.published.options",
     "Trajectory": "questions.trajectory",
     "Unit": "plant",
@@ -80,6 +88,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "PID",
     "Aggregate",
     "Attribution",
     "Channel",
@@ -92,10 +101,13 @@ __all__ = [
     "Fit",
     "FreeRun",
     "KalmanEstimator",
+    "Law",
     "Ledger",
     "LikelihoodOptions",
     "LocalModel",
     "LogOptions",
+    "Loop",
+    "Manual",
     "ModelError",
     "OptionError",
     "Paths",
@@ -104,8 +116,11 @@ __all__ = [
     "Privacy",
     "PrivacyError",
     "ProtocolError",
+    "Ratio",
     "Recording",
+    "Relay",
     "Restoration",
+    "Schedule",
     "StorageError",
     "TrainingOptions",
     "Trajectory",

@@ -44,6 +44,8 @@ from counterflow.arrays import block_diagonal
 from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
+from counterflow.control import Loop
+from counterflow.control.laws import law_of
 from counterflow.fits.training import METHODS
 from counterflow.methods.logs.options import LogOptions
 from counterflow.methods.registry import FEDERATED
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
 
 LOGS_ONLY = ("rank", "same_row", "regime")  # options that only fits from logs have
-_UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs")
+_UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs", "loops")
 
 
 @dataclass(frozen=True)
@@ -274,8 +276,31 @@ def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -
     if model is not None:
         channels.setdefault("inputs", model.n_inputs)
         channels.setdefault("outputs", model.n_outputs)
+    loops: list[Loop] = []
+    if "loops" in table:
+        if "inputs" not in table or "outputs" not in table:
+            page.refuse((*at, "loops"), "loops need channels by their names; give inputs and outputs, too")
+        loops = _loops(page, (*at, "loops"), table["loops"])
     with page.blaming(at):
-        return Unit(name, states, **channels), model
+        return Unit(name, states, **channels, loops=loops), model
+
+
+def _loops(page: Page, at: TomlPath, given: Any) -> list[Loop]:
+    """Controllers: tables [[units.boiler.loops]] with moves, reads, perhaps target, and perhaps a law with its kind."""
+    if not isinstance(given, list):
+        page.refuse(at, f"must be tables [[{shown(at)}]] with moves, reads, and perhaps target and law")
+    out = []
+    for k, entry in enumerate(given):
+        here = (*at, k)
+        if not isinstance(entry, dict):
+            page.refuse(here, f"must be a table with moves, reads, and perhaps target and law, got {what(entry)}")
+        page.known(here, entry, ("moves", "reads", "target", "law"))
+        names = {key: page.text((*here, key), entry.get(key)) for key in ("moves", "reads")}
+        target = page.text((*here, "target"), entry["target"]) if "target" in entry else None
+        law = entry.get("law")
+        with page.blaming((*here, "law") if law is not None else here):
+            out.append(Loop(**names, target=target, law=None if law is None else law_of(law)))
+    return out
 
 
 def _model_and_states(page: Page, at: TomlPath, table: Mapping[str, Any]) -> tuple[LocalModel | None, int]:
@@ -378,7 +403,8 @@ def _from_recording(
                 page.refuse(here, f"the model has {len(given)} {side}, the recording has {len(own)}")
             sides[side] = own
         states = unit.states if model is not None or "states" in units[name] else part.unit.states
-        described.append(Unit(name, states, **sides))
+        loops = unit.loops or part.unit.loops
+        described.append(Unit(name, states, sides["inputs"], sides["outputs"], loops=loops))
         arrays[name] = (part.y, part.u)
     return Recording.from_arrays(arrays, stored.dt, described)
 

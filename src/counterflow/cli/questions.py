@@ -33,8 +33,13 @@ _SET = {"set": (list[str], Option(metavar="CHANNEL=NUMBER", help="Past rows: an 
 _SCHEDULE = {
     "schedule": (Path, Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
 }
-_METAVARS = {Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]"}
-_TYPES = {Form.STEPS: int, Form.ROW: int, Form.LEVEL: float, Form.VECTOR: list[float]}  # others: texts
+_METAVARS = {
+    Form.PLAN: "UNIT.CHANNEL=NUMBER",
+    Form.TARGET: "CHANNEL=NUMBER",
+    Form.LEVERS: "UNIT[.CHANNEL]",
+    Form.WORLD: "held|reacting",
+}
+_TYPES = {Form.WORLD: str, Form.STEPS: int, Form.ROW: int, Form.LEVEL: float, Form.VECTOR: list[float]}  # others: texts
 _HORIZON = 50
 
 

@@ -84,6 +84,7 @@ ENTRIES: dict[Form, Any] = {  # how each kind of entry of a question's form is w
     Form.STEPS: Steps,
     Form.ROW: Row,
     Form.LEVEL: Level,
+    Form.WORLD: Literal["held", "reacting"],
     Form.VECTOR: Annotated[list[Number], Field(min_length=1, max_length=1000)],
 }
 
@@ -189,6 +190,7 @@ class PlantTold(BaseModel):
     caveats: list[CaveatView]
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
+    controllers: bool  # whether some are known, and answers can be about the running plant
 
 
 class EdgeTold(BaseModel):

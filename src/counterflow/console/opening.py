@@ -93,6 +93,8 @@ def _saved(model: Path, data: Path | None, policies: Sequence[Path]) -> Opened:
             asked = whole.about(recording)
         except PrivacyError as error:
             recording, reason = None, str(error)
+    if whole is not None and gate is None:  # with policies, controllers of other units answer to nobody here
+        asked, server = whole.running(asked, recording), whole.running(server, None)
     checked = _checks(whole, recording)
     seats: dict[str, Seat] = {}
     for name, part in parts.items():

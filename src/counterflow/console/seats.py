@@ -149,6 +149,11 @@ class Seat(Questions):
             return np.empty((0, self.part_of(unit).unit.n_outputs))
         return self.own_measurements(unit)
 
+    @property
+    def controlled(self) -> bool:
+        """Whether controllers are known here, so that answers can be about the running plant."""
+        return isinstance(self.asked, Server) and bool(self.asked.running_plant.reactors)
+
     @cached_property
     def _without_doubt(self) -> Responder:
         """The same server, not asked how sure it is: that takes the longest."""

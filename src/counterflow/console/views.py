@@ -51,7 +51,7 @@ def plant(seat: Seat) -> View:
         "questions": {kind: {"allowed": not reason, "reason": reason} for kind, reason in seat.refusals.items()},
         "caveats": [caveat.to_json() for caveat in seat.caveats],
         "assumptions": assumptions(seat.method in ("sufficient", "centralized"), _from_logs(seat)),
-        "status": "" if seat.status is None else str(seat.status),
+        "status": "" if seat.status is None else str(seat.status), "controllers": seat.controlled,
     }  # fmt: skip
 
 

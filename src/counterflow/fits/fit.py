@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.arrays import block_diagonal
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, distinct
+from counterflow.control import Law, Loop
+from counterflow.control.learning import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph
 from counterflow.estimation.known_edges import KnownEdges
@@ -21,6 +23,7 @@ from counterflow.estimation.ways import Regime
 from counterflow.fits import storage
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
+from counterflow.methods.controllers import UnitControllers, with_laws
 from counterflow.methods.estimators import Estimator
 from counterflow.methods.outcome import Couplings, Provenance, StandardErrors, Status
 from counterflow.methods.part import UnitPart, sufficient_messages
@@ -57,6 +60,7 @@ class Fit(Questions):
     server_caveats: tuple[Caveat, ...] = field(default=())  # they travel with every answer
     couplings: Couplings | None = field(default=None, repr=False)
     privacy: PrivacyReport | None = field(default=None, repr=False)
+    _kept: dict[str, bool] = field(default_factory=dict, repr=False, init=False)  # whether its loops settle
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
@@ -293,8 +297,74 @@ class Fit(Questions):
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """The server; for questions about rows, with what the units send it of a recording."""
         if not (question.of_past or question.after_record):
-            return Source(self.server, lambda name: None)
-        return Source(self.about(recording), lambda name: recording[name].y)  # type: ignore[index]
+            return Source(self.running(self.server, None) if question.of_worlds else self.server, lambda name: None)
+        server = self.about(recording)
+        server = self.running(server, recording) if question.of_worlds else server
+        return Source(server, lambda name: recording[name].y)  # type: ignore[index]
+
+    def running(self, server: Server, recording: Recording | None) -> Server:
+        """A server with the units' controllers at hand, for questions that may be about the running plant.
+
+        ``recording``: the rows that the server refers to, where questions are about them. A private fit has no
+        controllers: what one would do tells what it reads.
+        """
+        if self.privacy is not None or server.shared is None:
+            return server
+        if not any(part.controllers for part in self.parts.values()):
+            return server
+        reactors = {}
+        for name, part in self.parts.items():
+            rows = None if recording is None else recording[name]
+            elsewhere = {
+                each.loop.reads: reading_of(recording, each.loop)
+                for each in part.controllers
+                if recording is not None and each.loop.reading_unit is not None
+            }
+            y, u = (None, None) if rows is None else (rows.y, rows.u)
+            reactors[name] = UnitControllers(part, self.plant.dt, y, u, elsewhere)
+        return server.running(reactors, self._kept)
+
+    def with_laws(self, laws: Mapping[str, Mapping[str, Law]]) -> Fit:
+        """The same plant with other controllers, for questions such as "what if this loop were in manual".
+
+        ``laws`` is {unit: {input: law}}: ``Manual()`` for a loop that is open, a ``PID`` that is tuned otherwise, or
+        any other law. What is asked of the past is then compared with the record, in which the controller had its own
+        law; what is asked from now on compares two worlds with the other law. Nothing need be changed beside it: add
+        zero to any input.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> rng, law = np.random.default_rng(0), cf.PID(1.0, 10.0)
+        >>> y, u = np.zeros((400, 1)), np.zeros((400, 1))
+        >>> for t in range(1, 400):
+        ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1] + 0.1 * rng.standard_normal()
+        ...     u[t] = u[t - 1] - law.weights(1.0)[:2] @ y[[t, t - 1]]
+        >>> drum = cf.Unit("drum", inputs=["feed"], outputs=["level"], loops=[cf.Loop("feed", "level")])
+        >>> recording = cf.Recording.from_arrays({"drum": (y, u)}, units=[drum])
+        >>> open_loop = cf.fit(recording).with_laws({"drum": {"feed": cf.Manual()}})
+        >>> world = open_loop.counterfactual(recording, add={"drum": {"feed": 0.0}}, start=300, stop=350)["drum"]
+        >>> world.controllers
+        'reacting'
+        """
+        parts = dict(self.parts)
+        for name, given in laws.items():
+            self.plant.unit(name)
+            parts[name] = with_laws(parts[name], given)
+        return replace(self, parts=parts)
+
+    @property
+    def controllers(self) -> dict[str, tuple[Controller, ...]]:
+        """The controllers of every unit that has some: their loops and laws, and how well these tell the record.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> cf.fit(plant.simulate(300, rng=2)).controllers
+        {}
+        """
+        return {name: part.controllers for name, part in self.parts.items() if part.controllers}
 
     @property
     def points(self) -> dict[str, OperatingPoint]:
@@ -354,6 +424,13 @@ class Fit(Questions):
         from counterflow.fits.validation import validate
 
         return validate(self, recording, oracle)
+
+
+def reading_of(recording: Recording, loop: Loop) -> FloatArray:
+    """The reading (T+1,) of another unit that a loop sees."""
+    assert loop.reading_unit is not None
+    other = recording[loop.reading_unit]
+    return np.asarray(other.y[:, other.unit.output_names.index(loop.reading)])
 
 
 def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> Fit:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow._version import __version__
+from counterflow.control.learning import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.fits import complete, engine
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import Recorder
 from counterflow.fits.progress import progress_bar
 from counterflow.fits.references import centralized, oracle
+from counterflow.methods.controllers import controllers_of
 from counterflow.methods.estimators import Estimator
 from counterflow.methods.method import Method, ServerState, UnitState
 from counterflow.methods.outcome import Provenance
@@ -22,6 +25,7 @@ from counterflow.methods.privacy import Spending
 from counterflow.methods.registry import FEDERATED, POOLED, method_of
 from counterflow.methods.task import LocalTask, Task, UnitData
 from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.plant.units import unknown_name
 from counterflow.privacy import Privacy, Stretch
 from counterflow.threads import one_blas_thread
 
@@ -105,12 +109,17 @@ def fit(
             raise ModelError(f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant")
         own = _brought(recording, models, estimators)
         if isinstance(models, Plant) and method == "oracle":
-            return oracle(task, own, models, provenance)
+            return _controlled(oracle(task, own, models, provenance), recording)
         with _within_precision(recording), progress_bar(progress, None) as shown:
-            return centralized(task, own, provenance, shown.passes)
+            return _controlled(centralized(task, own, provenance, shown.passes), recording)
     chosen = method_of(task)
     chosen.check(task)
     own = _brought(recording, models, estimators)
+    controllers = _controllers(recording, search=models is None)
+    if models is None and task.options.get("same_row") is None:
+        # a controller that answers to a row within it would make its input look like the cause of that row
+        quick = {name: False for name, found in controllers.items() if any(not each.switches for each in found)}
+        task = replace(task, options={**options, **({"same_row": quick} if quick else {})})
     with _within_precision(recording), progress_bar(progress, chosen.rounds(task)) as shown:
         recorder = Recorder(task.units)
 
@@ -137,7 +146,10 @@ def fit(
             )  # fmt: skip
             report = None if spending is None else chosen.privacy_report(task, spending, done, states)
         part, status = complete.server_part(task, done)
-        parts = {name: complete.unit_part(task, own[name], states[name]) for name in task.units}
+        parts = {
+            name: complete.unit_part(task, own[name], states[name], controllers=controllers[name])
+            for name in task.units
+        }
         history = recorder.history({name: states[name].proprietary_loss for name in task.units})
         return complete.joined(
             part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,
@@ -179,6 +191,28 @@ def _largest(recording: Recording) -> str:
         if y[at] > value:
             unit, row, column, value = name, int(at[0]), int(at[1]), float(y[at])
     return f"{value:.3g} in {unit} {recording[unit].unit.output_names[column]}, row {row}"
+
+
+def _controllers(recording: Recording, search: bool) -> dict[str, tuple[Controller, ...]]:
+    """The controllers of all units, of which some may see readings of others."""
+    seen = {loop.reads for unit in recording.units for loop in unit.loops if loop.reading_unit is not None}
+    elsewhere = {}
+    for place in seen:
+        name, channel = place.split("/", 1)
+        other = recording[name]
+        if channel not in other.unit.output_names:
+            raise unknown_name(f"output of unit {name!r} (another's loop reads it)", channel, other.unit.output_names)
+        elsewhere[place] = np.asarray(other.y[:, other.unit.output_names.index(channel)])
+    return {
+        name: controllers_of(part.unit, part.y, part.u, recording.dt, elsewhere, search)
+        for name, part in recording.items()
+    }
+
+
+def _controlled(found: Fit, recording: Recording) -> Fit:
+    """A reference, with the controllers that units have declared."""
+    known = _controllers(recording, search=False)
+    return replace(found, parts={name: replace(part, controllers=known[name]) for name, part in found.parts.items()})
 
 
 def _brought(

@@ -257,6 +257,38 @@ class Recording(Mapping[str, UnitRecording]):
         cut = (UnitRecording(part.y[first:last], part.u[first:last], part.unit) for part in self.parts.values())
         return Recording({part.name: part for part in cut}, self.dt)
 
+    def joint(self) -> Recording:
+        """The same rows with what controllers move as outputs: for a fit of the running plant where no law is known.
+
+        Every input that a declared loop moves becomes an output of its unit, and its target stays an input. A fit of
+        such a recording answers for the running plant by itself (joint input-output identification); with controllers
+        held it cannot be asked.
+
+        Examples
+        --------
+        >>> from counterflow.control import Loop
+        >>> drum = Unit("drum", inputs=["feed", "SP"], outputs=["level"], loops=[Loop("feed", "level", "SP")])
+        >>> rows = Recording.from_arrays({"drum": (np.zeros((5, 1)), np.zeros((5, 2)))}, units=[drum]).joint()
+        >>> rows["drum"].unit.input_names, rows["drum"].unit.output_names
+        (('SP',), ('level', 'feed'))
+        """
+        parts = {}
+        for name, part in self.parts.items():
+            moved = [part.unit.input_names.index(loop.moves) for loop in part.unit.loops]
+            for loop in part.unit.loops:
+                if loop.target is None:
+                    raise DataError(
+                        f"unit {name!r}: the target of the loop that moves {loop.moves!r} is not recorded, so that "
+                        "nothing would be left to move it: give the target, or fit with the loop as it is"
+                    )
+            kept = [k for k in range(part.unit.n_inputs) if k not in moved]
+            unit = Unit(
+                name, part.unit.states, [part.unit.inputs[k] for k in kept],
+                [*part.unit.outputs, *(part.unit.inputs[k] for k in moved)],
+            )  # fmt: skip
+            parts[name] = UnitRecording(np.hstack([part.y, part.u[:, moved]]), part.u[:, kept], unit)
+        return Recording(parts, self.dt)
+
     # ---- elsewhere
 
     def to_frame(self) -> polars.DataFrame:

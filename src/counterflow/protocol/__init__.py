@@ -13,6 +13,7 @@ from counterflow.protocol.messages import (
     Openings,
     PerturbedStates,
     Plan,
+    Reaction,
     Reduced,
     Refused,
     Request,
@@ -20,10 +21,11 @@ from counterflow.protocol.messages import (
     StateGradients,
     Sufficient,
     Terms,
+    Trial,
 )
 
 __all__ = [
     "Answer", "Ask", "AugmentedStates", "Change", "Finished", "Identified", "Introduction", "Message",
-    "Openings", "PerturbedStates", "Plan", "Reduced", "Refused", "Request", "Settled", "StateGradients", "Sufficient",
-    "Terms", "decode", "encode", "encoded_size",
+    "Openings", "PerturbedStates", "Plan", "Reaction", "Reduced", "Refused", "Request", "Settled", "StateGradients",
+    "Sufficient", "Terms", "Trial", "decode", "encode", "encoded_size",
 ]  # fmt: skip

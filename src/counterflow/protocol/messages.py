@@ -36,6 +36,8 @@ Questions, from a unit about its own outputs::
     unit -> server    Openings          whose inputs may I ask about?               (between machines; said back)
     unit -> server    Change            what another unit would do (any number of them)
     unit -> server    Ask               what do I want to know of it
+    server -> unit    Trial             a world that the server tries: what would your controllers do in it?
+    unit -> server    Reaction          what my inputs would be                     (both any number of times)
     server -> unit    Answer            my own states' part of the answer, never anybody's measurements
     server -> unit    Refused           instead of answers: why there are none
 """
@@ -64,6 +66,8 @@ CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
 TERMS_LIMIT = 30_000
 OPENINGS_LIMIT = 600_000
 NO_LIMIT = 1e300
+HELD, REACTING = "held", "reacting"  # worlds in which inputs that controllers move stay, or answer
+WORLDS = ("", HELD, REACTING)
 _KIND = re.compile(r"[a-z]{1,40}")
 _CODE = re.compile(r"[a-z][a-z._-]{0,39}")
 REFUSALS = (
@@ -574,15 +578,20 @@ class Ask(Message):
     """Unit to server: the question, for ``steps`` steps or rows from ``first`` on; ``kind`` as in questions.registry.
 
     Whether there is such a kind is known where it is answered.
+    ``controllers``: "held" (inputs that controllers move stay as they are), "reacting" (controllers answer), or "": as
+    the server thinks best.
     """
 
     kind: str
     first: int
     steps: int
+    controllers: str = ""
 
     def check(self) -> None:
         if not _KIND.fullmatch(self.kind) or not 1 <= self.steps <= 10_000_000:
             raise ProtocolError(f"{self.label}: {self.kind[:40]!r} is no kind of question, or {self.steps} steps")
+        if self.controllers not in WORLDS:
+            raise ProtocolError(f"{self.label}: 'controllers' is {self.controllers[:40]!r}: held or reacting are known")
 
 
 @dataclass(frozen=True)
@@ -613,6 +622,53 @@ class Answer(Message):
     def noted(self) -> tuple[Caveat, ...]:
         """The caveats."""
         return from_text(self.caveats)
+
+
+@dataclass(frozen=True)
+class Trial(Message):
+    """Server to unit: in such a world, what would your inputs be?
+
+    K ``worlds`` stand one below the other, each with the same rows: ``lead`` rows that are settled, and from ``row`` on
+    those that are asked about. ``states`` (K n, P_m) and ``inputs`` (K n, U_m), these with what controllers did in
+    settled rows and what the question does in all: if ``past``, as differences from the record; else as they are,
+    inputs in engineering units, and ``rest`` (1, P_m) are the states of the last recorded row. ``held`` names the
+    inputs that stay as they are, as "0,2". ``foreign`` (K n, f): readings of other units that its controllers see.
+    """
+
+    row: int
+    past: bool
+    lead: int
+    worlds: int
+    held: str
+    states: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    foreign: FloatArray = field(metadata=MATRIX)
+    rest: FloatArray = field(metadata=MATRIX)
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
+
+    def check(self) -> None:
+        rows = len(self.states)
+        if not 1 <= self.worlds <= max(rows, 1) or rows % self.worlds or self.lead > rows // self.worlds:
+            raise ProtocolError(f"{self.label}: {rows} rows are not those of {self.worlds} worlds")
+        self._expect(inputs=(rows, self.inputs.shape[1]), foreign=(rows, self.foreign.shape[1]))
+        self._expect(rest=(0 if self.past else 1, self.states.shape[1]))
+        parts = self.held.split(",") if self.held else []
+        if not all(part.isascii() and part.isdigit() and int(part) < self.inputs.shape[1] for part in parts[:10_000]):
+            raise ProtocolError(f"{self.label}: 'held' must list columns of the inputs, got {self.held[:80]!r}")
+
+    @property
+    def held_columns(self) -> list[int]:
+        """The inputs that stay as they are."""
+        return [int(part) for part in self.held.split(",")] if self.held else []
+
+
+@dataclass(frozen=True)
+class Reaction(Message):
+    """Unit to server: its inputs (K n, U_m) in the worlds of a ``Trial``, as differences or as they are, like there."""
+
+    row: int
+    worlds: int
+    inputs: FloatArray = field(metadata=MATRIX)
 
 
 @dataclass(frozen=True)
@@ -675,5 +731,5 @@ KINDS: dict[str, type[Message]] = {
 }
 KINDS |= {
     kind.__name__: kind
-    for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings)
+    for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings, Trial, Reaction)
 }

@@ -102,7 +102,7 @@ class Questions(ABC):
 
     def effect(
         self, cause: str | Sequence[str], effect: str, change: Any, horizon: int = 1, duration: int | None = None,
-        level: float = 0.95, watch: Watch | None = None,
+        level: float = 0.95, watch: Watch | None = None, controllers: str | None = None,
     ) -> Effect:  # fmt: skip
         """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
 
@@ -114,6 +114,8 @@ class Questions(ABC):
         horizon : steps to follow.
         duration : steps for which the change is held; None: throughout.
         level : of the intervals (delta method on the Fisher information).
+        controllers : "held": inputs that controllers move stay as they are; "reacting": controllers answer, as in the
+            running plant; None: reacting where their laws are known, else held. The answer says which.
 
         Examples
         --------
@@ -124,7 +126,7 @@ class Questions(ABC):
         >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
         ((5, 8), True)
         """
-        request = AskEffect(cause, effect, change, horizon, duration, level=level)
+        request = AskEffect(cause, effect, change, horizon, duration, level=level, controllers=controllers)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def paths(
@@ -147,12 +149,14 @@ class Questions(ABC):
     def counterfactual(
         self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: int = 0,
         stop: int | None = None, level: float = 0.95, add: Mapping[str, Any] | None = None, watch: Watch | None = None,
+        controllers: str | None = None,
     ) -> Trajectories[Counterfactual]:  # fmt: skip
         """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
 
         The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
         change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
-        ``add``, of the same form, is added to what inputs were, instead of replacing them.
+        ``add``, of the same form, is added to what inputs were, instead of replacing them. ``controllers``: "held" or
+        "reacting", as in ``effect``.
 
         Examples
         --------
@@ -164,42 +168,48 @@ class Questions(ABC):
         >>> worlds["turbine"].mean.shape
         (50, 8)
         """
-        wanted = [AskCounterfactual(name, do, start, stop, add=add, level=level) for name in self.parts]
+        wanted = [
+            AskCounterfactual(name, do, start, stop, add=add, level=level, controllers=controllers)
+            for name in self.parts
+        ]
         return self.ask_all(wanted, recording, watch=watch)
 
     def forecast(
         self, recording: Recording | None = None, horizon: int = 50, plan: Mapping[str, Any] | None = None,
-        level: float = 0.95, watch: Watch | None = None,
+        level: float = 0.95, watch: Watch | None = None, controllers: str | None = None,
     ) -> Trajectories[Forecast]:  # fmt: skip
         """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
 
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
+        ``controllers``: "held" or "reacting", as in ``effect``; a loop whose target nobody records is taken to rest.
         """
-        wanted = [AskForecast(name, horizon, plan, level=level) for name in self.parts]
+        wanted = [AskForecast(name, horizon, plan, level=level, controllers=controllers) for name in self.parts]
         return self.ask_all(wanted, recording, watch=watch)
 
     def attribute(
         self, recording: Recording | None = None, unit: str | None = None, start: int = 0, stop: int | None = None,
-        watch: Watch | None = None,
+        watch: Watch | None = None, controllers: str | None = None,
     ) -> Attribution:  # fmt: skip
         """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
 
         The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
-        state at the start of the window, and the rest.
+        state at the start of the window, and the rest. ``controllers``: "held" or "reacting", as in ``effect``; where
+        they react, the answer says what they compensated, too.
         """
-        request = AskAttribution(self._only(unit), start, stop)
+        request = AskAttribution(self._only(unit), start, stop, controllers=controllers)
         return self.ask(request, recording, watch=watch)  # type: ignore[no-any-return]
 
     def restore(
         self, unit: str, target: Mapping[str, float], using: Sequence[str] | Mapping[str, Sequence[str]],
-        horizon: int = 50, tolerance: float = 1e-3, watch: Watch | None = None,
+        horizon: int = 50, tolerance: float = 1e-3, watch: Watch | None = None, controllers: str | None = None,
     ) -> Restoration:  # fmt: skip
         """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
 
         ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
-        the channels' limits; a target that cannot be reached is said so, with the nearest that can.
+        the channels' limits; a target that cannot be reached is said so, with the nearest that can. ``controllers``:
+        "held" or "reacting", as in ``effect``.
         """
-        request = AskRestoration(unit, target, using, horizon, tolerance=tolerance)
+        request = AskRestoration(unit, target, using, horizon, tolerance=tolerance, controllers=controllers)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def aggregate_effect(

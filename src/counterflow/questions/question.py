@@ -48,6 +48,7 @@ class Form(Enum):
     ROW = "row"
     LEVEL = "level"
     VECTOR = "vector"
+    WORLD = "world"  # whether controllers react
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,9 @@ class Moves:
 
 
 LEVEL = Entry("level", Form.LEVEL, 0.95, "Of the intervals, between 0 and 1.")
+CONTROLLERS = Entry(
+    "controllers", Form.WORLD, None, "Whether controllers are held or react (as the data can support).",
+)  # fmt: skip
 START = Entry("start", Form.ROW, 0, "First row.")
 STOP = Entry("stop", Form.ROW, None, "Row after the last one (the end).")
 
@@ -95,6 +99,7 @@ class Request(ABC):
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
     pictured: ClassVar[bool] = True  # its answer has a plot
+    of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
     unit: str
