@@ -30,7 +30,7 @@ METHODS = (*FITS, QUESTIONS)
 LARGEST_TEXT = 1 << 20
 MOST_UNITS = 1000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed")
+_PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed", "release")
 _PLAIN = ("id", "method", "options", "seed", "from_logs", "dt", "created", "begins")
 _KEYS = ("format", "units", "privacy", *_PLAIN)
 

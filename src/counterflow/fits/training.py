@@ -128,8 +128,9 @@ def fit(
             def leaving(message: Message) -> None:
                 if spending is not None:
                     brought = own[message.unit]
-                    assert brought.model is not None
-                    spending.record(message.unit, *chosen.charge(task, brought.model, len(brought.y), message))
+                    charge = chosen.charge(task, brought.model, len(brought.y), message)
+                    if charge is not None:
+                        spending.record(message.unit, *charge)
 
             done, states, traffic = engine.run(
                 server, units, rows=recording.steps, observe=observe, watch=watch, over_the_wire=over_the_wire,
@@ -152,8 +153,8 @@ def _paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str)
         yield None
         return
     models = {name: brought.model for name, brought in own.items() if brought.model is not None}
-    costs = {name: method.charges(task, model, len(own[name].y)) for name, model in models.items()}
-    rows = {name: Stretch.numbered(own[name].y, task.privacy.start) for name in models}
+    costs = {name: method.charges(task, brought.model, len(brought.y)) for name, brought in own.items()}
+    rows = {name: Stretch.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
     with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models, rows) as spending:
         yield spending
 

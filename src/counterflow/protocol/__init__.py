@@ -5,12 +5,15 @@ from counterflow.protocol.messages import (
     Answer,
     Ask,
     AugmentedStates,
+    Basis,
     Change,
     Finished,
     Identified,
     Introduction,
     Message,
+    Moments,
     Openings,
+    Outline,
     PerturbedStates,
     Plan,
     Reduced,
@@ -23,7 +26,7 @@ from counterflow.protocol.messages import (
 )
 
 __all__ = [
-    "Answer", "Ask", "AugmentedStates", "Change", "Finished", "Identified", "Introduction", "Message",
-    "Openings", "PerturbedStates", "Plan", "Reduced", "Refused", "Request", "Settled", "StateGradients", "Sufficient",
-    "Terms", "decode", "encode", "encoded_size",
+    "Answer", "Ask", "AugmentedStates", "Basis", "Change", "Finished", "Identified", "Introduction", "Message",
+    "Moments", "Openings", "Outline", "PerturbedStates", "Plan", "Reduced", "Refused", "Request", "Settled",
+    "StateGradients", "Sufficient", "Terms", "decode", "encode", "encoded_size",
 ]  # fmt: skip

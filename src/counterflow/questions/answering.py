@@ -49,6 +49,8 @@ class Server(Knowledge):
         """
         kind = question(ask.kind)
         self.unit(ask.unit)
+        if kind.of_past or kind.after_record:
+            self.refuse_without_rows(ask.kind)
         for change in changes:
             self.refuse_doubtful(change, kind.columns(change))
         self.refuse_runaway(ask.steps)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import EVERYBODY, Caveat, to_text
-from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
+from counterflow.errors import DataError, OptionError, PrivacyError, UnidentifiedError, UnstableError
 from counterflow.estimation.completion import filled
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
@@ -526,6 +526,22 @@ class Knowledge:
             own_input = doubt.letter == "B" and doubt.cause == change.cause
             if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
                 raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
+
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether anything is known of the recorded rows besides inputs; units may have sent moments alone."""
+        if self.couplings is None or not self.couplings.of_moments or self.shared is None:
+            return True
+        return bool(np.isfinite(self.shared.values).any())
+
+    def refuse_without_rows(self, kind: str) -> None:
+        """PrivacyError if a question needs rows, and units have sent moments of them alone."""
+        if not self.has_rows:
+            raise PrivacyError(
+                f"{kind}: this fit rests on moments, and the server knows no row of the period that is asked about. "
+                "Ask for effects, which need none; or fit that period with privacy=Privacy(..., release='rows')",
+                code="rows-needed",
+            )
 
     def refuse_runaway(self, steps: int) -> None:
         if self.radius > 1 and self.radius**steps > OVERFLOWING:
