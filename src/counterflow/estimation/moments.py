@@ -148,6 +148,12 @@ class MomentRecord(Layout):
             out[ends[j] : ends[j + 1], ends[i] : ends[i + 1]] = block.T
         return out
 
+    def spread_at(self, A: FloatArray, B: FloatArray, parameters: Parameters) -> FloatArray:
+        """Covariance of the couplings that these moments would leave if they were A and B."""
+        root = np.asarray(np.linalg.cholesky(self.covariance(A, self.Q_local)))
+        slopes = _white(root, self.slopes(A, B, parameters))
+        return _inverse(slopes.T @ slopes)
+
 
 @dataclass(frozen=True, eq=False)
 class MomentEstimate:

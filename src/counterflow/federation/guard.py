@@ -162,6 +162,13 @@ class Guard:
                 f"{', '.join(policy.methods) or 'none'} (leave.methods)",
                 code="leave.methods",
             )
+        if "Basis" in method_of(job).hears and not policy.inputs_shown:
+            raise PrivacyError(
+                f"unit {own.unit!r}: {job.label} shows other plants signals that are made of this one's inputs; the "
+                "policy does not allow it (leave.inputs_shown): ask the coordinator for release='rows', or change the "
+                "policy",
+                code="leave.inputs_shown",
+            )
         if own.rows > policy.largest_rows:
             raise PrivacyError(
                 f"unit {own.unit!r}: its log has {own.rows} rows, the policy lets out {policy.largest_rows} at most "
