@@ -53,7 +53,11 @@ ALL = "*"
 APPROVALS = ("none", "each")
 # what a unit sends and what a server sends, by method
 _METHODS = {
-    name: {method, FROM_LOGS.get(name, method), *([FEDERATED["moments"]] if name == "sufficient" else [])}
+    name: {
+        method,
+        FROM_LOGS.get(name, method),
+        *([FEDERATED["moments"], FROM_LOGS["moments"]] if name == "sufficient" else []),  # where it is private
+    }
     for name, method in FEDERATED.items()
 }
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -82,7 +86,6 @@ class Policy:
     largest_rows: int = 10_000_000
     largest_bytes: int = SIZE_LIMIT
     jobs_per_hour: int = 60
-    inputs_shown: bool = False
     demanded: bool = True
     epsilon: float = 1.0
     delta: float = 1e-6
@@ -93,6 +96,7 @@ class Policy:
     approval: str = "none"
     ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers: bool = True
+    inputs_shown: bool = False
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from counterflow.errors import ModelError, OptionError
 from counterflow.methods.logs.method import LogMethod
 from counterflow.methods.method import Method
-from counterflow.methods.moments.method import MomentMethod
+from counterflow.methods.moments.method import MomentLogMethod, MomentMethod
 from counterflow.methods.published.method import PublishedMethod
 from counterflow.methods.sufficient.method import SufficientMethod
 from counterflow.methods.task import Task
@@ -21,7 +21,7 @@ FEDERATED: Mapping[str, Method] = MappingProxyType(
         **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED),
     }
 )
-FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod()})
+FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod(), "moments": MomentLogMethod()})
 POOLED = ("centralized", "oracle")  # references that need everything in one place
 
 
@@ -50,4 +50,5 @@ def method_of(task: Task) -> Method:
             f"blocks are taken; only method {' or '.join(map(repr, FROM_LOGS))} identifies units from their logs. A "
             "fit from logs has such models: {name: part.model for name, part in found.parts.items()}"
         )
-    return FROM_LOGS[task.method]
+    private = task.privacy is not None and task.privacy.accounting == "rigorous"
+    return FROM_LOGS["moments" if private else task.method]

@@ -17,6 +17,7 @@ from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.layout import Layout
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.moments import MomentEstimate, MomentRecord, estimated
+from counterflow.estimation.optimiser import Quadratic
 from counterflow.estimation.parameters import Parameters
 from counterflow.estimation.prior import weak_prior
 from counterflow.protocol import Moments, Outline
@@ -127,9 +128,16 @@ class Design:
                 values[m], noise[m] = moments[name].values, moments[name].noise
         return replace(self._without_values, values=tuple(values), noise=tuple(noise))
 
-    def estimate(self, moments: Mapping[str, Moments], private: bool) -> MomentEstimate:
-        """The couplings; a private fit leans on the weak prior where noise drowns them."""
-        prior = weak_prior(self.shared, "couplings", self.known) if private else None
+    def estimate(
+        self, moments: Mapping[str, Moments], private: bool, before: Quadratic | None = None
+    ) -> MomentEstimate:
+        """The couplings; a private fit leans on the weak prior where noise drowns them.
+
+        ``before``: what earlier windows have told, which leant on it already.
+        """
+        prior = before
+        if prior is None and private:
+            prior = weak_prior(self.shared, "couplings", self.known)
         return estimated(self.record(moments), self.parameters, prior)
 
     def foreseen(self, found: MomentEstimate | None) -> list[Foreseen]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from counterflow.errors import OptionError
 from counterflow.estimation.known_edges import KnownEdges
-from counterflow.methods.options import choice, known_names
+from counterflow.methods.options import choice, count, known_names, number, truth
 from counterflow.methods.sensors import check_option
 
 REACTING = ("refused", "told")
@@ -47,3 +48,40 @@ class MomentOptions:
     def known_edges(self, units: Sequence[str]) -> KnownEdges | None:
         """Couplings that there can be between these units; None: all. OptionError if another unit is named."""
         return KnownEdges.of_units(self.edges, self.forbidden, units)
+
+
+@dataclass(frozen=True)
+class MomentLogOptions:
+    """Options of "moments" from logs, and of private fits from logs.
+
+    Parameters
+    ----------
+    memory : rows that impulse responses are followed; it must be chosen without looking at measurements. None: a
+        twentieth of the record, from 10 to 100.
+    same_row : whether an input acts on the row that it stands in, or {unit: whether}.
+    sensors, reacting : see ``MomentOptions``.
+    """
+
+    memory: int | None = None
+    same_row: bool | Mapping[str, bool] | None = None
+    sensors: str | Mapping[str, str] | None = None
+    reacting: str = "refused"
+
+    @classmethod
+    def parse(cls, method: str, given: Mapping[str, Any]) -> MomentLogOptions:
+        for name in ("edges", "forbidden"):
+            if given.get(name) is not None:
+                raise OptionError(
+                    f"fit: option {name!r} is of direct couplings, and moments of logs tell what inputs do in all, by "
+                    "whatever way; leave it out, or give models"
+                )
+        known_names(cls, method, given)
+        options = cls(**given)
+        choice("reacting", options.reacting, REACTING)
+        check_option(options.sensors)
+        if options.memory is not None:
+            count("memory", options.memory)
+            number("memory", options.memory, low=3)
+        for value in options.same_row.values() if isinstance(options.same_row, Mapping) else [options.same_row]:
+            truth("same_row", value)
+        return options

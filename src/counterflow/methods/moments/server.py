@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from counterflow.errors import ProtocolError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.layout import refuse_other_rows
 from counterflow.estimation.moments import MomentEstimate
+from counterflow.estimation.optimiser import Quadratic
 from counterflow.methods.moments.design import Design, outlines_of
-from counterflow.protocol import Basis, Finished, Message, Moments, Outline, Request
-
-NOTHING = np.zeros((0, 0))
+from counterflow.methods.moments.log_design import LogDesign, LogFound
+from counterflow.protocol import Basis, Finished, Identified, Message, Moments, Outline, Request
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,10 @@ class MomentConfig:
 
     units: tuple[str, ...]
     rounds: int = 1
-    known: KnownEdges | None = None
+    known: KnownEdges | None = None  # with models: couplings that there can be
+    memory: int | None = None  # without: rows that inputs are followed, None: by the length of the record
+    same_row: tuple[bool, ...] = ()  # of each unit: whether its inputs act on the row that they stand in
+    before: Quadratic | None = None  # of a later window: what earlier ones have told of the couplings
 
     @property
     def private(self) -> bool:
@@ -33,18 +36,18 @@ class MomentConfig:
 
 
 @dataclass(frozen=True)
-class MomentServer:
+class _Rounds:
     """All that the server holds. ``design`` follows from the outlines, and is made again after a crash."""
 
     config: MomentConfig
     outlines: MappingProxyType[str, Outline] = field(default_factory=lambda: MappingProxyType({}))
     moments: MappingProxyType[str, Moments] = field(default_factory=lambda: MappingProxyType({}))
-    found: MomentEstimate | None = None
+    found: Any = None
     round: int = 0
     finished: bool = False
     record: None = None  # there are no losses by the round
     progress: Callable[[int, float], None] | None = None
-    design: Design | None = None
+    design: Any = None
 
     GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress", "design"})
 
@@ -59,14 +62,18 @@ class MomentServer:
         return tuple(name for name in self.designed.asked if name not in self.moments)
 
     @property
-    def designed(self) -> Design:
+    def designed(self) -> Any:
         """The design, once all outlines are there."""
-        return self.design or Design(outlines_of(self.units, self.outlines), self.config.known)
+        raise NotImplementedError
 
-    def begin(self) -> tuple[MomentServer, tuple[Message, ...]]:
+    def closing(self, found: Any) -> tuple[Message, ...]:
+        """What units are told besides that it is over."""
+        return ()
+
+    def begin(self) -> tuple[Self, tuple[Message, ...]]:
         return self, tuple(Request(name) for name in self.units)
 
-    def step(self, message: Message) -> tuple[MomentServer, tuple[Message, ...]]:
+    def step(self, message: Message) -> tuple[Self, tuple[Message, ...]]:
         match message:
             case Outline() if message.unit not in self.outlines:
                 return self._outlined(message)
@@ -74,7 +81,7 @@ class MomentServer:
                 return self._told(message)
         raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
 
-    def _outlined(self, message: Outline) -> tuple[MomentServer, tuple[Message, ...]]:
+    def _outlined(self, message: Outline) -> tuple[Self, tuple[Message, ...]]:
         rows = {name: len(outline.inputs) for name, outline in self.outlines.items()}
         refuse_other_rows(message.unit, len(message.inputs), rows)
         state = replace(self, outlines=MappingProxyType({**self.outlines, message.unit: message}))
@@ -82,11 +89,11 @@ class MomentServer:
             return state, ()
         return replace(state, design=state.designed)._asking()
 
-    def _asking(self) -> tuple[MomentServer, tuple[Message, ...]]:
+    def _asking(self) -> tuple[Self, tuple[Message, ...]]:
         """The round that begins; the end, if nobody is asked for anything."""
         design = self.designed
         if not design.asked:
-            found = design.estimate({}, self.config.private)
+            found = design.estimate({}, self.config.private, self.config.before)
             return self._over(found)
         foreseen = dict(zip(design.layout.names, design.foreseen(self.found), strict=True))
         bases = dict(zip(design.layout.names, design.bases, strict=True))
@@ -98,7 +105,7 @@ class MomentServer:
             asked.append(Basis(name, self.round, float(at.least), basis, np.ascontiguousarray(at.centre), at.W))
         return replace(self, design=design), tuple(asked)
 
-    def _told(self, message: Moments) -> tuple[MomentServer, tuple[Message, ...]]:
+    def _told(self, message: Moments) -> tuple[Self, tuple[Message, ...]]:
         design = self.designed
         if message.unit in self.moments:
             raise ProtocolError(f"server: unit {message.unit!r} has sent its moments of round {self.round} already")
@@ -112,7 +119,7 @@ class MomentServer:
         state = replace(self, moments=MappingProxyType(moments), design=design)
         if state.waiting:
             return state, ()
-        found = design.estimate(moments, self.config.private)
+        found = design.estimate(moments, self.config.private, self.config.before)
         if self.progress is not None:
             self.progress(found.steps, -0.5 * found.misfit)
         if self.round + 1 < self.config.rounds:
@@ -120,7 +127,53 @@ class MomentServer:
             return replace(state, found=found, round=self.round + 1, moments=MappingProxyType(none))._asking()
         return replace(state, round=self.round + 1)._over(found)
 
-    def _over(self, found: MomentEstimate) -> tuple[MomentServer, tuple[Message, ...]]:
+    def _over(self, found: Any) -> tuple[Self, tuple[Message, ...]]:
         number = max(self.round, 1)
         state = replace(self, found=found, round=number, finished=True)
-        return state, tuple(Finished(name, number, found.converged) for name in self.units)
+        closing = [Finished(name, number, found.converged) for name in self.units]
+        return state, (*self.closing(found), *closing)
+
+
+@dataclass(frozen=True)
+class MomentServer(_Rounds):
+    """Of units with models."""
+
+    found: MomentEstimate | None = None
+
+    @property
+    def designed(self) -> Design:
+        design: Design | None = self.design
+        return design or Design(outlines_of(self.units, self.outlines), self.config.known)
+
+
+@dataclass(frozen=True)
+class MomentLogServer(_Rounds):
+    """Of units with logs and no models."""
+
+    found: LogFound | None = None
+
+    @property
+    def designed(self) -> LogDesign:
+        design: LogDesign | None = self.design
+        config = self.config
+        return design or LogDesign(outlines_of(self.units, self.outlines), config.memory, config.same_row)
+
+    def closing(self, found: LogFound) -> tuple[Message, ...]:
+        """Each unit's own blocks of the system."""
+        design = self.designed
+        record, A, B, _ = design.system(found)
+        out, at = [], 0
+        for m, (name, states, inputs) in enumerate(
+            zip(record.names, record.state_slices, record.input_slices, strict=True)
+        ):
+            numbers = slice(at, at + design.outputs[m])
+            at = numbers.stop
+            early = bool(self.config.same_row and self.config.same_row[m])
+            out.append(
+                Identified(
+                    name, early, A[states, states].copy(), B[states, inputs].copy(), np.zeros_like(A[states, states]),
+                    record.observation[numbers, states].copy(), record.noise[numbers, numbers].copy(),
+                    design.level[inputs].copy(),
+                )
+            )  # fmt: skip
+        return tuple(out)
