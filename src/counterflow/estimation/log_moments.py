@@ -231,7 +231,7 @@ class Belief(NamedTuple):
         rest = np.arange(lags, bank.size)
         left = max(self.fading**lags, 1e-4)
         covariance[rest, rest] = left / max(1 - self.fading, 0.02) / max(len(rest), 1)
-        return np.linalg.inv(covariance)
+        return np.asarray(np.linalg.inv(covariance))
 
 
 BELIEFS = tuple(Belief(fading, together) for fading in (0.6, 0.85, 0.96) for together in (-0.7, 0.0, 0.85))
@@ -261,7 +261,7 @@ def _posterior(
         whole = grams.copy()
         whole[:, 1:, 1:] += prior.reshape(r, columns - 1, columns - 1)
         whole[:, 0, 0] += 1e-12 * whole[:, 0, 0] + 1e-300
-        spreads = np.linalg.inv(whole)
+        spreads = np.asarray(np.linalg.inv(whole))
         means = np.einsum("oij,oj->oi", spreads, seen)
         blocks = means[:, 1:].reshape(r, inputs, size)
         inner = spreads[:, 1:, 1:].reshape(r, inputs, size, inputs, size)[:, at, :, at, :]  # (U, r, d, d)
@@ -272,7 +272,7 @@ def _posterior(
     logs = np.linalg.slogdet(whole)[1] - (inputs * diagonal - size * np.log(scales).sum(axis=1))
     looser = grams.copy()
     looser[:, 1:, 1:] += prior.reshape(r, columns - 1, columns - 1) / LOOSER
-    return -0.5 * float((fit + logs).sum()), means, np.linalg.inv(looser)
+    return -0.5 * float((fit + logs).sum()), means, np.asarray(np.linalg.inv(looser))
 
 
 def noise_of(basis: LogBasis, values: FloatArray, added: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -309,14 +309,14 @@ def system_of(
     F, b = bank.system
     d, U = bank.size, len(scale)
     total = sum(outputs.values())
-    A = np.kron(np.eye(total), F.T)
+    A: FloatArray = np.asarray(np.kron(np.eye(total), F.T))
     B = np.zeros((total * d, U))
     at = 0
-    observations = []
+    observations: list[FloatArray] = []
     for m, r in outputs.items():
         weights = estimates[m].weights.reshape(r, U, d) / scale[None, :, None]
         B[at * d : (at + r) * d] = weights.transpose(0, 2, 1).reshape(r * d, U)
-        observations.append(np.kron(np.eye(r), b[None]))
+        observations.append(np.asarray(np.kron(np.eye(r), b[None]), np.float64))
         at += r
     return A, B, observations
 

@@ -51,7 +51,7 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
     names = fit.plant.names
     x = spread.parameters.pack(np.hstack([couplings.found.A, couplings.found.B]))
     known = np.nan_to_num(spread.covariance)
-    before = Quadratic(x, np.linalg.pinv(known, hermitian=True))
+    before = Quadratic(x, np.asarray(np.linalg.pinv(known, hermitian=True)))
     rounds = 1 if privacy is None else len(SHARES)
     started = MomentEstimate(couplings.found.A, couplings.found.B, known, known, 0.0, 0, 0, True, False, 0.0)
     server = MomentServer(MomentConfig(tuple(names), rounds, couplings.known, before=before), found=started)

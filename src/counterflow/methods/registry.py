@@ -8,7 +8,8 @@ from types import MappingProxyType
 from counterflow.errors import ModelError, OptionError
 from counterflow.methods.logs.method import LogMethod
 from counterflow.methods.method import Method
-from counterflow.methods.moments.method import MomentLogMethod, MomentMethod
+from counterflow.methods.moments.log_method import MomentLogMethod
+from counterflow.methods.moments.method import MomentMethod
 from counterflow.methods.published.method import PublishedMethod
 from counterflow.methods.sufficient.method import SufficientMethod
 from counterflow.methods.task import Task

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from counterflow.arrays import FloatArray, frozen
+from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.identifiability import diagnose
@@ -16,11 +14,9 @@ from counterflow.estimation.moments import MomentEstimate
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.prior import faint_among
 from counterflow.estimation.uncertainty import Uncertainty
-from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.method import Charge, Progress, ServerState, UnitState
 from counterflow.methods.moments.design import Design
-from counterflow.methods.moments.log_unit import MomentLogUnit
-from counterflow.methods.moments.options import MomentLogOptions, MomentOptions
+from counterflow.methods.moments.options import MomentOptions
 from counterflow.methods.moments.private import (
     MECHANISM,
     SHARES,
@@ -30,17 +26,16 @@ from counterflow.methods.moments.private import (
     round_cost,
 )
 from counterflow.methods.moments.reaction import reaction_caveats, reactions
-from counterflow.methods.moments.server import MomentConfig, MomentLogServer, MomentServer
+from counterflow.methods.moments.server import MomentConfig, MomentServer
 from counterflow.methods.moments.unit import MomentUnit
-from counterflow.methods.options import by_unit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
 from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
 from counterflow.methods.sensors import readings, refuse_private
-from counterflow.methods.sufficient.method import OneExchange, labels_of, left_out_caveats, message_caveats
+from counterflow.methods.sufficient.method import OneExchange, labels_of, message_caveats
 from counterflow.methods.sufficient.private import MODELS_EXCLUDED
 from counterflow.methods.task import Task, UnitData
-from counterflow.plant import LocalModel, OperatingPoint, Unit
+from counterflow.plant import LocalModel, Unit
 from counterflow.privacy import Cost
 from counterflow.protocol import Message, Moments, Outline
 
@@ -51,12 +46,36 @@ SEEN = (
 )
 
 
-class MomentMethod(OneExchange):
-    """Projections of each unit's measurements on what all inputs did, least squares that know the noise."""
+class MomentExchange(OneExchange):
+    """What moments with models and from logs share: messages and accounts."""
 
     sends = frozenset({"Outline", "Moments"})
-    hears = frozenset({"Request", "Basis", "Finished"})
     mechanism = MECHANISM
+
+    def check_privacy(self, task: Task) -> None:
+        """OptionError if privacy does not go with moments."""
+        refuse_private(task)
+        if task.privacy is not None and task.privacy.accounting != "rigorous":
+            raise OptionError(f"{task.label}: moments have rigorous accounting; leave accounting out")
+
+    def charges(self, task: Task, model: LocalModel | None, rows: int) -> list[Cost]:
+        assert task.privacy is not None
+        return [round_cost(task.privacy, rows, number) for number in range(len(SHARES))]
+
+    def charge(self, task: Task, model: LocalModel | None, rows: int, message: Message) -> Charge | None:
+        if not isinstance(message, Moments):
+            return None
+        cost = self.charges(task, model, rows)[message.round]
+        return Charge(cost, f"moments of {rows} rows, round {message.round + 1} of {len(SHARES)}")
+
+    def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
+        check_release(task, rows, message, release)
+
+
+class MomentMethod(MomentExchange):
+    """Projections of each unit's measurements on what all inputs did, least squares that know the noise."""
+
+    hears = frozenset({"Request", "Basis", "Finished"})
     options = MomentOptions
 
     def check(self, task: Task) -> None:
@@ -65,12 +84,6 @@ class MomentMethod(OneExchange):
         if task.privacy is not None and task.privacy.release == "rows":
             raise OptionError(f"{task.label}: method 'moments' releases moments; release='rows' goes with 'sufficient'")
 
-    def check_privacy(self, task: Task) -> None:
-        """OptionError if privacy does not go with moments."""
-        refuse_private(task)
-        if task.privacy is not None and task.privacy.accounting != "rigorous":
-            raise OptionError(f"{task.label}: moments have rigorous accounting; leave accounting out")
-
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         rounds = 1 if task.privacy is None else len(SHARES)
         return MomentServer(
@@ -78,7 +91,7 @@ class MomentMethod(OneExchange):
         )
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
-        reaction_of(task, own, same_row=True)
+        reaction_of(task, own, options_of(task).reacting)
         return MomentUnit(own.unit.name, given_part(task, own).model, readings(task, own).y, own.u, task.privacy)
 
     def learned(self, task: Task, state: MomentServer) -> Learned:
@@ -106,113 +119,12 @@ class MomentMethod(OneExchange):
         if state.release is not None:
             caveats += clipping_caveats(own.unit.name, state.release.may_clip)
             part = replace(part, rows_digest=own.digest)
-        return replace(part, caveats=(*caveats, *reaction_of(task, own, same_row=True)))
-
-    def charges(self, task: Task, model: LocalModel | None, rows: int) -> list[Cost]:
-        assert task.privacy is not None
-        return [round_cost(task.privacy, rows, number) for number in range(len(SHARES))]
-
-    def charge(self, task: Task, model: LocalModel | None, rows: int, message: Message) -> Charge | None:
-        if not isinstance(message, Moments):
-            return None
-        cost = self.charges(task, model, rows)[message.round]
-        return Charge(cost, f"moments of {rows} rows, round {message.round + 1} of {len(SHARES)}")
-
-    def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
-        check_release(task, rows, message, release)
+        return replace(part, caveats=(*caveats, *reaction_of(task, own, options_of(task).reacting)))
 
     def privacy_report(
         self, task: Task, spending: Spending, server: MomentServer, units: Mapping[str, MomentUnit]
     ) -> PrivacyReport:
         return moments_report(spending, {name: state.release for name, state in units.items()}, models=True)
-
-
-class MomentLogMethod(MomentMethod):
-    """The same of units that have logs and no models: responses of their channels to all inputs."""
-
-    hears = frozenset({"Request", "Basis", "Identified", "Finished"})
-    options = MomentLogOptions
-
-    def check(self, task: Task) -> None:
-        log_options_of(task)
-        self.check_privacy(task)
-        if task.privacy is not None and task.privacy.release == "rows":
-            raise PrivacyError(
-                f"{task.label}: rows of a unit without a model are made with level, scale and basis that it finds on "
-                "the very rows that are to be private. release='moments' needs none of these; or give models",
-                code="private-logs",
-            )
-        if task.privacy is not None and task.privacy.models != "excluded":
-            raise OptionError(f"{task.label}: 'models' says what models have cost, and there are none; leave it out")
-
-    def server(self, task: Task, progress: Progress | None = None) -> ServerState:
-        rounds, chosen = 1 if task.privacy is None else len(SHARES), log_options_of(task)
-        early = by_unit("same_row", chosen.same_row, task.units)
-        same_row = tuple(bool(early.get(name)) for name in task.units)
-        return MomentLogServer(MomentConfig(task.units, rounds, None, chosen.memory, same_row), progress=progress)
-
-    def unit(self, task: Task, own: UnitData) -> UnitState:
-        if own.estimator is not None:
-            raise OptionError(f"{task.label}: estimators go with given models; a fit from logs has none")
-        reaction_of(task, own, same_row=False)
-        made = MomentLogUnit(own.unit, readings(task, own).y, own.u, task.privacy)
-        _ = made.ranges  # refuses channels without limits before anything leaves
-        return made
-
-    def learned(self, task: Task, state: MomentLogServer) -> Learned:  # type: ignore[override]
-        assert state.found is not None
-        design = state.designed
-        record, A, B, spread = design.system(state.found)
-        measured = replace(record, values=_there(design.outlines, record.values))
-        everyone = range(len(record.names))
-        doubts = diagnose(measured, [everyone for _ in everyone], labels_of(task))
-        made = Estimated(A, B, np.zeros_like(A), math.nan, 1, True, 0.0, parameters=spread.parameters)
-        couplings = Couplings(made, record, spread.with_doubts(doubts), doubts, of_moments=True)
-        text = (
-            f"responses were followed for {design.bank.memory} rows by {design.bank.size} functions of each input; "
-            "what inputs do later than that is not in the answers. The graph is of what inputs do in all, not of "
-            "direct couplings alone"
-        )
-        notes = (
-            *(doubt.caveat for doubt in doubts),
-            Caveat("responses-followed", "", text),
-            shown(task.privacy is not None),
-        )
-        points = {
-            name: OperatingPoint(design.level[own], bool(state.config.same_row[m]))
-            for m, (name, own) in enumerate(zip(record.names, record.input_slices, strict=True))
-        }
-        numbers = sum(basis.shape[1] * r for basis, r in zip(design.bases, design.outputs.values(), strict=True))
-        status = Status(True, 1, 0.0, f"least squares on {numbers} moments of {len(design.inputs)} rows")
-        return Learned(A, B, made.Q, record.states, status, couplings, notes, points)
-
-    def part(self, task: Task, own: UnitData, state: MomentLogUnit) -> UnitPart:  # type: ignore[override]
-        assert state.model is not None
-        read, (middle, _) = readings(task, own), state.ranges
-        caveats = read.caveats + left_out_caveats(own.unit, read.y)
-        if state.release is not None:
-            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
-        return UnitPart(
-            replace(own.unit, states=state.model.states), state.model, KalmanEstimator(state.model),
-            output_level=frozen(middle), point=state.point, sensors=read.sensors,
-            caveats=(*caveats, *reaction_of(task, own, same_row=False)),
-            rows_digest=None if state.release is None else own.digest,
-        )  # fmt: skip
-
-    def privacy_report(
-        self,
-        task: Task,
-        spending: Spending,
-        server: MomentLogServer,
-        units: Mapping[str, MomentLogUnit],  # type: ignore[override]
-    ) -> PrivacyReport:
-        return moments_report(spending, {name: state.release for name, state in units.items()}, models=False)
-
-
-def _there(outlines: Sequence[Outline], values: FloatArray) -> FloatArray:
-    """Zeros in rows that are there, NaN in others."""
-    pieces = [np.where(o.there[:, None], np.zeros(len(o.observation)), np.nan) for o in outlines]
-    return np.asarray(np.hstack(pieces).reshape(values.shape))
 
 
 def options_of(task: Task) -> MomentOptions:
@@ -223,21 +135,11 @@ def options_of(task: Task) -> MomentOptions:
     return MomentOptions.parse(task.method, given)
 
 
-def log_options_of(task: Task) -> MomentLogOptions:
-    """The same of a fit from logs."""
-    given = dict(task.options)
-    if task.method != "moments":
-        given = {name: value for name, value in given.items() if name not in ("rank", "regime")}
-    return MomentLogOptions.parse(task.method, given)
-
-
-def reaction_of(task: Task, own: UnitData, same_row: bool) -> tuple[Caveat, ...]:
+def reaction_of(task: Task, own: UnitData, reacting: str, same_row: bool = True) -> tuple[Caveat, ...]:
     """What a unit finds of its own inputs before it takes part in a private fit; PrivacyError if it may not."""
     if task.privacy is None:
         return ()
-    found = reactions(own.unit, own.y, own.u, same_row)
-    chosen = log_options_of(task) if task.from_logs else options_of(task)
-    return reaction_caveats(own.unit, found, chosen.reacting == "refused")
+    return reaction_caveats(own.unit, reactions(own.unit, own.y, own.u, same_row), reacting == "refused")
 
 
 def reactions_refused(unit: Unit, y: FloatArray, u: FloatArray) -> None:
