@@ -128,7 +128,7 @@ def basis_of(signals: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
     if not moving.any() or not there.any():
         return np.zeros((len(signals), 0))
     left, values, _ = np.linalg.svd(known[:, moving] / size[moving], full_matrices=False)
-    basis = np.ascontiguousarray(left[:, values > SAME * values[0]])
+    basis = np.where(there[:, None], left[:, values > SAME * values[0]], 0.0)  # rounding leaves traces elsewhere
     reach = np.linalg.norm(basis, axis=1)
     best, least = basis, math.inf
     for quantile in CAPS:

@@ -66,7 +66,7 @@ def pole_system(poles: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
     >>> gram, x = np.zeros((3, 3)), b
     >>> for _ in range(400):
     ...     gram, x = gram + np.outer(x, x), F @ x
-    >>> np.abs(gram - np.eye(3)).max() < 1e-12
+    >>> bool(np.abs(gram - np.eye(3)).max() < 1e-12)
     True
     """
     count = len(poles)
