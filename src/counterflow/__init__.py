@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
     from counterflow.methods.logs.options import LogOptions
+    from counterflow.methods.moments.options import MomentLogOptions, MomentOptions
     from counterflow.methods.published.options import TrainingOptions
     from counterflow.methods.sufficient.options import LikelihoodOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
@@ -57,6 +58,8 @@ _HOMES = {
     "KalmanEstimator": "methods.estimators",
     "Ledger": "privacy",
     "LikelihoodOptions": "methods.sufficient.options",
+    "MomentLogOptions": "methods.moments.options",
+    "MomentOptions": "methods.moments.options",
     "LogOptions": "methods.logs.options",
     "LocalModel": "plant",
     "Paths": "questions.paths",
@@ -97,6 +100,8 @@ __all__ = [
     "LocalModel",
     "LogOptions",
     "ModelError",
+    "MomentLogOptions",
+    "MomentOptions",
     "OptionError",
     "Paths",
     "Plant",

@@ -46,6 +46,7 @@ def fit(
         The oracle needs the Plant. None: each unit has nothing but its log; the server identifies all of the system
         from a few numbers a row that each unit sends (method "sufficient"; see docs/theory/identification.md).
     method : "sufficient" (default: one message from each unit, maximum likelihood at the server, one round);
+        "moments" (projections of the measurements on what all inputs did: a few numbers whatever the rows);
         "penalty", "lagrangian", "hybrid", "fedgc" (the published methods and their predecessor); "centralized" (the
         reference: the same likelihood on pooled raw data); "oracle" (the true plant given).
     seed : of the published methods' initial parameters; each unit's stream derives from it and the unit's name.
@@ -58,7 +59,8 @@ def fit(
     over_the_wire : encode and decode every message, as between machines.
     **options : such as ``edges`` and ``forbidden``, what is known of direct couplings: lists of (cause, effect). See
         ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized",
-        ``counterflow.LogOptions`` without models, ``counterflow.TrainingOptions`` for the published methods.
+        ``counterflow.LogOptions`` without models, ``counterflow.MomentOptions`` and ``counterflow.MomentLogOptions``
+        for moments, ``counterflow.TrainingOptions`` for the published methods.
 
     Examples
     --------

@@ -11,9 +11,11 @@ from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
 from counterflow.federation import Job, Policy, fit_over_sessions
+from counterflow.fits.leakage import Transcript
 from counterflow.methods.moments.private import SHARES, needed_noise, reach_of, released, round_cost
 from counterflow.methods.moments.reaction import reactions
 from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path, total_epsilon
+from counterflow.privacy.leakage import leakage
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], rng=1)
 RECORDING = PLANT.simulate(4000, rng=2)
@@ -135,6 +137,17 @@ def test_a_server_and_all_other_units_reconstruct_no_more_than_the_inputs_tell()
     best = np.linalg.lstsq(read[:half], s[:half], rcond=None)[0]
     left = s[half:] - read[half:] @ best
     assert np.linalg.norm(left) > 0.97 * np.linalg.norm(by_inputs[half:])
+
+
+@pytest.mark.parametrize("privacy", [PRIVACY, None])
+def test_the_leakage_meter_reads_no_row_of_moments(privacy):
+    transcript = Transcript()
+    cf.fit(RECORDING, MODELS, method="moments", privacy=privacy, watch=transcript)
+    y = RECORDING["boiler"].y
+    told = transcript.leakage("boiler", y)
+    assert told.rank == 0
+    inputs = leakage(np.ascontiguousarray(transcript.inputs("boiler")[50:]), np.ascontiguousarray(y[50:]), lags=1)
+    assert told.reconstruction_error > 0.6 * inputs.reconstruction_error  # others' inputs move it, and are no secret
 
 
 def test_the_numbers_sent_are_as_many_whatever_the_rows():
