@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
     from counterflow.methods.logs.options import LogOptions
+    from counterflow.methods.moments.options import MomentLogOptions, MomentOptions
     from counterflow.methods.published.options import TrainingOptions
     from counterflow.methods.sufficient.options import LikelihoodOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
@@ -59,6 +60,8 @@ _HOMES = {
     "Law": "control",
     "Ledger": "privacy",
     "LikelihoodOptions": "methods.sufficient.options",
+    "MomentLogOptions": "methods.moments.options",
+    "MomentOptions": "methods.moments.options",
     "LocalModel": "plant",
     "LogOptions": "methods.logs.options",
     "Manual": "control",
@@ -109,6 +112,8 @@ __all__ = [
     "Loop",
     "Manual",
     "ModelError",
+    "MomentLogOptions",
+    "MomentOptions",
     "OptionError",
     "Paths",
     "Plant",

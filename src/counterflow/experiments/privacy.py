@@ -47,7 +47,8 @@ def _compute(task: Task) -> Mapping[str, Value]:
         privacy = None
         if epsilon != NONE:
             accounting = "published" if published else "rigorous"
-            privacy = Privacy(epsilon, DELTA, accounting=accounting, seed=seed)
+            release = None if published else "rows"
+            privacy = Privacy(epsilon, DELTA, accounting=accounting, seed=seed, release=release)
         options: dict[str, Any] = {"uncertainty": False}
         if published:
             options = {"method": "penalty", "solver": "gradient", "rounds": ROUNDS}

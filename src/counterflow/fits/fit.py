@@ -212,6 +212,8 @@ class Fit(Questions):
             raise PrivacyError(
                 "predictor: this fit is private, and a predictor lives on messages row by row, as they are"
             )
+        if not self.server.has_rows:
+            raise OptionError("predictor: this fit rests on moments, and knows no row to stand after; use 'sufficient'")
         network, stream = self.couplings.network, self.couplings.stream
         if network is None:
             return StatePredictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
@@ -376,7 +378,7 @@ class Fit(Questions):
         self.check_recording(recording)
         assert recording is not None
         if self.privacy is None:
-            kept = self.couplings is not None and self.couplings.memory is None
+            kept = self.couplings is not None and self.couplings.memory is None and self.server.has_rows
             if kept and recording.digest == self.provenance.data_digest:  # the server has these rows already
                 return self.server
             return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))

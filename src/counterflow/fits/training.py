@@ -50,6 +50,7 @@ def fit(
         The oracle needs the Plant. None: each unit has nothing but its log; the server identifies all of the system
         from a few numbers a row that each unit sends (method "sufficient"; see docs/theory/identification.md).
     method : "sufficient" (default: one message from each unit, maximum likelihood at the server, one round);
+        "moments" (projections of the measurements on what all inputs did: a few numbers whatever the rows);
         "penalty", "lagrangian", "hybrid", "fedgc" (the published methods and their predecessor); "centralized" (the
         reference: the same likelihood on pooled raw data); "oracle" (the true plant given).
     seed : of the published methods' initial parameters; each unit's stream derives from it and the unit's name.
@@ -62,7 +63,8 @@ def fit(
     over_the_wire : encode and decode every message, as between machines.
     **options : such as ``edges`` and ``forbidden``, what is known of direct couplings: lists of (cause, effect). See
         ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized",
-        ``counterflow.LogOptions`` without models, ``counterflow.TrainingOptions`` for the published methods.
+        ``counterflow.LogOptions`` without models, ``counterflow.MomentOptions`` and ``counterflow.MomentLogOptions``
+        for moments, ``counterflow.TrainingOptions`` for the published methods.
 
     Examples
     --------
@@ -137,8 +139,9 @@ def fit(
             def leaving(message: Message) -> None:
                 if spending is not None:
                     brought = own[message.unit]
-                    assert brought.model is not None
-                    spending.record(message.unit, *chosen.charge(task, brought.model, len(brought.y), message))
+                    charge = chosen.charge(task, brought.model, len(brought.y), message)
+                    if charge is not None:
+                        spending.record(message.unit, *charge)
 
             done, states, traffic = engine.run(
                 server, units, rows=recording.steps, observe=observe, watch=watch, over_the_wire=over_the_wire,
@@ -164,8 +167,8 @@ def _paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str)
         yield None
         return
     models = {name: brought.model for name, brought in own.items() if brought.model is not None}
-    costs = {name: method.charges(task, model, len(own[name].y)) for name, model in models.items()}
-    rows = {name: Stretch.numbered(own[name].y, task.privacy.start) for name in models}
+    costs = {name: method.charges(task, brought.model, len(brought.y)) for name, brought in own.items()}
+    rows = {name: Stretch.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
     with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models, rows) as spending:
         yield spending
 

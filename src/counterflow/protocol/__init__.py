@@ -5,12 +5,15 @@ from counterflow.protocol.messages import (
     Answer,
     Ask,
     AugmentedStates,
+    Basis,
     Change,
     Finished,
     Identified,
     Introduction,
     Message,
+    Moments,
     Openings,
+    Outline,
     PerturbedStates,
     Plan,
     Reaction,
@@ -25,7 +28,7 @@ from counterflow.protocol.messages import (
 )
 
 __all__ = [
-    "Answer", "Ask", "AugmentedStates", "Change", "Finished", "Identified", "Introduction", "Message",
-    "Openings", "PerturbedStates", "Plan", "Reaction", "Reduced", "Refused", "Request", "Settled", "StateGradients",
-    "Sufficient", "Terms", "Trial", "decode", "encode", "encoded_size",
+    "Answer", "Ask", "AugmentedStates", "Basis", "Change", "Finished", "Identified", "Introduction", "Message",
+    "Moments", "Openings", "Outline", "PerturbedStates", "Plan", "Reaction", "Reduced", "Refused", "Request", "Settled",
+    "StateGradients", "Sufficient", "Terms", "Trial", "decode", "encode", "encoded_size",
 ]  # fmt: skip

@@ -23,6 +23,15 @@ Sufficient messages, the default method, one round::
     unit -> server    Sufficient        compressed measurements, inputs, local blocks
     server -> unit    Finished
 
+Moments: projections of the measurements on what all inputs did, in a few rounds if they are private::
+
+    server -> unit    Request
+    unit -> server    Outline           inputs, which rows are there, local blocks where there are any
+    server -> unit    Basis             signals to project on, and what is foreseen of the unit's numbers  (every round)
+    unit -> server    Moments           the projections, clipped and noised if they are private            (every round)
+    server -> unit    Identified        of units without models: their own blocks of the system
+    server -> unit    Finished
+
 Logs without models, one round::
 
     server -> unit    Request
@@ -494,6 +503,75 @@ class Reduced(_Measured):
 
 
 @dataclass(frozen=True)
+class Outline(Message):
+    """Unit to server, once: all but its measurements.
+
+    ``A``, ``B``, ``Q``: its own blocks, without rows if it has no model. ``observation`` C̃ (r, P): how its numbers see
+    its states. ``inputs`` (T+1, U); ``spans`` (k, 2): rows that are there, as half-open intervals.
+    """
+
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    Q: FloatArray = field(metadata=MATRIX)
+    observation: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    spans: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        states, (rows, inputs) = self.A.shape[0], self.inputs.shape
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states))
+        self._expect(observation=(self.observation.shape[0], states), spans=(self.spans.shape[0], 2))
+        edges = self.spans.ravel()
+        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+        if rows < 1 or not whole or (edges.size and edges[-1] > rows):
+            raise ProtocolError(f"{self.label}: field 'spans' must hold growing intervals of 0..{rows}")
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """(T+1,) which rows are there."""
+        out = np.zeros(len(self.inputs), bool)
+        for first, last in self.spans:
+            out[int(first) : int(last)] = True
+        return out
+
+
+@dataclass(frozen=True)
+class Basis(Message):
+    """Server to unit, every round: what to project the unit's numbers on.
+
+    ``functions`` Φ (T+1, K): signals that inputs make; no rows: those of the round before. ``centre`` (T+1, r): what is
+    foreseen of the numbers; no rows: nothing. ``shape`` W (r, r): rows W (s - centre) are clipped to a ball, of radius
+    ``least`` at least. None of it may depend on the unit's own measurements but through its own releases; whatever it
+    is, the unit's noise is measured by what one of its rows can do to the projections.
+    """
+
+    round: int
+    least: float
+    functions: FloatArray = field(metadata=MATRIX)
+    centre: FloatArray = field(metadata=MATRIX)
+    shape: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        numbers = self.shape.shape[0]
+        self._expect(shape=(numbers, numbers), centre=(self.centre.shape[0], numbers))
+        if not self.least >= 0:
+            raise ProtocolError(f"{self.label}: field 'least' must not be negative, got {self.least}")
+
+
+@dataclass(frozen=True)
+class Moments(Message):
+    """Unit to server, every round: Z = Φᵀ s (K, r); ``noise`` (r, r): covariance of the noise in each row of Z."""
+
+    round: int
+    values: FloatArray = field(metadata=MATRIX)
+    noise: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        numbers = self.values.shape[1]
+        self._expect(noise=(numbers, numbers))
+
+
+@dataclass(frozen=True)
 class Identified(Message):
     """Server to unit: its own blocks of the system, at the level of its ``Reduced`` numbers.
 
@@ -731,5 +809,8 @@ KINDS: dict[str, type[Message]] = {
 }
 KINDS |= {
     kind.__name__: kind
-    for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings, Trial, Reaction)
+    for kind in (
+        PerturbedStates, Reduced, Outline, Basis, Moments, Identified, Change, Ask, Answer, Refused, Terms, Openings,
+        Trial, Reaction,
+    )  # fmt: skip
 }

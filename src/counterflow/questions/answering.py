@@ -53,6 +53,8 @@ class Server(Knowledge):
         kind = question(ask.kind)
         self.unit(ask.unit)
         ask = replace(ask, controllers=self.world(ask) if kind.of_worlds else HELD)
+        if kind.of_past or kind.after_record:
+            self.refuse_without_rows(ask.kind)
         for change in changes:
             self.refuse_doubtful(change, kind.columns(change))
         if kind.of_worlds:

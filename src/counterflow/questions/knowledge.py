@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import EVERYBODY, Caveat, scope_of, to_text
-from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
+from counterflow.errors import DataError, OptionError, PrivacyError, UnidentifiedError, UnstableError
 from counterflow.estimation.completion import filled
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
@@ -687,19 +687,8 @@ class Knowledge:
             if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
                 raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
 
-    def refuse_locked(self, moved: Mapping[str, Sequence[int]], controllers: str) -> None:
-        """Where a controller's target never moved, what its input does by itself is not in the rows."""
-        for name, reactor in self.running_plant.reactors.items():
-            locked = [k for k in reactor.locked if controllers == HELD or k in moved.get(name, ())]
-            if locked:
-                names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
-                raise UnidentifiedError(
-                    f"not to be told from these data: {names} moved by its controller alone, whose target never moved, "
-                    "so that what it does by itself cannot be told from what its readings tell. Ask about other "
-                    'inputs with controllers="reacting"; or record rows in which the target, or a test signal, moves',
-                    code="loop-never-moved",
-                    scope=name,
-                )
+from counterflow.caveats import EVERYBODY, Caveat, scope_of, to_text
+from counterflow.errors import DataError, OptionError, PrivacyError, UnidentifiedError, UnstableError
 
     def refuse_runaway(self, steps: int) -> None:
         if self.radius > 1 and self.radius**steps > OVERFLOWING:
