@@ -18,6 +18,7 @@ DATA = group(
     "data",
     {
         "inspect": ("data_inspect:inspect_table", "What does a table hold: rows, gaps, repeats, every channel?"),
+        "read": ("data_read", "A table from files, a database or an OPC UA server, written as one file."),
         "prepare": ("data_inspect", "A recording from a federation's logs, and all that is done to them."),
         "hai": ("data_sets", "Prepare files of the HAI data set as the paper does."),
         "swat": ("data_sets", "Prepare files of the SWaT data set as the paper does."),

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.data.drafts import draft
 from counterflow.data.grid import Grid, Rules, fill, make_grid, on_grid, row_grid, time_facts
+from counterflow.data.inspection import inspect
 from counterflow.data.report import Counts, Preparation, Step, describe_names, describe_rows, describe_values
 from counterflow.data.selection import Chosen, choose, suggestion
 from counterflow.data.table import Numbers, Table, open_table, refuse_text
@@ -25,20 +27,24 @@ _HELD_ROWS = 10  # by default inputs are held over at most so many rows without 
 TABLE_OPTIONS = tuple(open_table.__kwdefaults__ or ())  # its keywords
 
 
-def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple[Recording, Preparation]:
+def read_logs(source: object, units: Mapping[str, Any] | None = None, **options: Any) -> tuple[Recording, Preparation]:
     """Read logs of a plant into a recording, in engineering units, and report everything that was done.
 
     Parameters
     ----------
-    source : path, sequence of paths, or polars.DataFrame
-        CSV or other delimited text (also gzip), Parquet, or .xlsx. Of Parquet, only the columns that are used are read.
-    units : mapping of unit name to its columns
+    source : path, sequence of paths, or a DataFrame of polars or pandas
+        CSV or other delimited text (also gzip), Parquet, Feather, or .xlsx; a folder or a .zip of them. Of Parquet,
+        only the columns that are used are read. `counterflow.data.read_sql` and `read_opcua` read other sources.
+    units : mapping of unit name to its columns, optional
+        Without it, as `draft` understands the tags; the report says how.
         ``{"boiler": {"tags": "P1_*", "inputs": ["*_D"], "exclude": ["P1_note"]}}``. ``tags``, ``inputs``, ``outputs``
         and ``exclude`` are patterns or lists of them: names, wildcards, ``{"regex": "..."}``, a `Channel`, or
         ``{"name": ..., "unit": ..., "limits": ...}``. Without ``outputs``, all tags that are no inputs.
     dt : float, optional
         Seconds between two rows; by default the usual step of the table.
-    time, time_format, day_first, timezone, separator, decimal, skip_rows, skip_after_header, header_word
+    time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
+        See `open_table`.
+    tag, value, quality
         See `open_table`.
     start, stop : str or number, optional
         The period to read: from `start`, up to but without `stop`.
@@ -87,7 +93,19 @@ def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple
             raise OptionError(f"option {name!r} is not known: {suggestion(name, known)}")
     rules = Rules(**{name: value for name, value in options.items() if name not in TABLE_OPTIONS})
     table = open_table(source, **{name: value for name, value in options.items() if name in TABLE_OPTIONS})
-    return prepare(table, choose(units, table.channels), rules)
+    if units is not None:
+        return prepare(table, choose(units, table.channels, table.measures), rules)
+    made = draft(inspect(table))
+    if not made.units:
+        raise DataError(
+            f"{table.title}: {made.questions[-1] if made.questions else 'no channel can be used'} Give units"
+        )
+    if "text" in made.options and "text" not in options:
+        rules = replace(rules, text=made.options["text"])
+    recording, preparation = prepare(table, choose(made.selections, table.channels, table.measures), rules)
+    steps = [Step("drafted", "Units, inputs and outputs were found from the tags.", made.to_json())]
+    steps += [Step("question", question, doubt=True) for question in made.questions]
+    return recording, replace(preparation, steps=(*preparation.steps, *steps))
 
 
 def prepare(
@@ -117,7 +135,7 @@ def prepare(
     """
     rules = rules or Rules()
     times = table.times
-    facts = time_facts(times) if times is not None else None
+    facts = time_facts(times, table.step) if times is not None else None
     if times is not None and facts is not None:
         grid = make_grid(times, facts, rules, keep, span)
     else:
@@ -196,7 +214,7 @@ def align(
     for name in tables:
         if name not in times:
             raise DataError(f"the log of unit {name!r} has no time column: name it with 'time'")
-    facts = {name: time_facts(column) for name, column in times.items()}
+    facts = {name: time_facts(column, tables[name].step) for name, column in times.items()}
     kinds = {(column.dated, column.zoned) for column in times.values()}
     if len(kinds) > 1:
         raise DataError("some logs tell a time zone or date and others do not: write all times in one way")
