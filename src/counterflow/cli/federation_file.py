@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -407,7 +407,7 @@ def _from_recording(
         states = unit.states if model is not None or "states" in units[name] else part.unit.states
         described.append(Unit(name, states, **sides))
         arrays[name] = (part.y, part.u)
-    return Recording.from_arrays(arrays, stored.dt, described)
+    return replace(Recording.from_arrays(arrays, stored.dt, described), calendar=stored.calendar)
 
 
 # ---- writing

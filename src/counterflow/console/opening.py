@@ -115,7 +115,7 @@ def _unit_seat(
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        distinct((*told, *part.caveats)), checked, record.provenance,
+        distinct((*told, *part.caveats)), checked, record.provenance, record.calendar,
     )  # fmt: skip
 
 
@@ -198,6 +198,7 @@ def plant_seat(view: PlantView) -> Seat:
         view.measurements,
         caveats=view.part.caveats,
         provenance=view.provenance,
+        calendar=view.calendar,
     )
 
 

@@ -17,9 +17,10 @@ from counterflow.data.inspection import inspect
 from counterflow.data.report import Counts, Preparation, Step, describe_names, describe_rows, describe_values
 from counterflow.data.selection import Chosen, choose, suggestion
 from counterflow.data.table import Numbers, Table, open_table, refuse_text
-from counterflow.data.times import SECOND, moment
+from counterflow.data.times import SECOND, Times, moment
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.recording import UnitRecording
 
 _BLOCK = 4096  # rows
@@ -159,7 +160,7 @@ def prepare(
         parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, counts)
     steps += describe_names(units)
     steps += describe_values(grid, counts, dropped, rules.fill, hold)
-    recording = Recording(parts, grid.dt / SECOND)
+    recording = Recording(parts, grid.dt / SECOND, _calendar(times, grid))
     first, last = 0, grid.rows
     if rules.long_gaps == "longest" and len(stretches) > 1:
         first, last = max(stretches, key=lambda ends: ends[1] - ends[0])
@@ -176,6 +177,13 @@ def prepare(
         dt=grid.dt / SECOND, start=start, stop=stop, steps=tuple(steps), dropped=dropped,
         stretches=tuple(stretches),
     )  # fmt: skip
+
+
+def _calendar(times: Times | None, grid: Grid) -> Calendar | None:
+    """When the rows of a grid are, where the table has dates."""
+    if times is None or not times.dated:
+        return None
+    return Calendar(grid.start, grid.dt, times.zone if times.zoned else "", grid.cuts)
 
 
 def align(
@@ -238,10 +246,12 @@ def align(
         )
     own = replace(rules, dt=width / SECOND, start=None, stop=None)
     parts, reports = {}, {}
+    calendar: Calendar | None = None
     for name, table in tables.items():
         recording, reports[name] = prepare(table, [units[name]], own, span=(start, rows))
         parts[name] = recording[name]
-    return Recording(parts, width / SECOND), reports
+        calendar = recording.calendar
+    return Recording(parts, width / SECOND, calendar), reports
 
 
 # ---- one column, one unit

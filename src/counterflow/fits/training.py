@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,9 +106,9 @@ def fit(
             raise ModelError(f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant")
         own = _brought(recording, models, estimators)
         if isinstance(models, Plant) and method == "oracle":
-            return oracle(task, own, models, provenance)
+            return replace(oracle(task, own, models, provenance), calendar=recording.calendar)
         with _within_precision(recording), progress_bar(progress, None) as shown:
-            return centralized(task, own, provenance, shown.passes)
+            return replace(centralized(task, own, provenance, shown.passes), calendar=recording.calendar)
     chosen = method_of(task)
     chosen.check(task)
     own = _brought(recording, models, estimators)
@@ -141,7 +142,7 @@ def fit(
         history = recorder.history({name: states[name].proprietary_loss for name in task.units})
         return complete.joined(
             part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,
-            privacy=report,
+            privacy=report, calendar=recording.calendar,
         )  # fmt: skip
 
 

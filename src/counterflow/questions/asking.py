@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
+from counterflow.plant.calendar import Calendar, as_row, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.questions.aggregate import Aggregate, AskAggregate
 from counterflow.questions.attribution import AskAttribution, Attribution
@@ -61,6 +62,7 @@ class Questions(ABC):
     plant: Described  # the units, as far as they are known here
     parts: Mapping[str, UnitPart]  # of the units whose outputs are seen here
     provenance: Provenance | None  # of the fit that answers come from, where that is known
+    calendar: Calendar | None = None  # of the rows that questions refer to, where dates are known
 
     @abstractmethod
     def source(self, question: type[Request], recording: Recording | None) -> Source:
@@ -76,7 +78,7 @@ class Questions(ABC):
 
     def ask(self, request: Request, recording: Recording | None = None, watch: Watch | None = None) -> Any:
         """The answer to a request of any kind."""
-        return self._put(request, self.source(type(request), recording), watch=watch)
+        return self._put(request, self.source(type(request), recording), recording, watch)
 
     def ask_all(
         self, requests: Iterable[Request], recording: Recording | None = None, watch: Watch | None = None
@@ -84,12 +86,28 @@ class Questions(ABC):
         """The answers to one request about several units' outputs, by their names."""
         wanted = list(requests)
         source = self.source(type(wanted[0]), recording)
-        return Trajectories({request.asker: self._put(request, source, watch=watch) for request in wanted})
+        return Trajectories({request.asker: self._put(request, source, recording, watch) for request in wanted})
 
-    def _put(self, request: Request, source: Source, watch: Watch | None = None) -> Any:
+    def _put(self, request: Request, source: Source, recording: Recording | None, watch: Watch | None) -> Any:
+        calendar = self.calendar if recording is None else recording.calendar
+        request = self._in_rows(request, source, calendar)
         part = self.part_of(request.asker)
         y = source.measurements(request.asker)
-        return ask_server(request, self.plant, source.responder, part, y, watch=watch)
+        return ask_server(request, self.plant, source.responder, part, y, watch, calendar)
+
+    def _in_rows(self, request: Request, source: Source, calendar: Calendar | None) -> Request:
+        """Dates and durations of a request as rows and steps: here, for whoever asks."""
+        dt, kind = self.plant.dt, request.kind
+        found: dict[str, Any] = {}
+        for name in ("horizon", "duration"):
+            if (value := getattr(request, name, None)) is not None:
+                found[name] = as_steps(value, dt, f"{kind}: {name}")
+        for name in ("start", "stop"):
+            if (value := getattr(request, name, None)) is not None and not isinstance(value, (int, float)):
+                rows = source.responder.rows
+                found[name] = as_row(value, calendar, rows, dt, f"{kind}: {name}", end=name == "stop")
+        changed = {name: value for name, value in found.items() if value is not getattr(request, name)}
+        return replace(request, **changed) if changed else request  # type: ignore[type-var]
 
     def _only(self, unit: str | None) -> str:
         if unit is not None:
@@ -231,6 +249,7 @@ class UnitView(Questions):
     server : as ``load_server`` gives it, or one on another machine.
     y : the unit's own measurements (rows, D_m) of all rows that the server refers to; for questions about the past.
     dt : seconds between rows.
+    calendar : when the rows were, where that is known.
 
     Examples
     --------
@@ -244,8 +263,11 @@ class UnitView(Questions):
 
     provenance: Provenance | None = None
 
-    def __init__(self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0) -> None:
-        self.part, self.server, self._y, self._dt = part, server, y, dt
+    def __init__(
+        self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0,
+        calendar: Calendar | None = None,
+    ) -> None:  # fmt: skip
+        self.part, self.server, self._y, self._dt, self.calendar = part, server, y, dt, calendar
         self.parts = {part.unit.name: part}
 
     @cached_property
