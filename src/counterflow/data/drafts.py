@@ -5,6 +5,7 @@ It is made to be used as it is, and to be read: what is uncertain is asked as a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -264,6 +265,8 @@ def _grouped(tags: dict[str, Tag], roles: _Roles, questions: list[str]) -> dict[
     groups: dict[str, list[str]] = {}
     for name, tag in tags.items():
         groups.setdefault(by(tag), []).append(name)
+    if all(re.search(r"_\d+$", group) for group in groups):  # numbers have an order of their own
+        groups = {group: groups[group] for group in sorted(groups, key=lambda group: int(group.rpartition("_")[2]))}
     if len(groups) > _MOST_UNITS:
         groups = {"plant": list(tags)}
         questions.append(f"the tags would make more than {_MOST_UNITS} units, so all are one: which belong together?")

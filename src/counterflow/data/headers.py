@@ -74,7 +74,7 @@ def header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
         width, agreeing = max(counts.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
         if width < 2 or not rows or len(rows[0][1]) >= max(2, width / 2):
             continue  # the first line belongs to the table
-        first = next((k for k, row in rows if len(row) == width), 0)
+        first = next((k for k, row in rows if len(row) >= width), 0)  # last cells of rows may be empty
         if any(_NUMBER.fullmatch(cell) for k, row in rows if k == first for cell in row) or first > _PREAMBLE:
             continue
         score = (round(agreeing / max(1, len(rows) - 1), 1), width)

@@ -28,7 +28,15 @@ _HELD_ROWS = 10  # by default inputs are held over at most so many rows without 
 TABLE_OPTIONS = tuple(open_table.__kwdefaults__ or ())  # its keywords
 
 
-def read_logs(source: object, units: Mapping[str, Any] | None = None, **options: Any) -> tuple[Recording, Preparation]:
+def read_logs(
+    source: object, units: Mapping[str, Any] | None = None, *, dt: float | None = None, start: object = None,
+    stop: object = None, resample: str = "auto", fill: str = "hold", longest_hold: float | None = None,
+    long_gaps: str = "hold", longest_gap: float | None = None, drop_constant: bool = True, text: str | None = None,
+    time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
+    timezone: str | None = None, separator: str | None = None, decimal: str | None = None, encoding: str | None = None,
+    skip_rows: int = 0, skip_after_header: int | None = None, header_word: str | None = None, tag: str | None = None,
+    value: str | None = None, quality: str | None = None, **unknown: Any,
+) -> tuple[Recording, Preparation]:  # fmt: skip
     """Read logs of a plant into a recording, in engineering units, and report everything that was done.
 
     Parameters
@@ -62,8 +70,9 @@ def read_logs(source: object, units: Mapping[str, Any] | None = None, **options:
         Seconds. Longer stretches without any row are shortened to this.
     drop_constant : bool
         Leave out channels that never change, and outputs that were never measured.
-    text : {"refuse", "missing"}
-        What to do with text that is neither a number nor a word for on, off or missing.
+    text : {"refuse", "missing"}, optional
+        What to do with text that is neither a number nor a word for on, off or missing: refuse it, unless units are
+        drafted.
 
     Returns
     -------
@@ -88,12 +97,18 @@ def read_logs(source: object, units: Mapping[str, Any] | None = None, **options:
     >>> recording["boiler"].u.ravel().tolist(), recording["boiler"].y.ravel().tolist()
     ([0.0, 0.5, 0.5, 0.5], [3.0, 3.5, nan, 3.25])
     """
-    known = (*TABLE_OPTIONS, *Rules.__dataclass_fields__)
-    for name in options:
-        if name not in known:
-            raise OptionError(f"option {name!r} is not known: {suggestion(name, known)}")
-    rules = Rules(**{name: value for name, value in options.items() if name not in TABLE_OPTIONS})
-    table = open_table(source, **{name: value for name, value in options.items() if name in TABLE_OPTIONS})
+    for name in unknown:
+        known = (*TABLE_OPTIONS, *Rules.__dataclass_fields__)
+        raise OptionError(f"option {name!r} is not known: {suggestion(name, known)}")
+    rules = Rules(
+        dt, start, stop, resample, fill, longest_hold, long_gaps, longest_gap, drop_constant,
+        "refuse" if text is None else text,
+    )  # fmt: skip
+    table = open_table(
+        source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
+        decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
+        header_word=header_word, tag=tag, value=value, quality=quality,
+    )  # fmt: skip
     if units is not None:
         return prepare(table, choose(units, table.channels, table.measures), rules)
     made = draft(inspect(table))
@@ -101,7 +116,7 @@ def read_logs(source: object, units: Mapping[str, Any] | None = None, **options:
         raise DataError(
             f"{table.title}: {made.questions[-1] if made.questions else 'no channel can be used'} Give units"
         )
-    if "text" in made.options and "text" not in options:
+    if "text" in made.options and text is None:
         rules = replace(rules, text=made.options["text"])
     recording, preparation = prepare(table, choose(made.selections, table.channels, table.measures), rules)
     steps = [Step("drafted", "Units, inputs and outputs were found from the tags.", made.to_json())]

@@ -19,12 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.errors import OptionError
 
 ROWS = 2400
 STEP = 60.0  # seconds
 START = np.datetime64("2024-10-31T20:00:00")
 FILE = "plant.csv"
 SEED = 7
+FORMS = ("wide", "long", "comma", "cp1252", "xlsx", "sql")  # see `write`
 INPUTS = {"FIC-101.SP": "m3/h", "TIC-201.OP": "%", "FIC-301.OP": "%"}
 OUTPUTS = {
     "FIC-101.PV": "m3/h", "FIC-101.OP": "%", "LI-102.PV": "m", "TIC-201.PV": "°C", "LI-202.PV": "m",
@@ -175,3 +177,101 @@ def text(log: SampleLog) -> str:
     names, measures, table = export(log)
     lines = ["Historian export, north plant, local time", ",".join(names), ",".join(measures)]
     return "\n".join([*lines, *(",".join(row) for row in table)]) + "\n"
+
+
+def write(place: Path, form: str = "wide") -> Path:
+    """The sample in another form; what it is called follows from that.
+
+    Parameters
+    ----------
+    place : Path
+        A folder.
+    form : {"wide", "long", "comma", "cp1252", "xlsx", "sql"}
+        As it ships; a row for each value, with qualities; semicolons and decimal commas; in Windows-1252 with dates as
+        Germans write them; a spreadsheet; or an SQLite database with a table called log.
+    """
+    import polars
+
+    names, measures, table = export(simulate())
+    if form == "wide":
+        file = place / "plant.csv"
+        file.write_text(text(simulate()), encoding="utf-8")
+        return file
+    if form in ("comma", "cp1252"):
+        file = place / f"plant-{form}.csv"
+        rows = [[_german(row[0]), *(cell.replace(".", ",") for cell in row[1:-1]), row[-1]] for row in table]
+        lines = ["Auszug der Betriebsdaten", ";".join(["Zeit", *names[1:]]), ";".join(measures)]
+        content = "\r\n".join([*lines, *(";".join(row) for row in rows)]) + "\r\n"
+        file.write_bytes(content.encode("cp1252" if form == "cp1252" else "utf-8-sig"))
+        return file
+    frame = polars.DataFrame(
+        {name: [row[k] or None for row in table] for k, name in enumerate(names)},
+        schema=dict.fromkeys(names, polars.String),
+    )
+    if form == "xlsx":
+        file = place / "plant.xlsx"
+        _spreadsheet(file, names, measures, table)
+        return file
+    long = (
+        frame.drop("Note").unpivot(index="Timestamp", variable_name="TagName", value_name="Value").drop_nulls("Value")
+        .with_columns(polars.when(polars.col("Value").str.contains("[A-Za-z]")).then(polars.lit("Bad")).otherwise(polars.lit("Good")).alias("Quality"))
+        .with_columns(polars.col("TagName").replace(dict(zip(names, measures, strict=True))).alias("Units"))
+    )  # fmt: skip
+    if form == "long":
+        file = place / "plant-long.csv"
+        long.write_csv(file)
+        return file
+    if form != "sql":
+        raise OptionError(f"form is {form!r:.40}: give one of {', '.join(FORMS)}.")
+    import sqlite3
+    from contextlib import closing
+
+    file = place / "plant.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("create table log (time text, tag text, value text, quality text, unit text)")
+        connection.executemany("insert into log values (?, ?, ?, ?, ?)", long.rows())
+    return file
+
+
+def _german(stamp: str) -> str:
+    return f"{stamp[8:10]}.{stamp[5:7]}.{stamp[:4]} {stamp[11:]}"
+
+
+def _spreadsheet(file: Path, names: list[str], measures: list[str], table: list[list[str]]) -> None:
+    """A workbook of one sheet, written by hand: numbers as numbers, all else as text in place."""
+    import zipfile
+    from xml.sax.saxutils import escape
+
+    def cell(row: int, column: int, value: str) -> str:
+        place = f"{chr(ord('A') + column)}{row}"
+        try:
+            return f'<c r="{place}"><v>{float(value)!r}</v></c>' if value else ""
+        except ValueError:
+            return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
+
+    rows = [["Historian export, north plant, local time"], names, measures, *table]
+    body = "".join(
+        f'<row r="{k}">{"".join(cell(k, column, value) for column, value in enumerate(row))}</row>'
+        for k, row in enumerate(rows, 1)
+    )
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    links = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    sheet_type = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    head = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
+        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        f'<Override PartName="/xl/workbook.xml" ContentType="{sheet_type}.sheet.main+xml"/>'
+        f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{sheet_type}.worksheet+xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{links}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{links}"><sheets><sheet name="log" sheetId="1" '
+        'r:id="r1"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{links}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+        "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>',
+    }
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, head + content)
