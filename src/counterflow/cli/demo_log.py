@@ -74,7 +74,9 @@ def from_a_log() -> LogAnswer:
     k = heated.channels.index(CHANNEL)
     assert heated.lower is not None
     assert heated.upper is not None
-    ends = (float(bound[-1, k] - heated.was[-1, k]) for bound in (heated.mean, heated.lower, heated.upper))
+    answer, lower, upper = (
+        float(bound[-1, k] - heated.was[-1, k]) for bound in (heated.mean, heated.lower, heated.upper)
+    )
     truth = float((other.clean[CHANNEL] - usual.clean[CHANNEL])[rows][-1])
     drafted = next(step for step in preparation.steps if step.name == "drafted")
     lines = [
@@ -82,5 +84,5 @@ def from_a_log() -> LogAnswer:
         for unit in drafted.numbers["units"] for side in ("inputs", "outputs")
     ]  # fmt: skip
     return LogAnswer(
-        "\n".join(lines), worlds.sentence(), *ends, truth=truth, inside=float(np.concatenate(inside).mean())
+        "\n".join(lines), worlds.sentence(), answer, lower, upper, truth, float(np.concatenate(inside).mean())
     )

@@ -21,6 +21,8 @@ from counterflow.errors import DataError, OptionError
 if TYPE_CHECKING:
     import polars
 
+Moment = int | str | date | timedelta | np.datetime64 | np.timedelta64  # a row, a date, or a time since row 0
+Span = int | str | timedelta | np.timedelta64  # steps, or a duration
 SECOND = 1_000_000_000  # nanoseconds
 _EPOCH = datetime(1970, 1, 1)
 _DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(.*)")

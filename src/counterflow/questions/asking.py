@@ -8,12 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
+
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
-from counterflow.plant.calendar import Calendar, as_row, as_steps
+from counterflow.plant.calendar import Calendar, Moment, Span, as_row, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.questions.aggregate import Aggregate, AskAggregate
 from counterflow.questions.attribution import AskAttribution, Attribution
@@ -89,22 +92,24 @@ class Questions(ABC):
         return Trajectories({request.asker: self._put(request, source, recording, watch) for request in wanted})
 
     def _put(self, request: Request, source: Source, recording: Recording | None, watch: Watch | None) -> Any:
-        calendar = self.calendar if recording is None else recording.calendar
-        request = self._in_rows(request, source, calendar)
+        request = self.in_rows(request, recording)
         part = self.part_of(request.asker)
         y = source.measurements(request.asker)
+        calendar = self.calendar if recording is None else recording.calendar
         return ask_server(request, self.plant, source.responder, part, y, watch, calendar)
 
-    def _in_rows(self, request: Request, source: Source, calendar: Calendar | None) -> Request:
-        """Dates and durations of a request as rows and steps: here, for whoever asks."""
+    def in_rows(self, request: Request, recording: Recording | None = None) -> Request:
+        """A request whose dates and durations are rows and steps: they become so here, whoever asks."""
+        calendar = self.calendar if recording is None else recording.calendar
         dt, kind = self.plant.dt, request.kind
         found: dict[str, Any] = {}
         for name in ("horizon", "duration"):
             if (value := getattr(request, name, None)) is not None:
                 found[name] = as_steps(value, dt, f"{kind}: {name}")
         for name in ("start", "stop"):
-            if (value := getattr(request, name, None)) is not None and not isinstance(value, (int, float)):
-                rows = source.responder.rows
+            value = getattr(request, name, None)
+            if isinstance(value, (str, date, timedelta, np.datetime64, np.timedelta64)):
+                rows = self.source(type(request), None).responder.rows if recording is None else recording.rows
                 found[name] = as_row(value, calendar, rows, dt, f"{kind}: {name}", end=name == "stop")
         changed = {name: value for name, value in found.items() if value is not getattr(request, name)}
         return replace(request, **changed) if changed else request  # type: ignore[type-var]
@@ -119,7 +124,7 @@ class Questions(ABC):
     # ---- the questions
 
     def effect(
-        self, cause: str | Sequence[str], effect: str, change: Any, horizon: int = 1, duration: int | None = None,
+        self, cause: str | Sequence[str], effect: str, change: Any, horizon: Span = 1, duration: Span | None = None,
         level: float = 0.95, watch: Watch | None = None,
     ) -> Effect:  # fmt: skip
         """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
@@ -129,8 +134,8 @@ class Questions(ABC):
         cause : a unit's name, or several.
         change : one number per input channel of ``cause``, {channel: number or series} (others unchanged), or an array
             (horizon, inputs) for any schedule; with several causes {cause: change}.
-        horizon : steps to follow.
-        duration : steps for which the change is held; None: throughout.
+        horizon : steps to follow, or a time such as "2h".
+        duration : steps, or time, for which the change is held; None: throughout.
         level : of the intervals (delta method on the Fisher information).
 
         Examples
@@ -142,11 +147,11 @@ class Questions(ABC):
         >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
         ((5, 8), True)
         """
-        request = AskEffect(cause, effect, change, horizon, duration, level=level)
+        request = AskEffect(cause, effect, change, cast(Any, horizon), cast(Any, duration), level=level)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def paths(
-        self, cause: str, effect: str, change: Any, horizon: int = 50, duration: int | None = None,
+        self, cause: str, effect: str, change: Any, horizon: Span = 50, duration: Span | None = None,
         watch: Watch | None = None,
     ) -> Paths:  # fmt: skip
         """The effect of a change split by the way it takes: directly, and through each third unit.
@@ -160,17 +165,20 @@ class Questions(ABC):
         >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
         (True, True)
         """
-        return self.ask(AskPaths(cause, effect, change, horizon, duration), watch=watch)  # type: ignore[no-any-return]
+        request = AskPaths(cause, effect, change, cast(Any, horizon), cast(Any, duration))
+        return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def counterfactual(
-        self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: int = 0,
-        stop: int | None = None, level: float = 0.95, add: Mapping[str, Any] | None = None, watch: Watch | None = None,
+        self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: Moment = 0,
+        stop: Moment | None = None, level: float = 0.95, add: Mapping[str, Any] | None = None,
+        watch: Watch | None = None,
     ) -> Trajectories[Counterfactual]:  # fmt: skip
         """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
 
         The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
         change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
-        ``add``, of the same form, is added to what inputs were, instead of replacing them.
+        ``add``, of the same form, is added to what inputs were, instead of replacing them. ``start`` and ``stop`` are
+        rows, dates ("2024-11-01 14:00", in the recording's own zone) or times since the first row ("2h").
 
         Examples
         --------
@@ -182,42 +190,43 @@ class Questions(ABC):
         >>> worlds["turbine"].mean.shape
         (50, 8)
         """
-        wanted = [AskCounterfactual(name, do, start, stop, add=add, level=level) for name in self.parts]
+        window = cast(Any, start), cast(Any, stop)
+        wanted = [AskCounterfactual(name, do, *window, add=add, level=level) for name in self.parts]
         return self.ask_all(wanted, recording, watch=watch)
 
     def forecast(
-        self, recording: Recording | None = None, horizon: int = 50, plan: Mapping[str, Any] | None = None,
+        self, recording: Recording | None = None, horizon: Span = 50, plan: Mapping[str, Any] | None = None,
         level: float = 0.95, watch: Watch | None = None,
     ) -> Trajectories[Forecast]:  # fmt: skip
         """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
 
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
         """
-        wanted = [AskForecast(name, horizon, plan, level=level) for name in self.parts]
+        wanted = [AskForecast(name, cast(Any, horizon), plan, level=level) for name in self.parts]
         return self.ask_all(wanted, recording, watch=watch)
 
     def attribute(
-        self, recording: Recording | None = None, unit: str | None = None, start: int = 0, stop: int | None = None,
-        watch: Watch | None = None,
+        self, recording: Recording | None = None, unit: str | None = None, start: Moment = 0,
+        stop: Moment | None = None, watch: Watch | None = None,
     ) -> Attribution:  # fmt: skip
         """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
 
         The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
         state at the start of the window, and the rest.
         """
-        request = AskAttribution(self._only(unit), start, stop)
+        request = AskAttribution(self._only(unit), cast(Any, start), cast(Any, stop))
         return self.ask(request, recording, watch=watch)  # type: ignore[no-any-return]
 
     def restore(
         self, unit: str, target: Mapping[str, float], using: Sequence[str] | Mapping[str, Sequence[str]],
-        horizon: int = 50, tolerance: float = 1e-3, watch: Watch | None = None,
+        horizon: Span = 50, tolerance: float = 1e-3, watch: Watch | None = None,
     ) -> Restoration:  # fmt: skip
         """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
 
         ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
         the channels' limits; a target that cannot be reached is said so, with the nearest that can.
         """
-        request = AskRestoration(unit, target, using, horizon, tolerance=tolerance)
+        request = AskRestoration(unit, target, using, cast(Any, horizon), tolerance=tolerance)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def aggregate_effect(

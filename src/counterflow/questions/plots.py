@@ -31,9 +31,13 @@ def canvas(rows: int, columns: int, size: tuple[float, float], **options: Any) -
 
 
 def dated(axis: Any, calendar: Calendar | None) -> None:
-    """Short dates along an axis of times."""
-    if calendar is None:
-        return
+    """Short dates along an axis, where it has any."""
+    if calendar is not None:
+        short_dates(axis)
+
+
+def short_dates(axis: Any) -> None:
+    """Dates along an axis of times: as short as they can be told apart."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator: Any = AutoDateLocator()  # type: ignore[no-untyped-call]
