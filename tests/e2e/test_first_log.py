@@ -263,3 +263,9 @@ def test_verbose_tells_where_an_error_comes_from(tmp_path: Path) -> None:
     arguments = ["data", "inspect", str(tmp_path / "none.csv")]
     assert "Traceback" not in CliRunner().invoke(app, arguments).stderr
     assert "Traceback" in CliRunner().invoke(app, ["--verbose", *arguments]).stderr
+
+
+def test_a_log_in_place_of_its_description(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["fit", str(sample.path()), "--out", str(tmp_path / "fit")])
+    assert done.exit_code == 2
+    assert "counterflow data inspect" in done.stderr

@@ -149,6 +149,8 @@ def draft(found: Inspection) -> Draft:
     kept = [name for name in usable if name not in roles.left_out]
     groups = _grouped({name: tags[name] for name in kept}, roles, questions)
     units = tuple(roles.unit(group, names) for group, names in groups.items())
+    for change in () if found.time is None else found.time.clock_changes:
+        questions.append(f"the clock goes {change}, as daylight saving time does: what is the time zone (timezone)?")
     if units and not any(unit.inputs for unit in units):
         questions.append("no channel looks like one that people or controllers move: which are inputs?")
     return Draft(units, left_out, tuple(questions), options)

@@ -336,9 +336,10 @@ def _text(
     path: Path, content: bytes | None, separator: str | None, decimal: str | None, encoding: str | None,
     skip_rows: int, skipped: int | None, header_word: str | None,
 ) -> SourceFile:  # fmt: skip
-    _beginning(path, content)  # refuses what is no text, or too large
+    lines = _beginning(path, content)  # refuses what is no text, or too large
     told, recoded = utf8_content(path, content, encoding, min(LARGEST_TEXT, int(SHARE * memory_left())))
-    lines = _beginning(path, recoded)
+    if recoded is not content:
+        lines = _beginning(path, recoded)
     first = header_line(lines, skip_rows, header_word)
     if first >= len(lines):
         raise DataError(f"{path.name} cannot be read: it has no header after {first} skipped lines")

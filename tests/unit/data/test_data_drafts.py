@@ -127,3 +127,9 @@ def test_the_sample_is_read_without_a_word() -> None:
 
 def test_the_file_of_the_package_is_the_simulated_one() -> None:
     assert Path(sample.path()).read_text("utf-8") == sample.text(sample.simulate())
+
+
+def test_a_clock_that_jumps_is_asked_about() -> None:
+    back = [f"2024-10-27 0{h}:{m:02d}:00" for h in (1, 2, 2, 3) for m in range(0, 60, 5)]
+    made = draft(inspect(polars.DataFrame({"time": back, "TI-101": NOISE[0][:48]})))
+    assert any("what is the time zone" in question for question in made.questions)
