@@ -214,7 +214,12 @@ class Inspection:
         return "\n".join(lines)
 
 
-def inspect(source: object, *, channels: Sequence[str] | None = None, **options: Any) -> Inspection:
+def inspect(
+    source: object, *, channels: Sequence[str] | None = None, time: str | None = None, time_format: str | None = None,
+    day_first: bool | None = None, timezone: str | None = None, separator: str | None = None,
+    decimal: str | None = None, encoding: str | None = None, skip_rows: int = 0, skip_after_header: int | None = None,
+    header_word: str | None = None, tag: str | None = None, value: str | None = None, quality: str | None = None,
+) -> Inspection:  # fmt: skip
     """Look at a table before anything of it is dropped.
 
     Parameters
@@ -222,8 +227,10 @@ def inspect(source: object, *, channels: Sequence[str] | None = None, **options:
     source : Table, path, sequence of paths, or a DataFrame of polars or pandas
     channels : sequence of str, optional
         Columns to look at; by default all but the time.
-    **options
-        Of `open_table`: time, time_format, separator, ...
+    time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
+        See `open_table`, as for the next.
+    tag, value, quality
+        Columns of a long table.
 
     Examples
     --------
@@ -233,7 +240,11 @@ def inspect(source: object, *, channels: Sequence[str] | None = None, **options:
     >>> found["pump_on"].levels, found["pump_on"].longest_hold, len(found.time.gaps)
     (2, 2, 1)
     """
-    table = source if isinstance(source, Table) else open_table(source, **options)
+    table = source if isinstance(source, Table) else open_table(
+        source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
+        decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
+        header_word=header_word, tag=tag, value=value, quality=quality,
+    )  # fmt: skip
     wanted = list(table.channels if channels is None else channels)
     times = table.times
     order = None
