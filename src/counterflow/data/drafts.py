@@ -20,6 +20,7 @@ _STEPS = 0.5  # a channel that repeats the value before in so many rows is moved
 _STILL = 0.8  # the same for a channel of which nothing else is known
 _MOST_TEXT = 0.2  # share of cells of text from which a channel is left out
 _MOST_UNITS = 40
+_LABELS = frozenset(["label", "labels", "anomaly", "normal/attack", "target", "class"])
 _LIMITS = (0.0, 100.0)  # of what is moved in per cent
 
 
@@ -159,6 +160,8 @@ def draft(found: Inspection) -> Draft:
 def _unusable(channel: ChannelFacts) -> str:
     """Why a channel cannot be used; "" if it can."""
     kind = channel.kind
+    if channel.name.strip().casefold() in _LABELS or channel.name.casefold().startswith("attack"):
+        return "a label, no measurement"
     if kind == "text" or (kind == "mixed" and channel.odd_count > _MOST_TEXT * channel.rows):
         return f"text such as {next(iter(channel.odd), '')!r}"
     if kind == "empty":
@@ -295,16 +298,22 @@ def _division(tags: Sequence[Tag]) -> Any:
     isa = [tag for tag in tags if tag.is_isa]
     if len(isa) * 2 < len(tags):
         return lambda tag: tag.area or "plant"
-    if _several(tag.area.casefold() for tag in isa):
-        first: dict[str, str] = {}
-        for tag in isa:
-            first.setdefault(tag.area.casefold(), tag.area)
-        return lambda tag: _named("area", first.get(tag.area.casefold(), tag.area)) or "plant"
+    for depth in range(max((len(tag.prefixes) for tag in isa), default=0)):  # the whole plant may have one prefix
+        if _several(_prefix(tag, depth).casefold() for tag in isa):
+            first: dict[str, str] = {}
+            for tag in isa:
+                first.setdefault(_prefix(tag, depth).casefold(), _prefix(tag, depth))
+            return lambda tag: _named("area", first.get(_prefix(tag, depth).casefold(), _prefix(tag, depth))) or "plant"
     if _several(tag.hundred for tag in isa):
         return lambda tag: _named("area", tag.hundred) or tag.area or "plant"
     if _several(tag.number.rstrip("ABCDEFGH") for tag in isa):
         return lambda tag: _named("unit", tag.number.rstrip("ABCDEFGH")) or tag.area or "plant"
     return lambda tag: "plant"
+
+
+def _prefix(tag: Tag, depth: int) -> str:
+    """The first parts of a tag's area, or all there are."""
+    return tag.prefixes[min(depth, len(tag.prefixes) - 1)] if tag.prefixes else ""
 
 
 def _several(groups: Iterable[str]) -> bool:

@@ -70,7 +70,7 @@ def header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
             continue
         counts = Counter(len(row) for _, row in rows[1:])
         if rows and len(rows[0][1]) >= 2 and counts[len(rows[0][1])] >= 0.5 * (len(rows) - 1):
-            return 0  # the first line heads a table
+            return _below_titles(rows)  # the first line belongs to a table
         width, agreeing = max(counts.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
         if width < 2 or not rows or len(rows[0][1]) >= max(2, width / 2):
             continue  # the first line belongs to the table
@@ -81,6 +81,19 @@ def header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
         if score > best and score[0] >= 0.5:
             best, found = score, first
     return found
+
+
+def _below_titles(rows: Sequence[tuple[int, Sequence[str]]]) -> int:
+    """The header's line, where the first line may hold titles of groups of columns: most of its cells are empty.
+
+    >>> _below_titles([(0, ["", "P1", "", ""]), (1, ["time", "FIT101", "LIT101", "MV101"]), (2, ["0", "1", "2", "3"])])
+    1
+    """
+    (first, titles), (below, names) = rows[0], rows[1] if len(rows) > 1 else (0, [])
+    filled = [sum(bool(cell.strip()) for cell in row) for row in (titles, names)]
+    if 2 * filled[0] > len(titles) or filled[1] < 0.9 * len(titles) or len(names) != len(titles):
+        return first
+    return first if any(_NUMBER.fullmatch(cell) or _DATED.search(cell) for cell in names) else below
 
 
 def separator_of(sample: Sequence[str]) -> str:

@@ -334,4 +334,6 @@ def guess_unit(name: str) -> str:
     ('1', '20')
     """
     tag = read_tag(name)
-    return tag.area or (tag.hundred if tag.is_isa else "") or "plant"
+    if not tag.is_isa:
+        return tag.area or "plant"
+    return next(iter(tag.prefixes), "") or tag.hundred or "plant"

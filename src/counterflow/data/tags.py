@@ -16,7 +16,7 @@ _ISA = re.compile(
     r"(?P<letters>[A-Za-z]{1,5})[-_ ]?(?P<number>\d{2,6})(?P<copy>[A-Za-z]?)"
     r"(?:[._/:\- ](?P<part>[A-Za-z][A-Za-z0-9_./\- ]*))?"
 )
-_SUCCEEDING = frozenset("ACDEFGHIKLOQRSTVXYZ")  # letters after the first, as ISA-5.1 and its users have them
+_SUCCEEDING = frozenset("ACDEFGHIKLOPQRSTVXYZ")  # letters after the first, as ISA-5.1 and its users have them
 _PREFIX = re.compile(r"([^_.:\-/\s]+)(?:[_.:\-/\s]+(\d+))?(?=[_.:\-/\s])")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TARGET = frozenset(["sp", "sv", "spt", "setpoint", "set", "csp", "rsp", "lsp", "target", "sollwert", "wsp"])
@@ -69,6 +69,12 @@ class Tag:
         return bool(self.letters)
 
     @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The area's parts, each with those before it: ("north", "north_A") of "north_A"."""
+        parts = [part for part in re.split(r"[_\-./: ]", self.area) if part]
+        return tuple("_".join(parts[: k + 1]) for k in range(len(parts)))
+
+    @property
     def hundred(self) -> str:
         """The area that the loop number tells: 1 of 101 and 11 of 1101; "" of shorter numbers."""
         return self.number[:-2].lstrip("0") or "0" if len(self.number) >= 3 else ""
@@ -98,7 +104,11 @@ def read_tag(name: str) -> Tag:
         return Tag(name, found["area"] or found["digits"] or "", letters, found["number"] + found["copy"].upper(), role)
     prefix = _PREFIX.match(bare)
     area = "_".join(filter(None, prefix.groups())) if prefix else ""
-    return Tag(name, area, role=_role_of_words([word.casefold() for word in _WORDS.findall(bare)][-2:]))
+    words = [word.casefold() for word in _WORDS.findall(bare)][-2:]
+    role = _role_of_words(words)
+    if role in (Role.MODE, Role.QUALITY) and (words[-1] not in _MODE | _QUALITY or len(words[-1]) < 4):
+        role = Role.UNKNOWN  # short words mean many things in names that follow no standard
+    return Tag(name, area, role=role)
 
 
 def _role_of_words(words: list[str]) -> Role:

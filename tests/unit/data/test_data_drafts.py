@@ -40,6 +40,7 @@ def units(made: Draft) -> dict[str, tuple[list[str], list[str]]]:
         ("FIC-101.CV", "", "FIC", "101", Role.MOVED),
         ("HV-12", "", "HV", "12", Role.MOVED),
         ("LIT301", "", "LIT", "301", Role.MEASURED),
+        ("DPIT301", "", "DPIT", "301", Role.MEASURED),
         ("FIC-101.MODE", "", "FIC", "101", Role.MODE),
         ("\\\\SERVER\\AIT-205", "", "AIT", "205", Role.MEASURED),
         ("P1_valve", "P1", "", "", Role.MOVED),
@@ -133,3 +134,18 @@ def test_a_clock_that_jumps_is_asked_about() -> None:
     back = [f"2024-10-27 0{h}:{m:02d}:00" for h in (1, 2, 2, 3) for m in range(0, 60, 5)]
     made = draft(inspect(polars.DataFrame({"time": back, "TI-101": NOISE[0][:48]})))
     assert any("what is the time zone" in question for question in made.questions)
+
+
+def test_prefixes_of_the_whole_plant_divide_nothing() -> None:
+    made = drafted(**{"N.A1.FI-101": NOISE[0], "N.A1.FV-101": STEPS[0], "N.A2.TI-101": NOISE[1]})
+    assert units(made) == {"N_A1": (["N.A1.FV-101"], ["N.A1.FI-101"]), "N_A2": ([], ["N.A2.TI-101"])}
+    mixed = drafted(**{"P1_FT01": NOISE[0], "P4_ST_PT01": NOISE[1], "P4_HT_PO": NOISE[2], "attack_P1": STEPS[0]})
+    assert list(units(mixed)) == ["P1", "P4"]
+    assert mixed.left_out == {"attack_P1": "a label, no measurement"}
+
+
+def test_titles_above_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "plant.csv"
+    rows = "".join(f"{k},{k}.5,{k % 3},{k % 2}\n" for k in range(20))
+    path.write_text(f",P1,,\ntime,FIT101,LIT101,MV101\n{rows}")
+    assert inspect(path).groups == {"1": ("FIT101", "LIT101", "MV101")}
