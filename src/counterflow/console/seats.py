@@ -27,6 +27,7 @@ from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import KnownUnits, Questions, Source
@@ -93,6 +94,7 @@ class Seat(Questions):
     caveats: tuple[Caveat, ...] = ()
     checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
     provenance: Provenance | None = None
+    calendar: Calendar | None = None
     _kept: OrderedDict[tuple[str, int], FloatArray | None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -255,5 +257,5 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method, NO_MEASUREMENTS, server, record,
         privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
-        provenance=record.provenance,
+        provenance=record.provenance, calendar=record.calendar,
     )  # fmt: skip

@@ -24,6 +24,7 @@ from counterflow.methods.privacy import PrivacyReport, promise
 from counterflow.methods.registry import method_of
 from counterflow.methods.task import Task, UnitData
 from counterflow.plant import PublicUnit
+from counterflow.plant.calendar import Calendar
 from counterflow.questions.answering import Server
 
 
@@ -74,11 +75,11 @@ def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Se
 
 def joined(
     server: Server, status: Status, parts: Mapping[str, UnitPart], *, dt: float, history: History, traffic: Traffic,
-    provenance: Provenance, privacy: PrivacyReport | None = None,
+    provenance: Provenance, privacy: PrivacyReport | None = None, calendar: Calendar | None = None,
 ) -> Fit:  # fmt: skip
     """Both sides in one object, for who holds both."""
     plant = plant_of(parts, server.A, server.B, None if server.couplings is None else server.Q, dt)
     return Fit(
         server.method, plant, parts, history, traffic, status, provenance,
-        server_caveats=server.caveats, couplings=server.couplings, privacy=privacy,
+        server_caveats=server.caveats, couplings=server.couplings, privacy=privacy, calendar=calendar,
     )  # fmt: skip

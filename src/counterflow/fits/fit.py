@@ -30,6 +30,7 @@ from counterflow.methods.part import UnitPart, sufficient_messages
 from counterflow.methods.privacy import PrivacyReport
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
+from counterflow.plant.calendar import Calendar, as_steps
 from counterflow.privacy import Privacy
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import Questions, Source
@@ -60,6 +61,7 @@ class Fit(Questions):
     server_caveats: tuple[Caveat, ...] = field(default=())  # they travel with every answer
     couplings: Couplings | None = field(default=None, repr=False)
     privacy: PrivacyReport | None = field(default=None, repr=False)
+    calendar: Calendar | None = None  # when the fitted rows were, where that is known
     _kept: dict[str, bool] = field(default_factory=dict, repr=False, init=False)  # whether its loops settle
 
     @property
@@ -183,7 +185,11 @@ class Fit(Questions):
         """
         from counterflow.fits.updating import updated
 
-        return updated(self, recording, privacy)
+        found = updated(self, recording, privacy)
+        if recording.calendar is None:
+            return replace(found, calendar=None)
+        # rows that are kept are counted from the first of them: the new ones are the last
+        return replace(found, calendar=recording.calendar.later(recording.rows - found.server.rows))
 
     def predictor(self) -> Predictor:
         """One-step predictor at the server, standing after the last row of the fitted recording, or of its updates.
@@ -264,14 +270,14 @@ class Fit(Questions):
         storage.save(self, directory)
 
     def check(
-        self, recording: Recording | None = None, horizon: int = 30, local: Mapping[str, LocalModel] | None = None
+        self, recording: Recording | None = None, horizon: int | str = 30, local: Mapping[str, LocalModel] | None = None
     ) -> Checks:
         """What speaks against the answers: excitation, whiteness, stability, feedback, drift, free run.
 
         Parameters
         ----------
         recording : check on these rows instead of those that the fit rests on (held-out rows are the better judge).
-        horizon : rows of the free run.
+        horizon : rows of the free run, or a duration such as "2h".
         local : {unit: LocalModel} of models that know only their own unit, to compare free runs with; default: the
             unit's own blocks without couplings.
 
@@ -286,7 +292,7 @@ class Fit(Questions):
         """
         from counterflow.fits.checks import check
 
-        return check(self, recording, horizon, local)
+        return check(self, recording, as_steps(horizon, self.plant.dt, "check: horizon"), local)
 
     @cached_property
     def server(self) -> Server:

@@ -111,9 +111,11 @@ def fit(
             raise ModelError(f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant")
         own = _brought(recording, models, estimators)
         if isinstance(models, Plant) and method == "oracle":
-            return _controlled(oracle(task, own, models, provenance), recording)
+            made = _controlled(oracle(task, own, models, provenance), recording)
+            return replace(made, calendar=recording.calendar)
         with _within_precision(recording), progress_bar(progress, None) as shown:
-            return _controlled(centralized(task, own, provenance, shown.passes), recording)
+            made = _controlled(centralized(task, own, provenance, shown.passes), recording)
+            return replace(made, calendar=recording.calendar)
     chosen = method_of(task)
     chosen.check(task)
     own = _brought(recording, models, estimators)
@@ -156,7 +158,7 @@ def fit(
         history = recorder.history({name: states[name].proprietary_loss for name in task.units})
         return complete.joined(
             part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,
-            privacy=report,
+            privacy=report, calendar=recording.calendar,
         )  # fmt: skip
 
 

@@ -240,7 +240,7 @@ class Attribution(Reply):
     def sentence(self, channel: str | None = None) -> str:
         k = self.chosen(channel)
         output, whole = self.about.outputs[k], float(self.total[k])
-        rows = f"in {wording.rows(self.first, self.first + len(self.departure), self.about.dt)}"
+        rows = self.about.during(self.first, self.first + len(self.departure))
         if not np.isfinite(whole):
             return f"{self.unit} {output.name} was not measured {rows}."
         digits = wording.decimals(whole)
@@ -309,18 +309,26 @@ class Attribution(Reply):
         """One row a time and channel: row, channel, baseline, departure, and ``share/boiler`` and so on."""
         columns = {"baseline": np.broadcast_to(self.baseline, self.departure.shape), "departure": self.departure}
         shares = {f"share/{name}": share for name, share in self.shares.items()}
-        return long_frame("row", self.first, self.channels, columns | shares)
+        return long_frame("row", self.first, self.channels, columns | shares, self.about.calendar)
 
     def plot(self) -> Figure:
         """A matplotlib Figure: shares of the channel that departs most, against the whole departure."""
-        from counterflow.questions.plots import COLOURS, canvas, labelled, literal
+        from counterflow.questions.plots import COLOURS, canvas, dated, labelled, literal
 
         strongest = int(np.argmax(np.nan_to_num(mean_over_rows(np.abs(self.departure)))))
         figure, axes = canvas(1, 1, (8.0, 4.0))
-        axis, rows = axes[0, 0], np.arange(self.first, self.first + len(self.departure))
+        axis, calendar, stop = axes[0, 0], self.about.calendar, self.first + len(self.departure)
+        rows = np.arange(self.first, stop) if calendar is None else calendar.local_times(self.first, stop)
         ranked = [name for name, _ in self.ranked(self.channels[strongest])]
         for colour, name in zip(COLOURS * len(ranked), ranked, strict=False):
             axis.plot(rows, self.shares[name][:, strongest], color=colour, label=literal(name), linewidth=1.2)
         axis.plot(rows, self.departure[:, strongest], color="black", linestyle=":", label="departure")
-        labelled(axis, "row", self.channels[strongest], f"who moved {self.unit}", ncols=2)
+        dated(axis, calendar)
+        labelled(
+            axis,
+            "row" if calendar is None else calendar.label,
+            self.channels[strongest],
+            f"who moved {self.unit}",
+            ncols=2,
+        )
         return figure

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
@@ -231,22 +230,24 @@ class Counterfactual(Peaked, Trajectory):
 
     def sentence(self, channel: str | None = None) -> str:
         about, peak = self.about, self.peak(channel)
-        window = wording.rows(self.first, self.stop, about.dt)
-        had = f"Had {about.request.had(about.plant)} in {window}{world_words(self.caveats)}"
+        window = about.during(self.first, self.stop)
+        had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats)}"
         if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
         if peak.is_nothing:
             return f"{had}, nothing would have changed there."
         sign, by = peak.sentence(self.level)
         return (
-            f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} in "
-            f"{wording.rows(peak.row, peak.row + 1, about.dt)}."
+            f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} "
+            f"{about.during(peak.row, peak.row + 1)}."
         )
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:
         found = sorted((peak for world in worlds for peak in world.peaks), key=lambda peak: -peak.size)
-        return [peak_table("what would have differed most", found, worlds[0].level, "in row", 0)]
+        return [
+            peak_table("what would have differed most", found, worlds[0].level, "in row", 0, worlds[0].about.calendar)
+        ]
 
     @classmethod
     def json_of(cls, worlds: Sequence[Counterfactual]) -> dict[str, Any]:

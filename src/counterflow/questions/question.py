@@ -19,6 +19,7 @@ from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge, Watch
 from counterflow.questions.reply import About, Described, Reply, Responder
@@ -76,11 +77,11 @@ LEVEL = Entry("level", Form.LEVEL, 0.95, "Of the intervals, between 0 and 1.")
 CONTROLLERS = Entry(
     "controllers", Form.WORLD, None, "Whether controllers are held or react (as the data can support).",
 )  # fmt: skip
-START = Entry("start", Form.ROW, 0, "First row.")
-STOP = Entry("stop", Form.ROW, None, "Row after the last one (the end).")
+START = Entry("start", Form.ROW, 0, "First row, or a date.")
+STOP = Entry("stop", Form.ROW, None, "Row or date after the last one (the end).")
 
 
-def horizon(help: str = "Steps to follow.") -> Entry:
+def horizon(help: str = "Steps to follow, or a time such as 2h.") -> Entry:
     return Entry("horizon", Form.STEPS, 50, help)
 
 
@@ -160,7 +161,7 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
 
 def ask_server(
     request: Request, plant: Described, server: Responder, part: UnitPart, y: FloatArray | None = None,
-    watch: Watch | None = None,
+    watch: Watch | None = None, calendar: Calendar | None = None,
 ) -> Any:  # fmt: skip
     """Ask: the unit's messages go to the server, and with its own part the unit makes the answer of what comes back.
 
@@ -176,7 +177,9 @@ def ask_server(
     parts = server.ask(changes, ask, watch)
     noise = np.sqrt(np.diag(part.model.R))
     caveats = distinct([*parts[0].noted, *part.caveats])
-    return request.answer(About(request, plant, part.unit.outputs, noise, caveats, server), part, parts, measured)
+    return request.answer(
+        About(request, plant, part.unit.outputs, noise, caveats, server, calendar), part, parts, measured
+    )
 
 
 def _own_measurements(question: str, server: Responder, part: UnitPart, y: object) -> FloatArray:
