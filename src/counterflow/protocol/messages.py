@@ -810,7 +810,19 @@ KINDS: dict[str, type[Message]] = {
 KINDS |= {
     kind.__name__: kind
     for kind in (
-        PerturbedStates, Reduced, Outline, Basis, Moments, Identified, Change, Ask, Answer, Refused, Terms, Openings,
-        Trial, Reaction,
-    )  # fmt: skip
+        PerturbedStates,
+        Reduced,
+        Outline,
+        Basis,
+        Moments,
+        Identified,
+        Change,
+        Ask,
+        Answer,
+        Refused,
+        Terms,
+        Openings,
+        Trial,
+        Reaction,
+    )
 }

@@ -238,9 +238,7 @@ class Questions(ABC):
         the channels' limits; a target that cannot be reached is said so, with the nearest that can. ``controllers``:
         "held" or "reacting", as in ``effect``.
         """
-        request = AskRestoration(
-            unit, target, using, cast(Any, horizon), tolerance=tolerance, controllers=controllers
-        )
+        request = AskRestoration(unit, target, using, cast(Any, horizon), tolerance=tolerance, controllers=controllers)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def aggregate_effect(

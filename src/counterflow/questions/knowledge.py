@@ -687,8 +687,35 @@ class Knowledge:
             if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
                 raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
 
-from counterflow.caveats import EVERYBODY, Caveat, scope_of, to_text
-from counterflow.errors import DataError, OptionError, PrivacyError, UnidentifiedError, UnstableError
+    def refuse_locked(self, moved: Mapping[str, Sequence[int]], controllers: str) -> None:
+        """Where a controller's target never moved, what its input does by itself is not in the rows."""
+        for name, reactor in self.running_plant.reactors.items():
+            locked = [k for k in reactor.locked if controllers == HELD or k in moved.get(name, ())]
+            if locked:
+                names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
+                raise UnidentifiedError(
+                    f"not to be told from these data: {names} moved by its controller alone, whose target never moved, "
+                    "so that what it does by itself cannot be told from what its readings tell. Ask about other "
+                    'inputs with controllers="reacting"; or record rows in which the target, or a test signal, moves',
+                    code="loop-never-moved",
+                    scope=name,
+                )
+
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether anything is known of the recorded rows besides inputs; units may have sent moments alone."""
+        if self.couplings is None or not self.couplings.of_moments or self.shared is None:
+            return True
+        return bool(np.isfinite(self.shared.values).any())
+
+    def refuse_without_rows(self, kind: str) -> None:
+        """PrivacyError if a question needs rows, and units have sent moments of them alone."""
+        if not self.has_rows:
+            raise PrivacyError(
+                f"{kind}: this fit rests on moments, and the server knows no row of the period that is asked about. "
+                "Ask for effects, which need none; or fit that period with privacy=Privacy(..., release='rows')",
+                code="rows-needed",
+            )
 
     def refuse_runaway(self, steps: int) -> None:
         if self.radius > 1 and self.radius**steps > OVERFLOWING:
