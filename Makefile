@@ -1,5 +1,5 @@
 # Two commands are enough on a fresh machine with Python >= 3.11 and make:
-#   make demo    simulate a plant of named units, fit it from its log, ask what-if, write a report
+#   make demo    from a historian's file to an answer; then a plant of named units, fitted from its log, with a report
 #                (then: .venv/bin/counterflow console demo-output/fit)
 #   make test    the whole test suite (make test-quick: what one runs between two edits, within a minute)
 # Also: make check (lint, types, import rules, docs examples), make bench (benchmarks), make screenshots
@@ -35,7 +35,7 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
 install: $(VENV)/.dev
 
 demo: $(VENV)/.run
-	$(BIN)/counterflow demo --out $(DEMO_OUT)
+	$(BIN)/counterflow demo --out $(DEMO_OUT) --force
 
 # a file's tests share one worker: those between machines share one federation
 test: $(VENV)/.dev

@@ -86,7 +86,7 @@ def closed_loop(seed: int) -> Controlled:
     scores, told, doubtful, pinned = [], False, 0, 0
     for react in (False, True):
         twin = plant.twin(CHANGES[UNDER_CONTROLS], START, react=react)
-        worlds = found.counterfactual(recording, do=twin.do, start=twin.start, stop=twin.stop)
+        worlds = found.counterfactual(recording, do=twin.do, start=twin.start, stop=twin.stop, controllers="held")
         told = all(any(ANSWERING in caveat.text for caveat in world.caveats) for world in worlds.values())
         doubtful = sum(any(caveat.code == "doubtful-answer" for caveat in world.caveats) for world in worlds.values())
         pinned = pinned if react else twin.pinned

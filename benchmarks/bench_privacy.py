@@ -1,10 +1,12 @@
-"""Privacy against accuracy: what epsilon buys, what clipping costs, how errors fall with the rows, if intervals hold.
+"""Privacy against accuracy: what epsilon buys by each release, how errors fall with the rows, if intervals hold.
 
-Run: python benchmarks/bench_privacy.py            (about 40 minutes on two cores)
-     python benchmarks/bench_privacy.py --figure   redraw the picture of the last run
+Run: python benchmarks/bench_privacy.py             (about an hour on two cores)
+     python benchmarks/bench_privacy.py --moments   measure private moments anew, and keep what was measured of the rest
+     python benchmarks/bench_privacy.py --figure    redraw the picture of the last run
 
-Two methods at the same total budget (epsilon, delta = 1e-6, one measurement): sufficient messages with rigorous
-accounting, and the published penalty method with the published accounting over 10 rounds. Noise is seeded.
+Three ways at the same total budget (epsilon, delta = 1e-6, one measurement): moments and rows of the default method
+with rigorous accounting, and the published penalty method with the published accounting over 10 rounds. Noise is
+seeded.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ CLIPS = (0.1, 0.2, 0.4, 0.7, 1.0, 2.0)  # of the length that 99.9 % of the rows 
 CLIP_SEEDS = range(6)
 COVERAGE = ((10.0, 4_000), (3.0, 16_000))
 COVERAGE_RUNS = 80
+AIM_SEEDS, AIM_UNITS, AIM_EPSILONS = range(20), (2, 4), (None, 0.3, 1.0, 3.0, 10.0)
+AIMS = {0.3: 0.2, 1.0: 0.07, 3.0: 0.03}  # with white inputs; twice that with AR(0.9)
+MOMENT_LENGTHS, MOMENT_LENGTH_SEEDS = (1_000, 2_500, 6_300, 16_000, 40_000, 100_000), range(10)
+THIN_LENGTHS = (1_000, 10_000, 100_000, 1_000_000)
 NUMBERS = Path(__file__).parent / "results" / "privacy.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "theory" / "figures" / "privacy.png"
 
@@ -65,7 +71,8 @@ def sufficient(job: tuple[int, int, float | None, float | None]) -> dict[str, fl
     recording = recording_of(plant, steps, 1_000 + seed)
     privacy = None
     if epsilon is not None:
-        privacy = cf.Privacy(epsilon, DELTA, clip=None if clip is None else clip * reach(plant, recording), seed=seed)
+        cut = None if clip is None else clip * reach(plant, recording)
+        privacy = cf.Privacy(epsilon, DELTA, clip=cut, seed=seed, release="rows")
     began = perf_counter()
     found = cf.fit(recording, plant.locals(), privacy=privacy, uncertainty=False)
     clipped = max(unit.clipped or 0.0 for unit in found.privacy.units.values()) if found.privacy else 0.0
@@ -101,8 +108,8 @@ def coverage(job: tuple[int, float, int]) -> tuple[int, int, bool]:
     seed, epsilon, steps = job
     plant = plant_of(seed)
     found = cf.fit(
-        recording_of(plant, steps, 5_000 + seed), plant.locals(), privacy=cf.Privacy(epsilon, DELTA, seed=seed),
-        uncertainty=True,
+        recording_of(plant, steps, 5_000 + seed), plant.locals(),
+        privacy=cf.Privacy(epsilon, DELTA, seed=seed, release="rows"), uncertainty=True,
     )  # fmt: skip
     try:
         errors = {"A": found.standard_errors.A, "B": found.standard_errors.B}
@@ -115,6 +122,69 @@ def coverage(job: tuple[int, float, int]) -> tuple[int, int, bool]:
             inside += int((np.abs(gap) < 1.959964 * errors[letter][plant.state_slice(effect), columns]).sum())
             total += gap.size
     return inside, total, True
+
+
+def moments(job: tuple[int, int, str, float | None, int]) -> dict[str, float]:
+    """One fit by private moments (or plain ones, if epsilon is None)."""
+    units, seed, inputs, epsilon, steps = job
+    plant = plant_of(seed) if units == 2 else cf.random_plant(units=units, rng=seed)
+    make = excitation.white if inputs == "white" else excitation.autoregressive
+    recording = plant.simulate(steps, rng=1_000 + seed, inputs=make(plant, steps, 1_000 + seed))
+    privacy = None if epsilon is None else cf.Privacy(epsilon, DELTA, seed=seed)
+    began = perf_counter()
+    found = cf.fit(recording, plant.locals(), method="moments", privacy=privacy)
+    seconds, errors, inside = perf_counter() - began, found.standard_errors, []
+    for effect, cause in pairs(plant):
+        for letter, columns in (("A", plant.state_slice(cause)), ("B", plant.input_slice(cause))):
+            gap = found.plant.block(letter, effect, cause) - plant.block(letter, effect, cause)
+            inside.append(np.abs(gap) < 1.959964 * getattr(errors, letter)[plant.state_slice(effect), columns])
+    cause, effect = plant.names[:2]
+    change = np.ones(plant.unit(cause).n_inputs)
+    answer = found.effect(cause, effect, change, horizon=20)
+    truth = cf.fit(recording, plant, method="oracle").effect(cause, effect, change, horizon=20).mean
+    return {
+        "error": relative_error(plant, found.plant),
+        "covered": float(np.mean(np.concatenate([each.ravel() for each in inside]))),
+        "effects": float(((answer.lower <= truth) & (truth <= answer.upper)).mean()),
+        "converged": float(found.status.converged),
+        "bytes": float(found.traffic.bytes_up),
+        "seconds": seconds,
+    }
+
+
+def likelihood(job: tuple[int, int]) -> dict[str, float]:
+    """The default method without privacy, for comparison."""
+    seed, steps = job
+    plant = plant_of(seed)
+    recording = plant.simulate(steps, rng=1_000 + seed, inputs=excitation.white(plant, steps, 1_000 + seed))
+    began = perf_counter()
+    found = cf.fit(recording, plant.locals(), uncertainty=False)
+    error = relative_error(plant, found.plant)
+    return {"error": error, "bytes": float(found.traffic.bytes_up), "seconds": perf_counter() - began}
+
+
+def measured_moments(pool: Any) -> dict[str, Any]:
+    """Everything about moments."""
+    out: dict[str, Any] = {"aims": {}, "lengths": {}, "thin": {}}
+    for units in AIM_UNITS:
+        for inputs in ("white", "AR(0.9)"):
+            for epsilon in AIM_EPSILONS:
+                rows = pool.map(moments, [(units, s, inputs, epsilon, STEPS) for s in AIM_SEEDS], chunksize=1)
+                out["aims"][f"{units} {inputs} {epsilon}"] = rows
+                print("moments", units, inputs, epsilon, np.median(column(rows)), column(rows, "covered").mean())
+    for steps in MOMENT_LENGTHS:
+        for epsilon in (None, 1.0):
+            rows = pool.map(moments, [(2, s, "white", epsilon, steps) for s in MOMENT_LENGTH_SEEDS], chunksize=1)
+            out["lengths"][f"{steps} {epsilon}"] = rows
+        print("moments, rows", steps, np.median(column(rows)))
+    for steps in THIN_LENGTHS:
+        few = range(2 if steps > 100_000 else 5)
+        out["thin"][str(steps)] = {
+            "moments": pool.map(moments, [(2, s, "white", None, steps) for s in few], chunksize=1),
+            "likelihood": pool.map(likelihood, [(s, steps) for s in few], chunksize=1),
+        }
+        print("thin", steps)
+    return out
 
 
 def measured(pool: Any) -> dict[str, Any]:
@@ -154,6 +224,57 @@ def slope(found: dict[str, Any], method: str) -> tuple[float, float]:
     return float(slopes.mean()), float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
 
 
+def moments_report(found: dict[str, Any]) -> list[str]:
+    """Tables of private moments."""
+    lines = [
+        f"## Private moments, T = {STEPS:,}, {len(AIM_SEEDS)} plants, medians",
+        "",
+        "Aims: white inputs 0.2, 0.07, 0.03 at epsilon 0.3, 1, 3; AR(0.9) twice that. Intervals: share of all "
+        "couplings (A and B) and of effects over 20 rows inside their nominal 95 % intervals.",
+        "",
+        "| units | inputs | epsilon | error (worst) | aim | couplings held | effects held | converged | seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, rows in found["aims"].items():
+        units, inputs, epsilon = key.split()
+        error, n = column(rows), len(rows)
+        aim = None if epsilon == "None" else AIMS.get(float(epsilon))
+        wanted = "" if aim is None else f"{aim * (1 if inputs == 'white' else 2):g}"
+        lines.append(
+            f"| {units} | {inputs} | {'none' if epsilon == 'None' else epsilon} | {np.median(error):.3g} "
+            f"({error.max():.3g}) | {wanted} | {100 * column(rows, 'covered').mean():.1f} % "
+            f"| {100 * column(rows, 'effects').mean():.1f} % | {int(column(rows, 'converged').sum())}/{n} "
+            f"| {np.median(column(rows, 'seconds')):.2f} |"
+        )
+    lines += [
+        "",
+        f"## More rows, private moments at epsilon 1, white inputs, {len(MOMENT_LENGTH_SEEDS)} plants",
+        "",
+        "| T | error at epsilon 1 | without noise | slope since the line before |",
+        "|---|---|---|---|",
+    ]
+    before: tuple[float, float] | None = None
+    for steps in MOMENT_LENGTHS:
+        private, bare = (np.median(column(found["lengths"][f"{steps} {e}"])) for e in (1.0, None))
+        fall = "" if before is None else f"{np.log(private / before[1]) / np.log(steps / before[0]):.2f}"
+        lines.append(f"| {steps:,} | {private:.3g} | {bare:.3g} | {fall} |")
+        before = steps, private
+    lines += [
+        "",
+        "## Without privacy: moments beside maximum likelihood, white inputs, medians",
+        "",
+        "| T | error of moments | of likelihood | bytes up, moments | likelihood | seconds, moments | likelihood |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for steps, both in found["thin"].items():
+        cells = [f"{int(steps):,}"]
+        for name, form in (("error", "{:.3g}"), ("bytes", "{:,.0f}"), ("seconds", "{:.2f}")):
+            cells += [form.format(np.median(column(both[method], name))) for method in ("moments", "likelihood")]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "Of the bytes of moments all but K r numbers are the inputs, which both methods send.", ""]
+    return lines
+
+
 def report(found: dict[str, Any]) -> str:
     by_epsilon, by_length = found["epsilon"], found["length"]
     lines = [
@@ -161,30 +282,33 @@ def report(found: dict[str, Any]) -> str:
         "",
         machine.description(),
         "",
-        f"Two units, two states, two inputs, eight outputs each; AR(0.9) inputs; delta {DELTA:g}; one measurement is "
-        "protected. Error: relative, of all coupling blocks of B together; median of the plants (and the worst).",
+        f"Units of two states, two inputs and eight outputs; delta {DELTA:g}; one measurement is protected. Error: "
+        "relative, of all coupling blocks of B together; median of the plants (and the worst).",
         "",
-        f"## The same total budget, T = {STEPS:,}, {len(SEEDS)} plants",
+        *moments_report(found["moments"]),
+        f"## The same total budget, two units, AR(0.9) inputs, T = {STEPS:,}, {len(SEEDS)} plants",
         "",
         f"Published: penalty, gradient steps, {ROUNDS} rounds, noise on messages and gradients as published.",
         "",
-        "| epsilon | sufficient, rigorous | rows clipped (worst) | converged | published, as published |",
-        "|---|---|---|---|---|",
+        "| epsilon | moments, rigorous | rows, rigorous | rows clipped (worst) | converged | published, as published |",
+        "|---|---|---|---|---|---|",
     ]
     for key, rows in by_epsilon.items():
         ours, theirs = column(rows["sufficient"]), column(rows["published"])
         label = "no privacy" if key == "None" else key
+        new = found["moments"]["aims"].get(f"2 AR(0.9) {key}")
+        shown = "" if new is None else f"{np.median(column(new)):.3g} ({column(new).max():.3g})"
         clipped = 100 * column(rows["sufficient"], "clipped").max()
         lines.append(
-            f"| {label} | {np.median(ours):.3g} ({ours.max():.3g}) | {clipped:.1f} % "
+            f"| {label} | {shown} | {np.median(ours):.3g} ({ours.max():.3g}) | {clipped:.1f} % "
             f"| {int(column(rows['sufficient'], 'converged').sum())}/{len(ours)} "
             f"| {np.median(theirs):.3g} ({theirs.max():.3g}) |"
         )
     lines += [
         "",
-        f"## More rows, epsilon 10, {len(LENGTH_SEEDS)} plants",
+        f"## More rows, release by rows, epsilon 10, {len(LENGTH_SEEDS)} plants",
         "",
-        "| T | sufficient | published |",
+        "| T | rows | published |",
         "|---|---|---|",
     ]
     for key, rows in by_length.items():
@@ -195,7 +319,7 @@ def report(found: dict[str, Any]) -> str:
         lines += ["", f"Slope of log error in log T, {method}: {mean:.2f} ± {doubt:.2f} (1/√T is -0.50)."]
     lines += [
         "",
-        f"## What clipping costs, T = {STEPS:,}, {len(CLIP_SEEDS)} plants",
+        f"## What clipping costs a release by rows, T = {STEPS:,}, {len(CLIP_SEEDS)} plants",
         "",
         "Clip as a multiple of the length that 99.9 % of the rows stay below (a ball around zero). A small one needs "
         "little noise and biases; a large one needs much. `found` is the default: an ellipsoid whose size is found at "
@@ -210,7 +334,7 @@ def report(found: dict[str, Any]) -> str:
         lines.append(f"| {key} | {100 * share:.2g} % | {np.median(one):.3g} | {np.median(ten):.3g} |")
     some = [r for r in CLIP_SEEDS]
     one, ten = (column([by_epsilon[e]["sufficient"][s] for s in some]) for e in ("1.0", "10.0"))
-    lines += [f"| found | | {np.median(one):.3g} | {np.median(ten):.3g} |", "", "## Intervals", ""]
+    lines += [f"| found | | {np.median(one):.3g} | {np.median(ten):.3g} |", "", "## Intervals of a release by rows", ""]
     lines += [
         "| epsilon | T | runs with intervals | nominal 95 % intervals hold | standard error |",
         "|---|---|---|---|---|",
@@ -230,85 +354,56 @@ def draw(found: dict[str, Any]) -> None:
     import matplotlib.pyplot as plt
     from figure_style import INK, MUTED, STYLE
 
-    blue, orange = "#0072B2", "#D55E00"
+    green, blue, orange = "#009E73", "#0072B2", "#D55E00"
     with plt.rc_context(STYLE):
         figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11.5, 3.9), layout="constrained")
+        aims = found["moments"]["aims"]
+        private = [e for e in AIM_EPSILONS if e is not None]
+        each = np.array([column(aims[f"2 AR(0.9) {e}"]) for e in private])
+        left.fill_between(private, *np.quantile(each, [0.1, 0.9], axis=1), color=green, alpha=0.15, linewidth=0)
+        left.plot(private, np.median(each, axis=1), "o-", color=green, label="moments (rigorous)", markersize=4)
         for method, colour, label in (
-            ("sufficient", blue, "sufficient messages\n(rigorous)"),
-            ("published", orange, "published method\n(as published)"),
+            ("sufficient", blue, "rows (rigorous)"),
+            ("published", orange, "published method (as published)"),
         ):
             each = np.array([column(found["epsilon"][str(e)][method]) for e in EPSILONS])
             left.fill_between(EPSILONS, *np.quantile(each, [0.1, 0.9], axis=1), color=colour, alpha=0.15, linewidth=0)
             left.plot(EPSILONS, np.median(each, axis=1), "o-", color=colour, label=label, markersize=4)
-            none = np.median(column(found["epsilon"]["None"][method]))
-            left.axhline(none, color=colour, linewidth=1, linestyle=":")
-            if method == "sufficient":
-                left.annotate(
-                    "without privacy", (EPSILONS[0], none), (0, 3), textcoords="offset points", color=colour, fontsize=7
-                )
-            steps = [int(k) for k in found["length"]]
-            each = np.array([column(found["length"][str(s)][method]) for s in steps])
-            middle.fill_between(steps, *np.quantile(each, [0.1, 0.9], axis=1), color=colour, alpha=0.15, linewidth=0)
-            middle.plot(steps, np.median(each, axis=1), "o-", color=colour, markersize=4)
-        left.axhline(1.0, color=MUTED, linewidth=0.8)
-        left.annotate(
-            "answering nothing", (EPSILONS[0], 1.0), (2, -12), textcoords="offset points", color=MUTED, fontsize=7,
-        )  # fmt: skip
-        steps = np.array([int(k) for k in found["length"]], float)
-        first = np.median(column(found["length"][str(int(steps[0]))]["sufficient"]))
-        middle.plot(steps, first * np.sqrt(steps[0] / steps), color=MUTED, linewidth=0.8, linestyle="--")
-        middle.annotate(
-            "1/√T",
-            (steps[-1], first * np.sqrt(steps[0] / steps[-1])),
-            (-4, -12),
-            textcoords="offset points",
-            ha="right",
-            color=MUTED,
-            fontsize=8,
-        )
-        for epsilon, colour in (("1.0", "#56B4E9"), ("10.0", blue)):
-            clips = [float(k) for k in found["clip"][epsilon]]
-            each = np.array([column(found["clip"][epsilon][str(c)]) for c in clips])
-            right.plot(
-                clips,
-                np.median(each, axis=1),
-                "o-",
-                color=colour,
-                markersize=4,
-                label=f"ε = {float(epsilon):g}, ball of this size",
-            )
-            default = np.median([found["epsilon"][epsilon]["sufficient"][s]["error"] for s in CLIP_SEEDS])
-            right.axhline(
-                default,
-                color=colour,
-                linewidth=1,
-                linestyle=":",
-                label=f"ε = {float(epsilon):g}, found privately (default)",
-            )
+        none = np.median(column(found["epsilon"]["None"]["sufficient"]))
+        left.axhline(none, color=MUTED, linewidth=1, linestyle=":")
+        left.annotate("without privacy", (0.1, none), (0, 3), textcoords="offset points", color=MUTED, fontsize=7)
+        for units, style in ((2, "o-"), (4, "s--")):
+            for inputs, colour in (("white", green), ("AR(0.9)", blue)):
+                values = [np.median(column(aims[f"{units} {inputs} {e}"])) for e in private]
+                middle.plot(private, values, style, color=colour, markersize=4, label=f"{units} units, {inputs}")
+        lengths = np.array(MOMENT_LENGTHS, float)
+        for epsilon, colour, label in ((1.0, green, "ε = 1"), (None, MUTED, "without noise")):
+            values = [np.median(column(found["moments"]["lengths"][f"{int(t)} {epsilon}"])) for t in lengths]
+            right.plot(lengths, values, "o-", color=colour, markersize=4, label=label)
+            if epsilon == 1.0:
+                right.plot(lengths, values[0] * lengths[0] / lengths, color=green, linewidth=0.8, linestyle="--")
         for axis, title, x in (
-            (left, f"Privacy against accuracy, T = {STEPS:,}", "ε of the whole training (δ = 10⁻⁶)"),
-            (middle, "More rows, ε = 10", "rows T"),
-            (right, f"What clipping costs, T = {STEPS:,}", "clip, in lengths that 99.9 % of rows stay below"),
+            (left, f"Three ways, two units, AR(0.9), T = {STEPS:,}", "ε (δ = 10⁻⁶)"),
+            (middle, f"Private moments, T = {STEPS:,}", "ε (δ = 10⁻⁶)"),
+            (right, "More rows, two units, white (dashed: 1/T)", "rows T"),
         ):
             axis.set_xscale("log")
             axis.set_yscale("log")
             axis.set_title(title, loc="left", color=INK, fontsize=10)
             axis.set_xlabel(x)
-        left.set_ylabel("relative error of the couplings B_mn")
-        left.legend(frameon=False, fontsize=7.5, loc="lower left", bbox_to_anchor=(0.0, 0.12))
-        right.legend(frameon=False, fontsize=7, loc="upper left")
-        right.set_ylim(0.1, 9.0)
-        for axis in (left, middle, right):
+            axis.legend(frameon=False, fontsize=7.5)
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.yaxis.set_minor_formatter(lambda value, _: "")
-        figure.savefig(PICTURE, dpi=170)
+        left.set_ylabel("relative error of the couplings B_mn")
+        figure.savefig(PICTURE, dpi=150)
         plt.close(figure)
 
 
 def main() -> None:
     if "--figure" not in sys.argv:
-        with get_context("spawn").Pool(2) as pool:
-            found = measured(pool)
+        with get_context("spawn").Pool(int(os.environ.get("COUNTERFLOW_BENCH_PROCESSES", "2"))) as pool:
+            found = json.loads(NUMBERS.read_text()) if "--moments" in sys.argv else measured(pool)
+            found["moments"] = measured_moments(pool)
         NUMBERS.write_text(json.dumps(found))
     found = json.loads(NUMBERS.read_text())
     machine.write("privacy", report(found))

@@ -106,7 +106,7 @@ def draw_feedback(path: Path, found: cf.Fit, recording: cf.Recording, plant: net
     """Why feedback makes the answer unsafe: the controls would have answered."""
     change = {"district_1": {"demand": 1.05}}
     held, reacting = plant.twin(change, start=START), plant.twin(change, start=START, react=True)
-    worlds = found.counterfactual(recording, do=held.do, start=START, stop=held.stop)
+    worlds = found.counterfactual(recording, do=held.do, start=START, stop=held.stop, controllers="held")
     unit = "district_1"
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 4.2), layout="constrained", facecolor="white")
@@ -151,6 +151,48 @@ def draw_feedback(path: Path, found: cf.Fit, recording: cf.Recording, plant: net
         pairs = [axes.get_legend_handles_labels() for axes in (left, right)]
         handles, labels = ([item for pair in pairs for item in pair[k]] for k in (0, 1))
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        figure.savefig(path, dpi=130, metadata={"Software": None})
+
+
+def with_loop(recording: cf.Recording) -> cf.Recording:
+    """The same recording, with the loop that starts and stops pump 335 by the level of tank 1 declared."""
+    units = [
+        cf.Unit(
+            unit.name, inputs=unit.inputs, outputs=unit.outputs,
+            loops=[cf.Loop("pump_335", "district_1/level")] if unit.name == "district_3" else [],
+        )
+        for unit in recording.units
+    ]  # fmt: skip
+    return cf.Recording.from_arrays(
+        {name: (part.y, part.u) for name, part in recording.items()}, dt=recording.dt, units=units
+    )
+
+
+def draw_controls(path: Path, found: cf.Fit, recording: cf.Recording, plant: net3.Truth) -> None:
+    """Both worlds, answered and true: the level of tank 1 with controls held, and with controls that react."""
+    change, unit = {"district_1": {"demand": 1.05}}, "district_1"
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.6, 4.0), layout="constrained", facecolor="white")
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (title, world) in zip(
+            panels, (("Controls held", "held"), ("Controls react", "reacting")), strict=True
+        ):
+            twin = plant.twin(change, start=START, react=world == "reacting")
+            answer = found.counterfactual(recording, do=twin.do, start=START, stop=twin.stop, controllers=world)[unit]
+            since = np.arange(len(answer.mean)) * net3.STEP / 3600
+            base = plant.y[unit][START : twin.stop, 0]
+            axes.axvspan(0, 24, color=SHADE, linewidth=0)
+            low, high = (base + (side - answer.was)[:, 0] for side in (answer.lower, answer.upper))
+            axes.fill_between(since, low, high, color=ANSWER, alpha=0.25, linewidth=0, label="its 95 % interval")
+            axes.plot(since, base, color=HAPPENED, linewidth=1.2, label="what happened")
+            axes.plot(since, base + answer.difference[:, 0], color=ANSWER, linewidth=1.6, label="answer")
+            true = base + twin.effect[unit][:, 0]
+            axes.plot(since, true, color=INK, dashes=(3, 1.6), linewidth=1.2, label="truth: twin run of EPANET")
+            axes.set_title(title, loc="left", fontweight="bold", fontsize=9.5)
+            axes.set_xlabel("hours since demand of district 1 went up by 5 %")
+            axes.set_xlim(since[0], since[-1])
+        panels[0].set_ylabel("level of tank 1 [m]")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, dpi=130, metadata={"Software": None})
 
 
@@ -199,6 +241,8 @@ def main() -> None:
     recording, plant = net3.simulate(seed=1, controls=True)
     found = cf.fit(recording.slice(0, HALF))
     draw_feedback(IMAGES / "water-network-feedback.png", found, recording, plant)
+    declared = with_loop(recording)
+    draw_controls(IMAGES / "water-network-controls.png", cf.fit(declared.slice(0, HALF)), declared, plant)
 
 
 if __name__ == "__main__":

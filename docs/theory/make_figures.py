@@ -212,13 +212,13 @@ def statement_tables() -> None:
     head = ["unit", "ξ", "φ", "mean Σ B̂u", "δ_d", "φ/(1+μᵀΣ⁻¹μ)"]
     head += ["γ₁=0: φ", "γ₁=0: mean Σ B̂u", "γ₁=0: δ_d"]
     table(f"Corollary 6.2, white inputs of mean 1, T={T}", head, offsets)
-    table(f"Lemma 7.2 at the combined stationary point, T={T}",
+    table(f"Lemma 8.2 at the combined stationary point, T={T}",
           ["unit", "mean of u", "ξ", "first equation, relative to θ=φ=0", "second equation"], lemma)  # fmt: skip
-    table(f"Theorem 7.3, T={T}", ["unit", "mean of u", "ξ", "left side", "right side", "left - right"], oracle)
+    table(f"Theorem 8.3, T={T}", ["unit", "mean of u", "ξ", "left side", "right side", "left - right"], oracle)
 
 
 def oracle_replicates() -> None:
-    """Theorem 7.3 and its circular step over independent recordings, in standard errors."""
+    """Theorem 8.3 and its circular step over independent recordings, in standard errors."""
     for outputs in (2, 4):
         oracle_replicates_of(cf.random_plant(outputs=outputs, rng=0), outputs)
 
@@ -247,7 +247,7 @@ def oracle_replicates_of(plant: cf.Plant, outputs: int) -> None:
                          score(left), score(left - right), *white])  # fmt: skip
     head = ["unit", "mean of u", "left", "right", "left - right", "left (s.e.)", "left - right (s.e.)",
             "E[r_a u_nᵀ] (s.e.)", "E[r_a u_nᵀ] - C B_mn (s.e.)"]  # fmt: skip
-    table(f"Theorem 7.3, {runs} recordings of random_plant(outputs={outputs}, rng=0), T={steps}, ξ=1e6", head, rows)
+    table(f"Theorem 8.3, {runs} recordings of random_plant(outputs={outputs}, rng=0), T={steps}, ξ=1e6", head, rows)
 
 
 def held_out_table() -> None:

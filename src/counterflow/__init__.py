@@ -24,6 +24,7 @@ from counterflow.errors import (
 )
 
 if TYPE_CHECKING:
+    from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
     from counterflow.fits.checks import Checks, FreeRun, free_run
     from counterflow.fits.fit import Fit, load
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from counterflow.fits.validation import Validation
     from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
     from counterflow.methods.logs.options import LogOptions
+    from counterflow.methods.moments.options import MomentLogOptions, MomentOptions
     from counterflow.methods.published.options import TrainingOptions
     from counterflow.methods.sufficient.options import LikelihoodOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
@@ -55,16 +57,25 @@ _HOMES = {
     "Fit": "fits.fit",
     "FreeRun": "fits.checks",
     "KalmanEstimator": "methods.estimators",
+    "Law": "control",
     "Ledger": "privacy",
     "LikelihoodOptions": "methods.sufficient.options",
-    "LogOptions": "methods.logs.options",
+    "MomentLogOptions": "methods.moments.options",
+    "MomentOptions": "methods.moments.options",
     "LocalModel": "plant",
+    "LogOptions": "methods.logs.options",
+    "Manual": "control",
+    "Loop": "control",
+    "PID": "control",
     "Paths": "questions.paths",
     "Plant": "plant",
     "Preparation": "data",
     "Privacy": "privacy",
+    "Ratio": "control",
     "Recording": "plant",
+    "Relay": "control",
     "Restoration": "questions.restoration",
+    "Schedule": "control",
     "TrainingOptions": "methods.published.options",
     "Trajectory": "questions.trajectory",
     "Unit": "plant",
@@ -80,6 +91,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "PID",
     "Aggregate",
     "Attribution",
     "Channel",
@@ -92,11 +104,16 @@ __all__ = [
     "Fit",
     "FreeRun",
     "KalmanEstimator",
+    "Law",
     "Ledger",
     "LikelihoodOptions",
     "LocalModel",
     "LogOptions",
+    "Loop",
+    "Manual",
     "ModelError",
+    "MomentLogOptions",
+    "MomentOptions",
     "OptionError",
     "Paths",
     "Plant",
@@ -104,8 +121,11 @@ __all__ = [
     "Privacy",
     "PrivacyError",
     "ProtocolError",
+    "Ratio",
     "Recording",
+    "Relay",
     "Restoration",
+    "Schedule",
     "StorageError",
     "TrainingOptions",
     "Trajectory",

@@ -5,6 +5,9 @@ The type hints of a dataclass are its schema: a new field needs no word here. A 
 tuple, list, frozenset or Mapping of these, or a union. What a field holds beyond its hint (a subclass, a member of a
 Protocol, one of several dataclasses) is named by the short name under which its class was registered.
 
+A field declared with ``metadata={"optional": True}`` is written where it holds anything, and has its default where it
+is not written, so that files from before there was such a field stay readable.
+
 Arrays stand in a mapping of their own, by their path in the tree, such as ``couplings/found/A``. What stands in two
 places is written once and is one object again afterwards. Nothing that is read is trusted: no name in it is imported,
 and an error names the path inside.
@@ -151,10 +154,11 @@ class _Writer:
 
     def content(self, value: Any, path: str, only: Collection[str] | None = None) -> dict[str, Any]:
         missing = {field.name for field in fields(value) if field.metadata.get("missing")}
+        spare = {field.name for field in fields(value) if field.metadata.get("optional")}
         return {
             name: self.write(hint, getattr(value, name), _where(path, name), name in missing)
             for name, hint in hints(type(value), self._kinds).items()
-            if only is None or name in only
+            if (only is None or name in only) and (name not in spare or getattr(value, name))
         }
 
     def write(self, hint: Any, value: Any, path: str, missing: bool = False) -> Any:
@@ -247,7 +251,8 @@ class _Reader:
         wanted = {name: hint for name, hint in hints(kind, self._kinds).items() if only is None or name in only}
         if not isinstance(given, dict):
             _blame(path, f"should be the fields of {kind.__name__}, got {given!r:.60}")
-        if odd := set(given) ^ set(wanted):
+        spare = {field.name for field in fields(kind) if field.metadata.get("optional")}
+        if odd := (set(given) ^ set(wanted)) - (spare - set(given)):
             name = min(odd, key=str)
             problem = f"is missing from {kind.__name__}" if name in wanted else f"is no field of {kind.__name__}"
             _blame(_where(path, name), problem)

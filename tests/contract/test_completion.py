@@ -16,8 +16,8 @@ from counterflow.questions.asking import UnitView
 PLANT = cf.random_plant(units=["boiler", "turbine", "pump"], rng=3)
 RECORDING = PLANT.simulate(500, rng=4)
 HALVED = {n: cf.LocalModel(A=m.A / 2, B=m.B, C=m.C, Q=m.Q, R=m.R) for n, m in PLANT.locals().items()}
-METHODS = ("sufficient", "penalty", "lagrangian", "fedgc")
-POLICIES = {name: Policy(name, methods=METHODS, demanded=False) for name in PLANT.names}
+METHODS = ("sufficient", "moments", "penalty", "lagrangian", "fedgc")
+POLICIES = {name: Policy(name, methods=METHODS, demanded=False, inputs_shown=True) for name in PLANT.names}
 
 
 def still() -> cf.Recording:
@@ -59,6 +59,8 @@ CASES: dict[str, tuple[cf.Recording, Any, str, dict[str, Any]]] = {
     "from logs, couplings known": (RECORDING, None, "sufficient", {"edges": [["turbine", "pump"]], "rank": 3}),
     "wild sensors": (wild(), PLANT.locals(), "sufficient", {"sensors": {"pump": "as they are"}}),
     "from logs, wild sensors": (wild(), None, "sufficient", {"sensors": {"pump": "as they are"}}),
+    "moments": (gappy(), PLANT.locals(), "moments", {}),
+    "moments, wrong models": (RECORDING, HALVED, "moments", {"edges": [["turbine", "pump"]]}),
     "penalty": (RECORDING, PLANT.locals(), "penalty", {}),
     "lagrangian, stopped early": (RECORDING, PLANT.locals(), "lagrangian", {"rounds": 3}),
     "fedgc": (RECORDING, PLANT.locals(), "fedgc", {}),
@@ -71,7 +73,7 @@ def test_between_machines_as_in_one_process(case: str, tmp_path: Path) -> None:
     inputs = {unit.name: unit.inputs for unit in recording.units}
     job = Job("same", method, inputs, options=options, dt=recording.dt, from_logs=models is None)
     between = fit_over_sessions(tmp_path, job, recording, models, POLICIES)
-    more = {} if method == "sufficient" else {"compress": False}
+    more = {} if method in ("sufficient", "moments") else {"compress": False}
     alone = cf.fit(recording, models, method, over_the_wire=True, **options, **more)
     assert between.server.caveats == alone.server_caveats
     assert {n: p.caveats for n, p in between.parts.items()} == {n: p.caveats for n, p in alone.parts.items()}

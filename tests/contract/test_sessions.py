@@ -33,6 +33,9 @@ from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.federation.store import Entry, Row
 from counterflow.methods.logs.server import LogServer
 from counterflow.methods.logs.unit import LogUnit
+from counterflow.methods.moments.private import SHARES
+from counterflow.methods.moments.server import MomentServer
+from counterflow.methods.moments.unit import MomentUnit
 from counterflow.methods.published.server import TrainingServer
 from counterflow.methods.published.unit import TrainingUnit
 from counterflow.methods.sufficient.private import foreseen
@@ -40,18 +43,22 @@ from counterflow.methods.sufficient.server import SufficientServer
 from counterflow.methods.sufficient.unit import SufficientUnit, sufficient_message
 from counterflow.methods.task import UnitData
 from counterflow.privacy import Ledger, ledger_path
-from counterflow.protocol import Request, StateGradients, Sufficient, decode, encode
+from counterflow.protocol import Moments, Request, StateGradients, Sufficient, decode, encode
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(60, rng=2)
 MODELS = PLANT.locals()
 INPUTS = {unit.name: unit.inputs for unit in RECORDING.units}
-RIGOROUS = cf.Privacy(8.0, 1e-5, seed=3)
+RIGOROUS = cf.Privacy(8.0, 1e-5, seed=3, release="rows")
+MOMENTS = cf.Privacy(8.0, 1e-5, seed=3, release="moments")
 PUBLISHED = cf.Privacy(50.0, 1e-3, accounting="published", seed=3)
 CASES: dict[str, tuple[str, dict[str, Any], cf.Privacy | None]] = {
     "sufficient": ("sufficient", {"uncertainty": False, "evaluations": 3}, None),
     "sufficient private": ("sufficient", {"uncertainty": False, "evaluations": 4}, RIGOROUS),
+    "moments": ("moments", {}, None),
+    "moments private": ("sufficient", {}, MOMENTS),
     "penalty conjugate": ("penalty", {"xi": 1.0}, None),
+    "refined target": ("penalty", {"xi": 1.0, "target": "refined", "rounds": 4}, None),
     "penalty gradient": ("penalty", {"xi": 1.0, "solver": "gradient", "rounds": 4}, None),
     "lagrangian": ("lagrangian", {"rounds": 4}, None),
     "hybrid": ("hybrid", {"rounds": 2, "warm_rounds": 2, "solver": "gradient"}, None),
@@ -86,7 +93,7 @@ def policies_of(folder: Path, demanded: bool) -> dict[str, Policy]:
     return {
         name: Policy(
             name, methods=tuple({case[0] for case in CASES.values()}), demanded=demanded, epsilon=100.0, delta=1e-2,
-            ledger=folder / "budgets" / name, published=True, simulation=True,
+            ledger=folder / "budgets" / name, published=True, simulation=True, inputs_shown=True,
         )
         for name in INPUTS
     }  # fmt: skip
@@ -128,7 +135,7 @@ def replies_to(plant: PlantSession, sequence: int) -> list[Outgoing]:
 
 def in_process(case: str) -> cf.Fit:
     method, options, privacy = CASES.get(case, LONG)
-    more = {} if method == "sufficient" or privacy is not None else {"compress": False}
+    more = {} if method in ("sufficient", "moments") or privacy is not None else {"compress": False}
     return cf.fit(
         RECORDING, MODELS, method, seed=SEED, privacy=privacy, over_the_wire=True, **options, **more
     )  # fmt: skip
@@ -468,7 +475,13 @@ def test_turns_of_long_ago_are_not_repeated(tmp_path: Path) -> None:
             everybody.coordinator.receive("boiler", 0, b"")
 
 
-@pytest.mark.parametrize("kind", [TrainingUnit, SufficientUnit, LogUnit, TrainingServer, SufficientServer, LogServer])
+UNITS_AND_SERVERS = (
+    *(TrainingUnit, SufficientUnit, LogUnit, MomentUnit),
+    *(TrainingServer, SufficientServer, LogServer, MomentServer),
+)
+
+
+@pytest.mark.parametrize("kind", UNITS_AND_SERVERS)
 def test_every_field_of_a_state_is_given_or_kept(kind: Any) -> None:
     assert {field.name for field in fields(kind)} > kind.GIVEN
 
@@ -477,6 +490,7 @@ def test_every_field_of_a_state_is_given_or_kept(kind: Any) -> None:
 
 
 SECRET = Job("secret", "sufficient", INPUTS, options={"evaluations": 2}, privacy=cf.Privacy(8.0, 1e-5))
+MOMENTS_SECRET = Job("secret", "sufficient", INPUTS, privacy=cf.Privacy(8.0, 1e-5, release="moments"))
 
 
 @contextmanager
@@ -549,6 +563,40 @@ def test_each_release_is_charged_once_whenever_death_comes(
     order = ["audit approved", "turns turn", "ledger reserved", "audit left", "ledger released"]
     assert [step for step in steps if step in order and step != "turns turn"][:4] == [order[0], *order[2:]]
     assert set(order) <= set(seen)
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_each_round_of_moments_is_charged_once_whenever_death_comes(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of a job with several releases; every third durable step, all of them if it may take minutes."""
+    for at in range(1, 1000, 1 if THOROUGH else 3):
+        folder, released = tmp_path / f"{at}", {name: set[bytes]() for name in INPUTS}
+
+        def watch(everybody: Federation, moment: str, unit: str, released: dict[str, set[bytes]] = released) -> None:
+            if moment == "after reply":
+                plant = everybody.plant(unit)
+                released[unit] |= set(plant._turns[plant.due - 1].replies)
+
+        with dying_at_a_step(monkeypatch, at, how), federation(folder, MOMENTS_SECRET) as everybody:
+            try:
+                everybody.run(watch)
+            except Killed:
+                pass
+            else:
+                break
+        with federation(folder, MOMENTS_SECRET) as everybody:
+            everybody.run(watch)
+            for name in INPUTS:
+                state, sent = everybody.plant(name).state, [decode(data) for data in released[name]]
+                assert isinstance(state, MomentUnit)
+                assert state.release is not None
+                rounds = {message.round: message for message in sent if isinstance(message, Moments)}
+                assert len(sent) == 1 + len(rounds) <= 1 + len(SHARES)  # the same bytes, however often they were asked
+                root = np.sqrt(np.linalg.eigvalsh(rounds[len(SHARES) - 1].noise)) / state.release.sigma
+                assert (root > 0).all()
+        assert entries(folder) == dict.fromkeys(INPUTS, len(SHARES))
+        check_books(folder)
 
 
 @pytest.mark.parametrize("log", ["turns", "audit"])

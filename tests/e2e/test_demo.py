@@ -88,6 +88,13 @@ def test_the_demo_leaves_recording_fit_and_report(demo: tuple[Path, dict[str, An
     }
 
 
+def test_the_demo_begins_with_a_log_and_its_truth(demo: tuple[Path, dict[str, Any]]) -> None:
+    told = demo[1]["log"]
+    assert "FIC-101.SP been 1 m3/h higher from 2024-11-01 16:00 to 16:59" in told["sentence"]
+    assert told["lower"] <= told["truth"] <= told["upper"] < 0
+    assert told["inside"] > 0.8
+
+
 @pytest.fixture(scope="module")
 def lived() -> tuple[np.ndarray, Worlds]:
     """Inputs without the incident, and what the demo's plant has lived through with it."""
@@ -259,7 +266,8 @@ def test_the_same_command_gives_the_same_files_in_place_of_others(
     shutil.copytree(demo[0], tmp_path / "out")
     plant = cf.random_plant(units=["pump"], rng=1)
     cf.fit(plant.simulate(50, rng=2), plant, method="oracle").save(tmp_path / "out" / "fit")
-    done = run("demo", "--out", "out", "--seed", str(SEED), "--steps", str(STEPS), cwd=tmp_path)
+    assert "--force" in refused(run("demo", "--out", "out", *SHORT, cwd=tmp_path))
+    done = run("demo", "--out", "out", "--seed", str(SEED), "--steps", str(STEPS), "--force", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert str(Path("out") / "report.html") in done.stdout
     for path in demo[0].rglob("*"):

@@ -229,27 +229,34 @@ def test_what_a_plan_expects_of_a_fit_is_what_the_fit_says(federation: Path) -> 
     assert answer["error_without_privacy"] == pytest.approx(said, rel=0.1)  # other rows of the same plant
     strict, loose = answer["plans"]
     assert said < loose["error"] < strict["error"]
-    assert loose["rows_needed"] == math.ceil(1001 * (loose["error"] / 0.1) ** 2)
+    assert loose["rows_needed_of_rows"] == math.ceil(1001 * (loose["error_of_rows"] / 0.1) ** 2)
+    assert strict["release"] == "moments"
+    assert strict["error"] < strict["error_of_rows"] / 3
+    assert strict["rows_needed"] < strict["rows_needed_of_rows"]
     shown = run("privacy", "plan", "--fit", federation / "fit", "--epsilon", "1,100").stdout
     assert "rows for 10 %" in shown
     assert "from 1001 rows" in shown
 
 
-def test_the_errors_that_a_plan_expects_are_those_that_fits_have() -> None:
+@pytest.mark.parametrize("release", ["moments", "rows"])
+def test_the_errors_that_a_plan_expects_are_those_that_fits_have(release: str) -> None:
     plant = cf.random_plant(units=2, states=1, inputs=1, outputs=3, rng=5)
     steps, runs = 2000, 8
     task = privacy_plan.Task(plant, plant.locals(), excitation.white(plant, steps, 0))
-    bare, plan = privacy_plan.expected_errors(task, [None, cf.Privacy(epsilon=30.0, delta=DELTA, seed=0)])
+    expected, epsilon = (
+        (privacy_plan.expected_errors, 30.0) if release == "rows" else (privacy_plan.expected_errors_of_moments, 0.5)
+    )
+    bare, plan = expected(task, [None, cf.Privacy(epsilon=epsilon, delta=DELTA, seed=0)])
     off = ~np.eye(2, dtype=bool)
     truth = np.concatenate([plant.A[off], plant.B[off]])
     squares = []
     for k in range(runs):
         recording = plant.simulate(steps, rng=100 + k, inputs=dict(task.inputs))
-        found = cf.fit(recording, plant.locals(), privacy=cf.Privacy(epsilon=30.0, delta=DELTA, seed=k)).plant
+        found = cf.fit(recording, plant.locals(), privacy=cf.Privacy(epsilon, DELTA, seed=k, release=release)).plant
         error = np.concatenate([found.A[off], found.B[off]]) - truth
         squares.append(float(error @ error) / float(truth @ truth))
     assert abs(np.mean(squares) - plan.error**2) < STANDARD_ERRORS * np.std(squares, ddof=1) / math.sqrt(runs)
-    assert plan.error > 2 * bare.error
+    assert plan.error > 1.5 * bare.error
 
 
 def test_a_plan_for_a_plant_on_paper(tmp_path: Path) -> None:
@@ -286,8 +293,8 @@ def test_a_budget_pays_for_fits_until_it_is_spent(federation: Path, tmp_path: Pa
     assert done.exit_code == 0, done.output
     assert run("fit", private, "--out", tmp_path / "second").exit_code == 0
     before = told("privacy", "ledger", tmp_path / "ledgers")
-    assert [entry["count"] for entry in before["ledgers"]] == [2, 2]
-    assert all(entry["releases"][0]["spent"] == pytest.approx(40.0, rel=1e-6) for entry in before["ledgers"])
+    assert [entry["count"] for entry in before["ledgers"]] == [6, 6]  # three rounds of moments each
+    assert all(entry["releases"][2]["spent"] == pytest.approx(40.0, rel=1e-6) for entry in before["ledgers"])
     assert all(40.0 < entry["spent"] < 75.0 for entry in before["ledgers"])  # less than twice: they are Gaussian
     assert before["caveats"] == []
     said = refused("fit", private, "--out", tmp_path / "third")

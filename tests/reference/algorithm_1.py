@@ -34,8 +34,10 @@ class Steps:
     alpha_B: float
 
 
-def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=True):
+def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=True, refined_target=False):
     """Train in place; A_hat[m][n], B_hat[m][n] for n != m. ``rho`` given: augmented Lagrangian, else penalty method.
+
+    ``refined_target``: the server explains ĥ_a[t], which is no part of the listing.
 
     Returns the history: one dict a round.
     """
@@ -45,7 +47,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
     lam = [[np.zeros(m.A.shape[0]) for _ in range(T + 1)] for m in units]
     history = []
     for k in range(rounds):
-        # each client, lines 8-15
+        # each client, lines 8-14
         h_a, refined_a, own_loss = [], [], []
         for m in units:
             refined = [m.refined[t] + m.theta @ m.y[t] for t in range(T + 1)]
@@ -57,7 +59,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
             h_a.append(predicted)
             refined_a.append(refined)
             own_loss.append(loss)
-        # the server, lines 23-35
+        # the server, lines 21-33
         loss = disentanglement = 0.0
         d_A = [[np.zeros_like(A_hat[m][n]) if n != m else None for n in range(M)] for m in range(M)]
         d_B = [[np.zeros_like(B_hat[m][n]) if n != m else None for n in range(M)] for m in range(M)]
@@ -71,7 +73,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
                     if n != m:
                         crossed = crossed + A_hat[m][n] @ other.refined[t - 1]
                         h_s = h_s + A_hat[m][n] @ other.refined[t - 1] + B_hat[m][n] @ other.u[t - 1]
-                r = h_a[m][t] - h_s
+                r = (refined_a[m][t] if refined_target else h_a[m][t]) - h_s
                 D = unit.A @ (refined_a[m][t - 1] - unit.refined[t - 1]) - crossed
                 if lagrangian:
                     if k > 0:
@@ -105,7 +107,7 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
             for n in others:
                 A_hat[m][n] = A_hat[m][n] + change[n]
                 B_hat[m][n] = B_hat[m][n] - steps.alpha_B * d_B[m][n]
-        # each client, lines 36-41
+        # each client, lines 34-40
         for m, unit in enumerate(units):
             own_theta, own_phi = np.zeros_like(unit.theta), np.zeros_like(unit.phi)
             server_theta, server_phi = np.zeros_like(unit.theta), np.zeros_like(unit.phi)
@@ -113,6 +115,9 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
                 residual = unit.y[t] - unit.C @ h_a[m][t]
                 own_theta -= 2 / T * np.outer((unit.C @ unit.A).T @ residual, unit.y[t - 1])
                 own_phi -= 2 / T * unit.C.T @ residual
+                if refined_target:
+                    server_theta += np.outer(d_h[m][t], unit.y[t]) + np.outer(d_refined[m][t - 1], unit.y[t - 1])
+                    continue
                 state_gradient = unit.A.T @ d_h[m][t]
                 if refined_gradient:
                     state_gradient = state_gradient + d_refined[m][t - 1]

@@ -51,6 +51,11 @@ CASES = {
     "penalty": (dict(method="penalty", xi=2.0), dict(xi=2.0)),
     "algorithm-1": (dict(method="penalty", xi=2.0, gradients="algorithm-1"), dict(xi=2.0, refined_gradient=False)),
     "lagrangian": (dict(method="lagrangian", rho=3.0), dict(xi=0.0, rho=3.0)),
+    "refined target": (dict(method="penalty", xi=2.0, target="refined"), dict(xi=2.0, refined_target=True)),
+    "refined target, lagrangian": (
+        dict(method="lagrangian", rho=3.0, target="refined"),
+        dict(xi=0.0, rho=3.0, refined_target=True),
+    ),
 }
 
 

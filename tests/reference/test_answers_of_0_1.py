@@ -37,7 +37,7 @@ def fits(recording: cf.Recording) -> dict[str, Callable[[], cf.Fit]]:
         "fedgc": lambda: cf.fit(recording, models, method="fedgc"),
         "grad": lambda: cf.fit(recording, models, method="penalty", solver="gradient", rounds=30, seed=5),
         "half": lambda: cf.fit(recording, halved),
-        "priv": lambda: cf.fit(recording, models, privacy=cf.Privacy(epsilon=5.0, delta=1e-6, seed=7)),
+        "priv": lambda: cf.fit(recording, models, privacy=cf.Privacy(5.0, 1e-6, seed=7, release="rows")),
         "privp": lambda: cf.fit(recording, models, method="penalty", privacy=published),
     }
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from counterflow.privacy import Cost, gaussian_epsilon, total_epsilon
+from counterflow.methods.moments.private import RADIUS, SHARES, released, round_cost
+from counterflow.methods.sufficient.private import STEPS
+from counterflow.privacy import Cost, Privacy, gaussian_epsilon, total_epsilon
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
@@ -88,3 +91,22 @@ def test_a_claim_is_added_on_the_safe_side(claimed, slack):
     for delta in (1e-6, 1e-3):
         mine = total_epsilon([Cost(0, 5, sigma**-2), Cost(0, 5, 0.0, claimed, slack)], delta)
         assert mine >= exact.get_epsilon_for_delta(delta) - 1e-3
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "window"), [(0.3, 1e-6, 1), (1.0, 1e-6, 7), (10.0, 1e-9, 1)])
+def test_all_rounds_of_private_moments_and_their_counts(epsilon, delta, window):
+    """Each round: the noisy counts by which its clip is found, and its projections; a second window of other rows."""
+    privacy = Privacy(epsilon, delta, window=window, start=0)
+    rng = np.random.default_rng(0)
+    rows, basis = rng.normal(size=(4000, 2)), np.linalg.qr(rng.normal(size=(4000, 5)))[0]
+    theirs = accountant.PLDAccountant(value_discretization_interval=epsilon * 1e-4)
+    for number, share in enumerate(SHARES):
+        _, made = released(rows, basis, replace(privacy, seed=1), number, 0.0, "boiler")
+        theirs.compose(dp_accounting.GaussianDpEvent(made.sigma / (2 * made.clip * made.reach)))
+        counted = math.sqrt(STEPS) * privacy.multiplier(1) / math.sqrt(share * RADIUS)  # of each of the counts
+        theirs.compose(dp_accounting.GaussianDpEvent(counted), STEPS)
+    assert theirs.get_epsilon(delta) == pytest.approx(epsilon, rel=BAR)
+    costs = [round_cost(privacy, 4000, number) for number in range(len(SHARES))]
+    later = [round_cost(replace(privacy, start=4000), 4000, number) for number in range(len(SHARES))]
+    assert total_epsilon(costs, delta, window) == pytest.approx(epsilon, rel=1e-6)
+    assert total_epsilon([*costs, *later], delta, window) == pytest.approx(epsilon, rel=1e-6)

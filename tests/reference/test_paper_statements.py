@@ -15,8 +15,10 @@ import pytest
 from tolerances import EXACT, ITERATES, ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
+from counterflow.experiments.methods import unfiltered_fit
 from counterflow.methods.published import couplings as server_couplings
 from counterflow.methods.published.augmented import AugmentedModel, ClientData
+from counterflow.methods.published.contraction import settled_gain
 from counterflow.plant import excitation
 from counterflow.protocol import Introduction
 
@@ -200,8 +202,11 @@ def test_proposition_4_1_an_intervention_moves_the_next_row_by_C_B_and_later_one
 # ---- section 5: gradients by the chain rule
 
 
-def _written_out_loss(units, theta, phi, A_hat, B_hat, xi=None, multipliers=None, rho=None):
-    """L_s (xi) or L_AL (multipliers, rho), and the sum of all L_a: the paper's sums, one t and one unit at a time."""
+def _written_out_loss(units, theta, phi, A_hat, B_hat, xi=None, multipliers=None, rho=None, refined=False):
+    """L_s (xi) or L_AL (multipliers, rho), and the sum of all L_a: the paper's sums, one t and one unit at a time.
+
+    ``refined``: the server's target is ĥ_a[t].
+    """
     steps = len(units[0]["y"]) - 1
     served = own = 0.0
     for m, unit in enumerate(units):
@@ -214,7 +219,8 @@ def _written_out_loss(units, theta, phi, A_hat, B_hat, xi=None, multipliers=None
                 if n != m:
                     h_s = h_s + A_hat[m, n] @ other["refined"][t - 1] + B_hat[m, n] @ other["u"][t - 1]
                     D = D - A_hat[m, n] @ other["refined"][t - 1]
-            served += np.sum((h_a - h_s) ** 2)
+            target = unit["refined"][t] + theta[m] @ unit["y"][t] if refined else h_a
+            served += np.sum((target - h_s) ** 2)
             served += xi[m] * np.sum(D**2) if xi is not None else multipliers[m][t - 1] @ D + rho / 2 * np.sum(D**2)
             own += np.sum((unit["y"][t] - unit["C"] @ h_a) ** 2)
     return served / steps, own / steps
@@ -233,8 +239,9 @@ def _central_differences(function, array):
     return out
 
 
+@pytest.mark.parametrize("refined", [False, True], ids=["predicted target", "refined target"])
 @pytest.mark.parametrize("kind", ["penalty", "lagrangian"])
-def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
+def test_section_5_gradients_equal_central_differences_of_the_losses(kind, refined):
     rng = np.random.default_rng(3)
     sizes = [(2, 1, 3), (3, 2, 2), (1, 2, 4)]  # P, U, D
     steps, names = 7, ["boiler", "turbine", "cooler"]
@@ -253,6 +260,7 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
     rho = 5.0
     multipliers = [rng.standard_normal((steps, p)) for p, _, _ in sizes]
     weights = {"xi": xi} if kind == "penalty" else {"multipliers": multipliers, "rho": rho}
+    weights["refined"] = refined
 
     models = []
     for unit in units:
@@ -270,7 +278,8 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
     for m, n in pairs:
         A_cross[evidence.state_slices[m], evidence.state_slices[n]] = A_hat[m, n]
         B_cross[evidence.state_slices[m], evidence.input_slices[n]] = B_hat[m, n]
-    found = couplings.residuals(evidence, np.hstack(states), np.concatenate(phi), A_cross, B_cross)
+    target = np.hstack([model.refined_states(theta[m]) for m, model in enumerate(models)]) if refined else None
+    found = couplings.residuals(evidence, np.hstack(states), np.concatenate(phi), A_cross, B_cross, target)
     if kind == "penalty":
         dual = evidence.per_state(2 * xi) * found.entanglement
     else:
@@ -292,13 +301,17 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
     ) / steps == pytest.approx(served(), rel=EXACT)
     for m, model in enumerate(models):
         mine = evidence.state_slices[m]
-        d_theta, d_phi = model.chain_rule(d_states[:, mine], d_refined[:, mine])
+        if refined:
+            d_theta = sum(model.refined_chain_rule(d_states[:, mine], d_refined[:, mine]))
+            assert not _central_differences(served, phi[m]).any()  # phi is no part of the server's loss
+        else:
+            d_theta, d_phi = model.chain_rule(d_states[:, mine], d_refined[:, mine])
+            close(d_phi, _central_differences(served, phi[m]))
         close(d_theta, _central_differences(served, theta[m]))
-        close(d_phi, _central_differences(served, phi[m]))
         _, own_theta, own_phi = model.loss_and_gradients(states[m])
         close(own_theta, _central_differences(own, theta[m]))
         close(own_phi, _central_differences(own, phi[m]))
-        if kind == "penalty":
+        if kind == "penalty" and not refined:
             # what Algorithm 1 sends gives the gradient of |r_s|² only: the penalty never reaches the unit
 
             def residual_part():
@@ -309,6 +322,85 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind):
         rows, columns, inputs = evidence.state_slices[m], evidence.state_slices[n], evidence.input_slices[n]
         close(d_A[rows, columns], _central_differences(served, A_hat[m, n]))
         close(d_B[rows, inputs], _central_differences(served, B_hat[m, n]))
+
+
+# ---- a refined target: the server explains ĥ_a[t] = ĥ_c[t] + theta y[t]
+
+
+def refined_stationary(side: Side, current: np.ndarray, xi: float) -> Point:
+    """Where all stand still if the server's residual has ĥ_a[t] in it; ``current``: ĥ_c[t]."""
+    J_a, b_a, _, J_D, sizes = _linear_maps(side)
+    eye = np.eye(len(side.A))
+    x, b = _columns(eye, side.others_refined), _columns(eye, side.others_u)
+    now = _columns(eye, side.now)
+    J_s = np.hstack([now, np.zeros((len(now), sizes[1])), -x, -b])
+    b_s = (side.base - current).ravel()  # r_s = J_s p - b_s
+    matrix = J_a.T @ J_a + J_s.T @ J_s + xi * J_D.T @ J_D
+    p = np.split(np.linalg.solve(matrix / side.steps, (J_a.T @ b_a + J_s.T @ b_s) / side.steps), np.cumsum(sizes)[:-1])
+    rows = len(side.A)
+    return Point(p[0].reshape(rows, -1), p[1], p[2].reshape(rows, -1), p[3].reshape(rows, -1))
+
+
+def current_states(plant: cf.Plant, recording: cf.Recording, name: str) -> np.ndarray:
+    own = recording[name]
+    return cf.KalmanEstimator(plant.local(name)).estimate(own.y, own.u).refined[1:]
+
+
+@pytest.mark.parametrize(("outputs", "seed", "mean", "pole"), [(2, 0, 1.0, 0.0), (8, 1, 0.0, 0.0), (8, 2, 0.0, 0.9)])
+@pytest.mark.parametrize("xi", [0.0, 1.0, 100.0, INFINITE])
+def test_refined_target_the_library_arrives_at_the_dense_stationary_point(outputs, seed, mean, pole, xi):
+    plant, recording, by_unit = case(outputs, seed, mean, pole)
+    found = cf.fit(recording, plant.locals(), "penalty", xi=xi, tol=1e-10, target="refined")
+    assert found.status.converged
+    assert found.status.rounds < 15
+    for name, other in (plant.names, plant.names[::-1]):
+        point = refined_stationary(by_unit[name], current_states(plant, recording, name), xi)
+        for got, expected in (
+            (found.parts[name].theta, point.theta), (found.parts[name].phi, point.phi),
+            (found.plant.block("A", name, other), point.A), (found.plant.block("B", name, other), point.B),
+        ):  # fmt: skip
+            assert norm(got - expected) <= 100 * ITERATIVE * norm(expected)
+        # phi is the unit's alone now, so that the second equation of Lemma 8.2 holds
+        residual = point.r_a(by_unit[name]).mean(axis=0)
+        assert norm(by_unit[name].C.T @ residual) <= ITERATIVE * norm(by_unit[name].now.std(axis=0))
+
+
+@pytest.mark.parametrize("xi", [0.1, 10.0, INFINITE])
+@pytest.mark.parametrize("noise", [1.0, 1e-2])
+def test_refined_target_white_inputs_B_hat_is_the_filters_gain_times_B(noise, xi):
+    """B̂_mn comes to (K_m + theta_m) C_mm B_mn: too small by what the filter has not taken in, and no more."""
+    plant = cf.random_plant(measurement_noise=noise, rng=1)
+    recording = plant.simulate(64_000, rng=5)
+    found = cf.fit(recording, plant.locals(), "penalty", xi=xi, target="refined")
+    for name, other in (plant.names, plant.names[::-1]):
+        model = plant.local(name)
+        response = (settled_gain(model) + found.parts[name].theta) @ model.C
+        true = plant.block("B", name, other)
+        limit = response @ true
+        assert norm(found.plant.block("B", name, other) - limit) < 0.03 * norm(true)
+        assert norm(limit - true) > (0.2 if noise == 1 else 0.01) * norm(true)  # which is not B_mn itself
+
+
+def test_refined_target_the_messages_of_round_0_are_sufficient_once_the_gains_are_known():
+    """ĥ_c[t] - (I - K C)(A ĥ_c[t-1] + B u[t-1]) = K y[t]: likelihood on it is likelihood on the measurements."""
+    plant = cf.random_plant(rng=2)
+    recording = plant.simulate(1500, rng=3, inputs=excitation.autoregressive(plant, 1500, rng=3, pole=0.9))
+    found = unfiltered_fit(recording, plant, skip=100).plant
+    wanted = cf.fit(recording.slice(101, None), plant.locals(), uncertainty=False).plant
+    for letter in "AB":
+        one, other = getattr(found, letter), getattr(wanted, letter)
+        assert norm(one - other) <= 1e-6 * norm(other)
+
+
+def test_refined_target_A_hat_stays_biased_however_long_the_record():
+    """The units' filters are wrong by what the couplings do, so that ĥ_c is no regressor with noise of its own."""
+    plant = cf.random_plant(rng=1)
+    errors = []
+    for steps in (4000, 64_000):
+        found = cf.fit(plant.simulate(steps, rng=9), plant.locals(), "penalty", xi=10.0, target="refined")
+        errors.append(error(found.plant, plant, "A"))
+    assert errors[1] == pytest.approx(errors[0], rel=0.1)
+    assert errors[1] > 0.3
 
 
 # ---- the stationary point of the combined update
@@ -340,7 +432,7 @@ def test_B_hat_is_the_regression_of_D_plus_phi_on_the_inputs(mean, pole, xi):
         assert norm(point.B - regression) <= ITERATIVE * norm(regression)
 
 
-# ---- Lemma 7.2: normal equations
+# ---- Lemma 8.2: normal equations
 
 
 def _normal_equations(side: Side, point: Point) -> tuple[float, float]:
@@ -350,7 +442,7 @@ def _normal_equations(side: Side, point: Point) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("outputs", "seed"), [(2, 0), (8, 1)])
-def test_lemma_7_2_holds_where_the_units_own_loss_is_stationary(outputs, seed):
+def test_lemma_8_2_holds_where_the_units_own_loss_is_stationary(outputs, seed):
     for side in case(outputs, seed, mean=1.0)[2].values():
         at_start, at_end = _normal_equations(side, nothing(side)), _normal_equations(side, own_stationary(side))
         assert at_end[0] <= LONG * at_start[0]
@@ -358,14 +450,14 @@ def test_lemma_7_2_holds_where_the_units_own_loss_is_stationary(outputs, seed):
 
 
 @pytest.mark.parametrize(("xi", "low", "high"), [(1.0, 0.12, 0.3), (10.0, 0.4, 0.7), (INFINITE, 0.999, 1.02)])
-def test_lemma_7_2_does_not_hold_where_the_combined_update_is_stationary(xi, low, high):
+def test_lemma_8_2_does_not_hold_where_the_combined_update_is_stationary(xi, low, high):
     """Relative to theta = phi = 0; as xi → ∞ the first equation is violated as if nothing had been learned."""
     for side in case(8, 1)[2].values():
         violation = _normal_equations(side, stationary(side, xi))[0] / _normal_equations(side, nothing(side))[0]
         assert low < violation < high
 
 
-def test_lemma_7_2_second_equation_fails_too_if_inputs_have_a_mean():
+def test_lemma_8_2_second_equation_fails_too_if_inputs_have_a_mean():
     """At the combined stationary point mean(Cᵀ r_a) = mean(r_s) exactly, and that is not zero."""
     for side in case(2, 0, mean=1.0)[2].values():
         for xi, low in ((1.0, 0.015), (INFINITE, 0.25)):
@@ -375,7 +467,7 @@ def test_lemma_7_2_second_equation_fails_too_if_inputs_have_a_mean():
             assert norm(mean_r_s) > low
 
 
-def test_theorem_7_3_a_left_inverse_of_CA_does_not_cancel_its_transpose_but_the_conclusion_stands():
+def test_theorem_8_3_a_left_inverse_of_CA_does_not_cancel_its_transpose_but_the_conclusion_stands():
     """(CA)ᵀX = 0 allows X ≠ 0 if there are more outputs than states; E[r_a yᵀ] = 0 needs another argument.
 
     y[t] - C h_a[t] = C(h - h_a) + v with v independent of y[t-1], so X = C E[(h - h_a)yᵀ], and AᵀCᵀC is invertible.
@@ -473,7 +565,7 @@ def test_corollary_6_2_does_not_hold_for_the_combined_update_and_the_gap_is_know
         assert norm(B_hat - limit) <= 1e-3 * norm(limit)
 
 
-# ---- Theorem 7.3
+# ---- Theorem 8.3
 
 
 @dataclass(frozen=True)
@@ -486,7 +578,7 @@ class OracleGap:
 
 
 def oracle_gap(side: Side, xi: float = INFINITE) -> OracleGap:
-    """Both sides of Theorem 7.3 with the proof's oracle M_o = Γ_yz Σ_z⁻¹ on z = [y_m, u, ĥ_c,m]."""
+    """Both sides of Theorem 8.3 with the proof's oracle M_o = Γ_yz Σ_z⁻¹ on z = [y_m, u, ĥ_c,m]."""
     point, T = stationary(side, xi), side.steps
     r_a = point.r_a(side)
     reconstructed = side.now - r_a
@@ -516,14 +608,14 @@ def oracle_gaps(mean: float) -> dict[str, list[OracleGap]]:
     return out
 
 
-def test_theorem_7_3_zero_mean_data_make_both_sides_zero():
+def test_theorem_8_3_zero_mean_data_make_both_sides_zero():
     for gaps in oracle_gaps(0.0).values():
         for field in ("left", "right", "right_of_proof"):
             draws = np.array([getattr(gap, field) for gap in gaps])
             assert within_standard_errors(draws, np.zeros(draws.shape[1])).all()
 
 
-def test_theorem_7_3_the_circular_step_the_residual_still_holds_the_other_units_inputs():
+def test_theorem_8_3_the_circular_step_the_residual_still_holds_the_other_units_inputs():
     """The proof needs E[r_a u_nᵀ] = 0; with white inputs it is C_mm B_mn Σ_u."""
     plant = cf.random_plant(outputs=2, rng=0)
     for name, other in (plant.names, plant.names[::-1]):
@@ -534,7 +626,20 @@ def test_theorem_7_3_the_circular_step_the_residual_still_holds_the_other_units_
         assert np.abs(draws.mean(axis=0) / spread).max() > 40
 
 
-def test_theorem_7_3_with_non_zero_means_the_sides_differ_by_what_the_proof_drops():
+def test_theorem_8_3_statement_and_proof_have_another_e_and_the_two_meet_as_xi_grows():
+    """The statement's e_t is C_mm r_s, the proof's lacks C_mm D in it, and its affine relation holds for the latter."""
+    for side in case(2, 0, mean=1.0)[2].values():
+        apart = []
+        for xi in (1.0, 100.0, 1e4):
+            gap = oracle_gap(side, xi)
+            apart.append(norm(gap.right - gap.right_of_proof) / norm(gap.right_of_proof))
+            whole = gap.right_of_proof + gap.dropped
+            np.testing.assert_allclose(gap.left, whole, atol=ITERATES * np.abs(gap.left).max())
+        assert apart[0] > 0.05  # they are not the same number
+        assert apart[1] / apart[2] == pytest.approx(100, rel=0.3)  # and D takes the difference with it
+
+
+def test_theorem_8_3_with_non_zero_means_the_sides_differ_by_what_the_proof_drops():
     for gaps in oracle_gaps(1.0).values():
         for gap in gaps:
             whole = gap.right_of_proof + gap.dropped
@@ -563,6 +668,26 @@ def test_white_inputs_B_hat_is_zero_within_its_noise_whatever_the_true_B(outputs
             assert (estimate <= 1.5 * STANDARD_ERRORS * spread[:, None]).all()
 
 
+@pytest.mark.parametrize("xi", [0.0, 10.0, INFINITE])
+def test_white_inputs_whatever_theta_and_phi_are_the_servers_own_stationarity_ends_B_hat(xi):
+    """The finding needs nothing of the clients: no weight, step or point of theirs can change it."""
+    rng = np.random.default_rng(0)
+    plant, _, by_unit = case(8, 1)
+    for name, other in (plant.names, plant.names[::-1]):
+        side = by_unit[name]
+        for size in (0.1, 1.0, 10.0):
+            theta, phi = size * rng.standard_normal((2, 8)), size * rng.standard_normal(2)
+            z = side.before @ (side.A @ theta).T
+            # the server's best (Â, B̂) for these: |z + phi - x - B̂u|² + xi |z - x|²
+            X = np.hstack([side.others_refined, side.others_u])
+            X = np.vstack([X, np.sqrt(xi) * np.hstack([side.others_refined, 0 * side.others_u])])
+            target = np.vstack([z + phi, np.sqrt(xi) * z])
+            B = np.linalg.lstsq(X, target, rcond=None)[0].T[:, side.others_refined.shape[1] :]
+            spread = np.sqrt(np.mean((z + phi) ** 2, axis=0) / side.steps)  # Σ_u = I
+            assert (np.abs(B) <= 1.5 * STANDARD_ERRORS * spread[:, None]).all()
+        assert norm(plant.block("B", name, other)) > 1
+
+
 def test_white_inputs_more_data_make_B_hat_smaller():
     plant = cf.random_plant(outputs=8, rng=1)
     sizes = []
@@ -571,6 +696,38 @@ def test_white_inputs_more_data_make_B_hat_smaller():
         cross = [run.block("B", *pair) for run in runs for pair in (plant.names, plant.names[::-1])]
         sizes.append(np.sqrt(np.mean(np.square(cross))))
     assert 5 < sizes[0] / sizes[1] < 13  # sqrt(64) = 8
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.01])
+@pytest.mark.parametrize("mean", [1.0, 5.0])
+def test_one_input_with_a_mean_B_hat_comes_to_a_closed_form_and_to_B_itself_if_there_is_little_noise(mean, noise):
+    """A_mn = 0, xi → ∞: phi is what the filter leaves of the mean effect, and B̂ its regression on the input."""
+    plant = cf.random_plant(inputs=1, measurement_noise=noise, rng=1)
+    A = plant.A.copy()
+    for name, other in (plant.names, plant.names[::-1]):
+        A[plant.state_slice(name), plant.state_slice(other)] = 0.0
+    plant = plant.replace(A=A)
+    inputs = excitation.white(plant, 40_000, rng=3, mean=mean)
+    found = cf.fit(plant.simulate(40_000, rng=3, inputs=inputs), plant.locals(), "penalty", xi=INFINITE)
+    for name, other in (plant.names, plant.names[::-1]):
+        model, B = plant.local(name), plant.block("B", name, other)
+        eye, gram = np.eye(2), model.C.T @ model.C
+        seen = np.linalg.solve(eye - model.A @ (eye - settled_gain(model) @ model.C), B)  # per unit of the mean
+        phi = np.linalg.solve(gram + eye / (1 + mean**2), gram @ seen)
+        limit = phi * mean**2 / (1 + mean**2)
+        estimate = found.plant.block("B", name, other)
+        assert norm(estimate - limit) < 0.03 * norm(B)
+        if noise < 1 and mean > 1:
+            assert norm(estimate - B) < 0.12 * norm(B)
+
+
+def test_two_inputs_with_a_mean_give_B_hat_of_rank_one():
+    plant, _, _ = case(8, 1, mean=1.0)
+    found = fitted(8, 1, INFINITE, mean=1.0)
+    for name, other in (plant.names, plant.names[::-1]):
+        values = np.linalg.svd(found.plant.block("B", name, other), compute_uv=False)
+        assert values[1] < 1e-3 * values[0]
+        assert np.linalg.matrix_rank(plant.block("B", name, other)) == 2
 
 
 @pytest.mark.parametrize("pole", [0.0, 0.9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from io import TextIOWrapper
@@ -11,13 +12,15 @@ import typer
 from typer import Option
 
 from counterflow._version import __version__
-from counterflow.cli.groups import group
+from counterflow.cli.groups import VERBOSE, group
 from counterflow.questions import COMMANDS
 
 DATA = group(
     "data",
     {
         "inspect": ("data_inspect:inspect_table", "What does a table hold: rows, gaps, repeats, every channel?"),
+        "read": ("data_read", "A table from files, a database or an OPC UA server, written as one file."),
+        "sample": ("data_sample", "A small log with ISA tags, to try things on, in any of six forms."),
         "prepare": ("data_inspect", "A recording from a federation's logs, and all that is done to them."),
         "hai": ("data_sets", "Prepare files of the HAI data set as the paper does."),
         "swat": ("data_sets", "Prepare files of the SWaT data set as the paper does."),
@@ -77,6 +80,7 @@ app = group(
     help="What would my output do if that other unit were run differently?",
     epilog="Exit codes: 0 done, 2 a mistake to mend, 3 not converged, 4 the data cannot tell, 5 out of reach, "
     "6 a check fails.",
+    completion=True,
     pretty_exceptions_enable=False,
 )
 
@@ -95,11 +99,18 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    ctx: typer.Context,
     version: Annotated[
         bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
     ] = False,
+    verbose: Annotated[
+        bool, Option("--verbose", "-v", help="Tell more on stderr: notes of libraries, and where an error comes from.")
+    ] = False,
 ) -> None:
     """What would my output do if that other unit were run differently?"""
+    if verbose:
+        ctx.find_root().meta[VERBOSE] = True
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 
 def main() -> None:

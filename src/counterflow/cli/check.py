@@ -17,6 +17,7 @@ from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
 from counterflow.fits.fit import load
 from counterflow.methods.outcome import Provenance
+from counterflow.plant.calendar import as_steps
 from counterflow.questions.question import envelope
 
 _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}
@@ -27,7 +28,7 @@ def check(
     recording: Annotated[
         Path | None, Option(metavar="FILE", help="Rows to look at, best unseen ones (those of the fit).")
     ] = None,
-    horizon: Annotated[int, Option(min=1, help="Rows of the free runs.")] = 30,
+    horizon: Annotated[str, Option(metavar="ROWS|TIME", help="Of the free runs: rows, or a time such as 2h.")] = "30",
     plot: Annotated[Path | None, Option(metavar="FILE", help="Also draw: .png.")] = None,
     answer_format: AnswerFormat = Format.table,
     out: Out = None,
@@ -39,13 +40,14 @@ def check(
 
     Example: counterflow check fit --recording recording.safetensors --plot checks.png
     """
-    output.check_kind(out, ("json", "csv"), force)
+    output.check_kind(out, ("json", "csv", "parquet"), force)
     if plot is not None:
         output.check_ending("--plot", plot, ("png",))
         output.check_new([plot], force)
     fit = load(directory)
     rows = None if recording is None else inputs.load_recording(fit, recording)
-    found = look(fit, rows, horizon)
+    steps = int(horizon) if horizon.strip().isdigit() else as_steps(horizon, fit.plant.dt, "--horizon")
+    found = look(fit, rows, steps)
     sentence = _sentence(found)
     told = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
     if plot is not None:

@@ -11,7 +11,9 @@ from typer import Argument, Option
 
 def console(
     model: Annotated[Path, Argument(metavar="MODEL", help="Directory of a saved fit, or a plant's folder.")],
-    data: Annotated[Path | None, Option(metavar="FILE", help="A recording, for questions about the past.")] = None,
+    data: Annotated[
+        Path | None, Option(metavar="FILE", help="A recording, or a federation file with logs: for the past.")
+    ] = None,
     seat: Annotated[
         list[str] | None, Option(metavar="NAME", help="Whose view: 'server' or a unit; may repeat (all).")
     ] = None,
@@ -49,7 +51,10 @@ def console(
 
     def make() -> Any:
         app = import_module("counterflow.console.app")
-        return app.create(model, data=data, seats=seat or (), policies=policy or ())
+        brought: Any = data
+        if data is not None and data.suffix.lower() == ".toml":
+            brought = import_module("counterflow.cli.federation_file").read_federation(data).recording
+        return app.create(model, data=brought, seats=seat or (), policies=policy or ())
 
     log = access_log or import_module("counterflow.console.access_log").usual_place(model)
     service.serve(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,46 +11,76 @@ from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import quoted, read_federation, relative, shown_key
-from counterflow.cli.options import AnswerFormat, Files, Force
+from counterflow.cli.options import AnswerFormat, Force
 from counterflow.cli.output import Format
-from counterflow.data import ChannelFacts, Inspection, Preparation, inspect
+from counterflow.cli.table_options import (
+    Database,
+    DayFirst,
+    Decimal,
+    Encoding,
+    Quality,
+    Separator,
+    SkipAfterHeader,
+    SkipRows,
+    Sql,
+    Tag,
+    Time,
+    TimeFormat,
+    Timezone,
+    Value,
+    given_options,
+    opened,
+)
+from counterflow.data import ChannelFacts, Inspection, Preparation, draft, inspect
+from counterflow.data import Draft as DraftOfPlant
+from counterflow.data.databases import is_sqlite, public_address, sqlite_file
+from counterflow.data.drafts import DraftChannel
 from counterflow.plant import Recording
+from counterflow.printable import shown
 
-Time = Annotated[str | None, Option(help="Name of the time column (time, timestamp, ...).")]
-TimeFormat = Annotated[str | None, Option(help="Such as '%d/%m/%Y %H:%M:%S', or s, ms, us, ns, excel, seconds.")]
-DayFirst = Annotated[bool | None, Option("--day-first/--month-first", help="How to read 3/4/2024.")]
-Timezone = Annotated[str | None, Option(help="Zone of local times, such as Europe/Berlin.")]
-Separator = Annotated[str | None, Option(help="Between cells, if it is not found.")]
-Decimal = Annotated[str | None, Option(help="Decimal sign, if it is not found.")]
-SkipRows = Annotated[int, Option(min=0, max=1000, help="Lines before the header.")]
-SkipAfterHeader = Annotated[int, Option(min=0, max=1000, help="Lines after it, such as units of measure.")]
-Draft = Annotated[Path | None, Option(metavar="FILE", help="Also write a draft of a federation file, .toml.")]
-_DRAFT_TABLE_KEYS = ("time", "time_format", "day_first", "timezone", "separator", "decimal", "skip_rows")
+Draft = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="Also write a federation file, .toml, that counterflow fit takes as it is."),
+]
 
 
 def inspect_table(
-    files: Files, time: Time = None, time_format: TimeFormat = None, day_first: DayFirst = None,
-    timezone: Timezone = None, separator: Separator = None, decimal: Decimal = None, skip_rows: SkipRows = 0,
-    skip_after_header: SkipAfterHeader = 0, federation: Draft = None, force: Force = False,
+    files: Annotated[
+        list[Path] | None,
+        Argument(metavar="[FILE]...", help="CSV, Parquet, XLSX, folders, zips: one table.", show_default=False),
+    ] = None,
+    sql: Sql = None, database: Database = None, time: Time = None, time_format: TimeFormat = None,
+    day_first: DayFirst = None, timezone: Timezone = None, separator: Separator = None, decimal: Decimal = None,
+    encoding: Encoding = None, skip_rows: SkipRows = 0, skip_after_header: SkipAfterHeader = None, tag: Tag = None,
+    value: Value = None, quality: Quality = None, federation: Draft = None, force: Force = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:  # fmt: skip
-    """What does a table hold: rows, gaps, repeats, and every channel? Nothing is changed.
+    """What does a table hold: rows, gaps, repeats, every channel, and which units its tags seem to make?
+
+    Nothing is changed. What is uncertain is asked as a question, with the choice that was made.
 
     Example: counterflow data inspect plant.csv.gz --federation federation.toml
+
+    Example: counterflow data inspect --sql "select * from log" --database plant.db --federation federation.toml
     """
-    given: dict[str, Any] = {
-        "time": time, "time_format": time_format, "day_first": day_first, "timezone": timezone, "separator": separator,
-        "decimal": decimal, "skip_rows": skip_rows or None, "skip_after_header": skip_after_header or None,
-    }  # fmt: skip
-    options = {name: value for name, value in given.items() if value is not None}
-    output.check_kind(federation, ("toml",), force)
-    found = inspect(list(files), **options)
+    options = given_options(
+        time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
+        decimal=decimal, encoding=encoding, skip_rows=skip_rows or None, skip_after_header=skip_after_header, tag=tag,
+        value=value, quality=quality,
+    )  # fmt: skip
     if federation is not None:
-        output.write_all({federation: draft(found, files, options, federation).encode()}, force)
-    output.answer(answer_format, "data inspect", found.to_json(), lambda: _show(found, federation))
+        output.check_ending("--federation", federation, ("toml",))
+        output.check_new([federation], force)
+    found = inspect(opened(files or [], sql, database, options))
+    made = draft(found)
+    if federation is not None:
+        source = {"files": files} if files else {"sql": sql, "database": database}
+        output.write_all({federation: draft_text(found, made, source, options, federation).encode()}, force)
+    content = {**found.to_json(), "draft": made.to_json()}
+    output.answer(answer_format, "data inspect", content, lambda: _show(found, made, federation))
 
 
-def _show(found: Inspection, drafted: Path | None) -> None:
+def _show(found: Inspection, made: DraftOfPlant, drafted: Path | None) -> None:
     for sentence in found.sentences:
         output.show_text(sentence)
     for group, names in found.groups.items():
@@ -62,8 +92,16 @@ def _show(found: Inspection, drafted: Path | None) -> None:
             same.setdefault(found[name].verdict, []).append(name)
         for verdict, members in same.items():
             output.show_text(f"  {', '.join(members)}: {verdict}")
+    output.show_lines("", "What the tags seem to mean:", *made.picture.splitlines())
+    if made.questions:
+        output.show_lines("", "Questions; the choices that were made stand in the draft:")
+        output.show_lines(*(f"  ? {question}" for question in made.questions))
     if drafted is not None:
-        output.show_lines("", f"draft of a federation file: {drafted}")
+        output.show_lines("", f"federation file: {drafted}", f"next: counterflow fit {drafted} --out fit")
+    else:
+        output.show_lines(
+            "", "next: the same with --federation federation.toml, then counterflow fit federation.toml --out fit"
+        )
 
 
 def _row(channel: ChannelFacts) -> list[str]:
@@ -74,38 +112,64 @@ def _row(channel: ChannelFacts) -> list[str]:
     return [channel.name, channel.kind, span, mean, *shares, str(channel.levels)]
 
 
-def draft(found: Inspection, files: Sequence[Path], options: dict[str, Any], place: Path) -> str:
-    """A federation file to start from: units by their tags' prefixes, on/off channels as inputs."""
-    names = [quoted(relative(file, place.parent)) for file in files]
-    lines = [
-        "# A draft: check the units, and which channels are inputs, before you fit.",
-        "# counterflow fit THIS-FILE --out fit",
-        "",
-        "[data]",
-        f"file = {names[0]}" if len(names) == 1 else f"files = [{', '.join(names)}]",
-    ]
-    if found.time_name is not None and "time" not in options:
-        lines.append(f"time = {quoted(found.time_name)}")
-    for key in _DRAFT_TABLE_KEYS:
-        if key in options:
-            value = options[key]
-            shown = str(value).lower() if isinstance(value, (bool, int)) else quoted(value)
-            lines.append(f"{key} = {shown}")
+def draft_text(
+    found: Inspection, made: DraftOfPlant, source: Mapping[str, Any], options: Mapping[str, Any], place: Path
+) -> str:
+    """A federation file that can be used as it is: units by their tags, and every option that the table was read by."""
+    lines = ["# Drafted from the tags and the values of the table. It can be used as it is:"]
+    lines += [f"#   counterflow fit {place.name} --out fit", "#"]
+    lines += [f"# {line}" for line in made.picture.splitlines()]
+    if made.questions:
+        lines += ["#", "# Questions, with the choices that were made:"]
+        lines += [f"# ? {question}" for question in made.questions]
+    lines += ["", "[data]"]
+    if source.get("sql") is not None:
+        database = str(source["database"])
+        if is_sqlite(database):
+            database = f"sqlite:{relative(sqlite_file(database), place.parent)}"
+        lines += [f"sql = {quoted(str(source['sql']))}", f"database = {quoted(public_address(database))}"]
+    else:
+        names = [quoted(relative(file, place.parent)) for file in source["files"]]
+        lines.append(f"file = {names[0]}" if len(names) == 1 else f"files = [{', '.join(names)}]")
+    known = dict(options)
+    if found.time_name is not None and "long" not in " ".join(found.kinds):
+        known = {"time": found.time_name} | known
+    for key, value in (known | made.options).items():
+        text = str(value).lower() if isinstance(value, (bool, int)) else quoted(value)
+        lines.append(f"{key} = {text}")
     if found.time is not None:
-        lines.append(f"dt = {found.time.step / 1e9:g}  # seconds")
-    for group, members in found.groups.items():
-        usable = [name for name in members if found[name].kind not in ("text", "mixed", "empty", "constant")]
-        left_out = [name for name in members if name not in usable]
-        inputs = [name for name in usable if found[name].kind == "on/off"]
-        outputs = [name for name in usable if name not in inputs]
-        if not outputs:
-            lines += ["", f"# {group}: no channel of it could be an output: {', '.join(members)}"]
-            continue
-        lines += ["", f"[{shown_key('units', group)}]", f"inputs = [{', '.join(map(quoted, inputs))}]"]
-        lines.append(f"outputs = [{', '.join(map(quoted, outputs))}]")
-        if left_out:
-            lines.append(f"# left out: {', '.join(left_out)}")
-    return "\n".join(lines) + "\n"
+        lines.append(f"dt = {found.time.step / 1e9:.9g}  # seconds between two rows")
+    for unit in made.units:
+        lines += ["", f"[{shown_key('units', unit.name)}]"]
+        for side in ("inputs", "outputs"):
+            channels = getattr(unit, side)
+            if not channels:
+                lines.append(f"{side} = []")
+                continue
+            lines.append(f"{side} = [")
+            lines += [f"  {_drafted(each)},{f'  # {each.why}' if each.why else ''}" for each in channels]
+            lines.append("]")
+    if made.left_out:
+        lines += [
+            "",
+            "# left out:",
+            *(f"#   {_printed(column)}: {_printed(why)}" for column, why in made.left_out.items()),
+        ]
+    return "\n".join("".join(sign for sign in line if sign.isprintable()) for line in lines) + "\n"
+
+
+def _drafted(channel: DraftChannel) -> str:
+    """A channel in TOML: its name alone, or with what is known of it."""
+    if not channel.measure and channel.limits is None:
+        return quoted(channel.column)
+    about = [f"name = {quoted(channel.column)}"]
+    about += [f"unit = {quoted(channel.measure)}"] if channel.measure else []
+    about += [f"limits = [{channel.limits[0]:g}, {channel.limits[1]:g}]"] if channel.limits is not None else []
+    return f"{{{', '.join(about)}}}"
+
+
+def _printed(text: str) -> str:
+    return shown(text, 200).replace("\n", " ")
 
 
 def prepare(

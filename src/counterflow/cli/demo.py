@@ -22,8 +22,9 @@ from counterflow import report
 from counterflow.arrays import FloatArray
 from counterflow.cli import demo_plant, output
 from counterflow.cli.demo_linear import PooledLinear
+from counterflow.cli.demo_log import from_a_log
 from counterflow.cli.demo_plant import Worlds
-from counterflow.cli.options import AnswerFormat
+from counterflow.cli.options import AnswerFormat, Force
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming, make_folder
@@ -75,14 +76,20 @@ def demo(
     out: Annotated[Path, Option(help="Directory for the recording, the saved fit and the report.")] = OUT,
     steps: Annotated[int, Option(min=600, max=100_000, help="Minutes of plant to simulate.")] = 1800,
     seed: Annotated[int, Option(min=0, help="Of the simulation and of the fit.")] = 0,
+    force: Force = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
-    """Simulate a steam plant of four units, fit the federation from its logs, ask what-if, write a report."""
+    """From a historian's file to an answer; then a steam plant of four units, fitted from its logs, with a report.
+
+    Both plants are simulated, so that the truth stands beside every answer.
+    """
     began = time.perf_counter()
-    check_place(out)
+    check_place(out, force)
     if find_spec("matplotlib") is None:
         raise OptionError("the demo's report needs matplotlib: install it with  pip install 'counterflow[plots]'")
     console = Console(stderr=True, quiet=answer_format is Format.json)
+    with console.status("from a historian's file to an answer"):
+        first = from_a_log()
     with console.status("simulating the plant"):
         calm = demo_plant.moved_in_steps(steps, seed)
         worlds = demo_plant.lived(with_incident(calm), seed)
@@ -98,8 +105,13 @@ def demo(
         page = report.render(content)  # all is drawn before anything is written
     _write(out, recording, fit, page)
     seconds = time.perf_counter() - began
-    answer = _content(out, fit, content, incident, steps, seed, seconds)
-    output.answer(answer_format, "demo", answer, lambda: _show(out, fit, content, incident, seconds))
+    answer = {"log": first.to_json(), **_content(out, fit, content, incident, steps, seed, seconds)}
+
+    def show() -> None:
+        first.show()
+        _show(out, fit, content, incident, seconds)
+
+    output.answer(answer_format, "demo", answer, show)
 
 
 def with_incident(calm: FloatArray) -> FloatArray:
@@ -199,8 +211,8 @@ def beside_the_truth(page: report.Report) -> dict[str, str]:
     return {**out, "truth within the 95 % bands": f"{100 * np.concatenate(inside).mean():.0f} %"}
 
 
-def check_place(out: Path) -> None:
-    """Refuse a place that cannot be written, or holds what is not ours, before any work is done."""
+def check_place(out: Path, force: bool) -> None:
+    """Refuse a place that cannot be written, holds what is not ours or, without ``force``, anything at all."""
     output.check_folder(out)
     with blaming(out):
         entries = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
@@ -213,6 +225,8 @@ def check_place(out: Path) -> None:
             f"--out {str(out)!r} holds {strange[0]!r}, which the demo did not write; nothing was changed. Choose a new "
             "or empty directory with --out."
         )
+    if entries and not force:
+        raise StorageError(f"--out {str(out)!r} holds an earlier demo: choose another directory, or give --force.")
 
 
 def _write(out: Path, recording: Recording, fit: Fit, page: str) -> None:

@@ -15,8 +15,8 @@ from counterflow.cli.output import Format
 from counterflow.errors import OptionError
 from counterflow.federation import job_gate
 from counterflow.federation.job import Job
-from counterflow.federation.policy import SENT_BY_UNITS
 from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.methods.registry import method_of
 
 
 def approve_job(
@@ -51,10 +51,10 @@ def approve_job(
 
 
 def _told(plant: PlantFolder, job: Job) -> dict[str, Any]:
-    privacy = None if job.privacy is None else output.picked(job.privacy, "epsilon delta window accounting")
+    privacy = None if job.privacy is None else output.picked(job.privacy, "epsilon delta window accounting release")
     return {
         **output.picked(job, "id method created"), "sha256": job_gate.digest_of(job), "units": list(job.units),
-        "rows": len(plant.site.own().y), "kinds": sorted(SENT_BY_UNITS[job.method]), "privacy": privacy,
+        "rows": len(plant.site.own().y), "kinds": sorted(method_of(job).sends), "privacy": privacy,
         "budget": budget_of(plant),
     }  # fmt: skip
 

@@ -3,7 +3,8 @@
 ::
 
     [data]
-    file = "plant.parquet"        # or files = ["may.csv.gz", "june.csv.gz"]
+    file = "plant.parquet"        # or files = ["may.csv.gz", "june.csv.gz"], a folder, a .zip
+                                  # or sql = "select * from log" with database = "plant.db"
     dt = 60                       # seconds; optional
     time = "timestamp"            # optional, as is all that follows: see counterflow.data.read_logs
     longest_hold = 600
@@ -12,11 +13,12 @@
     tags = "P1_*"                 # a pattern, a list of them, or {regex = "P1_.*"}
     inputs = ["*_D", {name = "P1_pump", unit = "%", limits = [0, 100]}]
     exclude = ["P1_note"]         # outputs: the rest, or a list
+    log = "boiler.csv"            # without [data] file: the unit's own table; patterns and lists go with it, too
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -28,16 +30,18 @@ from counterflow.errors import ModelError
 from counterflow.plant import Recording, Unit
 
 if TYPE_CHECKING:
-    from counterflow.data import Preparation, Selection
+    from counterflow.data import Chosen, Preparation, Selection, Table
 
 _TEXTS = (
-    "time", "time_format", "timezone", "separator", "decimal", "resample", "fill", "long_gaps", "text", "header_word",
+    "time", "time_format", "timezone", "separator", "decimal", "encoding", "resample", "fill", "long_gaps", "text",
+    "header_word", "tag", "value", "quality",
 )  # fmt: skip
 _NUMBERS = ("dt", "longest_hold", "longest_gap")
 _COUNTS = ("skip_rows", "skip_after_header")
 _FLAGS = ("day_first", "drop_constant")
 _MOMENTS = ("start", "stop")
-KEYS = ("file", "files", *_TEXTS, *_NUMBERS, *_COUNTS, *_FLAGS, *_MOMENTS)
+_SOURCES = ("file", "files", "sql", "database")
+KEYS = (*_SOURCES, *_TEXTS, *_NUMBERS, *_COUNTS, *_FLAGS, *_MOMENTS)
 UNIT_KEYS = ("tags", "exclude")
 
 
@@ -52,7 +56,7 @@ def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for key, value in given.items():
         at = ("data", key)
-        if key in ("file", "files"):
+        if key in _SOURCES:
             continue
         if key in _TEXTS:
             value = page.text(at, value)
@@ -67,7 +71,7 @@ def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
         options[key] = value
         with page.blaming(at):
             if key in TABLE_OPTIONS:
-                if key not in ("time", "header_word"):
+                if key not in ("time", "header_word", "tag", "value", "quality"):
                     open_table(polars.DataFrame({"value": [0.0]}), **{key: value})
             else:
                 Rules(**{key: value})
@@ -78,19 +82,45 @@ def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def shared_files(page: Page) -> list[Path] | None:
-    """The files of the table that the units share, if there is one."""
+def shared_source(page: Page) -> list[Path] | tuple[str, str] | None:
+    """The table that the units share, if there is one: files, or a query with its database."""
     given = page.table(("data",), KEYS, optional=True)
-    if "file" in given and "files" in given:
-        page.refuse(("data", "files"), "'file' stands there, too; give one of them")
+    there = [key for key in ("file", "files", "sql") if key in given]
+    if len(there) > 1:
+        page.refuse(("data", there[1]), f"{there[0]!r} stands there, too; give one of them")
+    for key, other in (("sql", "database"), ("database", "sql")):
+        if key in given and other not in given:
+            page.refuse(("data", key), f"it goes with {other!r}; give both")
+    if "sql" in given:
+        return page.text(("data", "sql"), given["sql"]), _database(page, given["database"])
     if "file" in given:
-        return [page.file(("data", "file"), given["file"])]
+        return [page.file(("data", "file"), given["file"], folders=True)]
     if "files" in given:
         files = given["files"]
         if not isinstance(files, list) or not files:
             page.refuse(("data", "files"), f"must be a list of file names, got {what(files)}")
-        return [page.file(("data", "files", k), name) for k, name in enumerate(files)]
+        return [page.file(("data", "files", k), name, folders=True) for k, name in enumerate(files)]
     return None
+
+
+def _database(page: Page, given: Any) -> str:
+    """A database's address; the path of a file is relative to the page."""
+    from counterflow.data.databases import is_sqlite, sqlite_file
+
+    address = page.text(("data", "database"), given)
+    return f"sqlite:{page.path.parent / sqlite_file(address)}" if is_sqlite(address) else address
+
+
+def has_patterns(table: Mapping[str, Any]) -> bool:
+    """Whether a unit takes the columns of its own log by pattern."""
+    if any(key in table for key in UNIT_KEYS):
+        return True
+    sides = [table.get(side) for side in ("inputs", "outputs")]
+    entries = [entry for side in sides for entry in (side if isinstance(side, list) else [side])]
+    return any(isinstance(side, str) for side in sides) or any(
+        "regex" in entry if isinstance(entry, dict) else isinstance(entry, str) and any(sign in entry for sign in "*?")
+        for entry in entries
+    )
 
 
 def unit_selection(page: Page, at: TomlPath, table: Mapping[str, Any], states: int) -> Selection:
@@ -115,29 +145,38 @@ def unit_selection(page: Page, at: TomlPath, table: Mapping[str, Any], states: i
 
 
 def read_shared(
-    page: Page, files: Sequence[Path], options: dict[str, Any], units: Mapping[str, Selection]
+    page: Page, source: list[Path] | tuple[str, str], options: dict[str, Any], units: Mapping[str, Selection]
 ) -> tuple[Recording, Preparation]:
     """The recording of a table that the units share."""
-    from counterflow.data import Rules, SelectionError, choose, open_table, prepare
+    from counterflow.data import Rules, open_table, prepare
+    from counterflow.data.databases import open_query
     from counterflow.data.preparation import TABLE_OPTIONS
 
-    where: TomlPath = ("data", "file" if "file" in page.contents["data"] else "files")
+    where: TomlPath = ("data", next(key for key in _SOURCES if key in page.contents["data"]))
+    reading = {key: options[key] for key in options if key in TABLE_OPTIONS}
     with page.blaming(where):
-        table = open_table(list(files), **{key: options[key] for key in options if key in TABLE_OPTIONS})
-    try:
-        chosen = choose(units, table.channels)
-    except SelectionError as error:
-        path: TomlPath = ("units", error.unit, *error.where)
-        if error.where and not isinstance(page.contents["units"][error.unit].get(error.where[0]), list):
-            path = path[:3]
-        page.refuse(path, str(error))
+        table = open_query(*source, **reading) if isinstance(source, tuple) else open_table(source, **reading)
+    chosen = _choose(page, units, table)
     rules = Rules(**{key: options[key] for key in options if key not in TABLE_OPTIONS})
     with page.blaming(where):
         return prepare(table, chosen, rules)
 
 
+def _choose(page: Page, units: Mapping[str, Selection], table: Table) -> list[Chosen]:
+    """What units take of a table; a pattern that does not fit is told with its line."""
+    from counterflow.data import SelectionError, choose
+
+    try:
+        return choose(units, table.channels, table.measures)
+    except SelectionError as error:
+        path: TomlPath = ("units", error.unit, *error.where)
+        if error.where and not isinstance(page.contents["units"][error.unit].get(error.where[0]), list):
+            path = path[:3]
+        page.refuse(path, str(error))
+
+
 def read_logs_of_units(
-    page: Page, units: Mapping[str, Unit], options: dict[str, Any], dt: float
+    page: Page, units: Mapping[str, Unit | Selection], options: dict[str, Any], dt: float
 ) -> tuple[Recording, Preparation | None]:
     """The recording of logs that each unit has of its own: by time where all of them have dates, else row by row."""
     from counterflow.cli.unit_logs import has_dates, open_log, read_log
@@ -146,22 +185,25 @@ def read_logs_of_units(
 
     table_options = {key: options[key] for key in options if key in TABLE_OPTIONS}
     tables, by_time = {}, True
+    chosen: dict[str, Chosen] = {}
     for name, unit in units.items():
         at = ("units", name, "log")
         if "log" not in page.contents["units"][name]:
             page.refuse(
                 at[:-1], "it has no data; give it a 'log', or give [federation] a 'recording', or [data] a 'file'"
             )
-        file = page.file(at, page.contents["units"][name]["log"])
+        file = page.file(at, page.contents["units"][name]["log"], folders=True)
+        columns = (*unit.input_names, *unit.output_names) if isinstance(unit, Unit) else ()
         with page.blaming(at):
-            tables[name] = open_log(file, (*unit.input_names, *unit.output_names), table_options)
+            tables[name] = open_log(file, columns, table_options)
             by_time = by_time and has_dates(tables[name], options)
+        if isinstance(unit, Unit):
+            taken, given = (tuple((each.name, each) for each in side) for side in (unit.inputs, unit.outputs))
+            chosen[name] = Chosen(name, taken, given, unit.states)
+        else:
+            chosen[name] = _choose(page, {name: unit}, tables[name])[0]
     if by_time:
         rules = {"drop_constant": False} | {key: options[key] for key in options if key not in TABLE_OPTIONS}
-        chosen = {}
-        for unit in units.values():
-            taken, given = (tuple((each.name, each) for each in side) for side in (unit.inputs, unit.outputs))
-            chosen[unit.name] = Chosen(unit.name, taken, given, unit.states)
         with page.blaming(("units",)):
             recording, reports = align(tables, chosen, Rules(**rules))
         return recording, _merged(reports)
@@ -169,17 +211,20 @@ def read_logs_of_units(
     if odd:
         page.refuse(("data", odd[0]), "needs logs that all have a time column; name it with 'time'")
     logs: dict[str, Any] = {}
-    for name, unit in units.items():
+    described = []
+    for name, own in chosen.items():
+        sides = {side: [channel for _, channel in getattr(own, side)] for side in ("inputs", "outputs")}
         with page.blaming(("units", name, "log")):
-            logs[name] = read_log(tables[name], unit.input_names, unit.output_names)
+            described.append(Unit(name, own.states, **sides))
+            logs[name] = read_log(tables[name], *([column for column, _ in side] for side in (own.inputs, own.outputs)))
             first = next(iter(logs))
             if len(logs[name][0]) != len(logs[first][0]):
                 raise ModelError(
                     f"{tables[name].title} has {len(logs[name][0])} rows, the log of unit {first!r} has "
                     f"{len(logs[first][0])}; cut or align them to the same rows"
                 )
-            Recording.from_arrays({name: logs[name]}, dt, [unit])
-    return Recording.from_arrays(logs, dt, list(units.values())), None
+            Recording.from_arrays({name: logs[name]}, dt, [described[-1]])
+    return Recording.from_arrays(logs, dt, described), None
 
 
 def _merged(reports: Mapping[str, Preparation]) -> Preparation:

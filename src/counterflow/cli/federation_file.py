@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ from counterflow.arrays import block_diagonal
 from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
+from counterflow.control import Loop
+from counterflow.control.laws import law_of
 from counterflow.fits.training import METHODS
 from counterflow.methods.logs.options import LogOptions
 from counterflow.methods.registry import FEDERATED
@@ -52,11 +54,11 @@ from counterflow.plant.model_file import load_model
 from counterflow.privacy import Privacy
 
 if TYPE_CHECKING:
-    from counterflow.data import Preparation
+    from counterflow.data import Preparation, Selection
 
 
 LOGS_ONLY = ("rank", "same_row", "regime")  # options that only fits from logs have
-_UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs")
+_UNIT_KEYS = ("states", "model", *LETTERS, "inputs", "outputs", "loops")
 
 
 @dataclass(frozen=True)
@@ -88,22 +90,22 @@ def read_federation(path: str | Path) -> Federation:
     if stored is not None and "data" in page.contents:
         page.refuse(("data",), "there is a recording, too; give one of them")
     reading = federation_data.data_options(page, head) if "data" in page.contents or "dt" in head else {}
-    files = federation_data.shared_files(page)
+    shared = federation_data.shared_source(page)
     preparation: Preparation | None = None
-    if files is not None:
-        recording, preparation, models = _from_table(page, files, reading)
-    else:
+    if shared is not None:
+        recording, preparation, models = _from_table(page, shared, reading)
+    elif stored is not None:
         parsed = {
-            name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=stored is None)
+            name: _unit(page, ("units", name), (*_UNIT_KEYS, "log"), needs_channels=False)
             for name in page.names(("units",))
         }
         models = {name: model for name, (_, model) in parsed.items() if model is not None}
         _all_or_none(page, models, list(parsed))
-        if stored is not None:
-            recording = _from_recording(page, stored, parsed, head)
-        else:
-            units = {name: unit for name, (unit, _) in parsed.items()}
-            recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
+        recording = _from_recording(page, stored, parsed, head)
+    else:
+        units, models = _units_with_logs(page)
+        recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
+        _check_counts(page, recording, models, "log")
     for key in ("edges", "forbidden"):
         if key in options:
             with page.blaming(("options", key)):
@@ -143,8 +145,41 @@ def _all_or_none(page: Page, models: Mapping[str, LocalModel], names: Sequence[s
         )
 
 
+def _units_with_logs(page: Page) -> tuple[dict[str, Unit | Selection], dict[str, LocalModel]]:
+    """Units that have a log each: their channels as they are listed, or patterns for the columns of the log."""
+    units: dict[str, Unit | Selection] = {}
+    models: dict[str, LocalModel] = {}
+    names = page.names(("units",))
+    for name in names:
+        at = ("units", name)
+        keys = (*_UNIT_KEYS, "log", *federation_data.UNIT_KEYS)
+        table = page.table(at, keys)
+        if federation_data.has_patterns(table):
+            with page.blaming(at):
+                Unit(name)
+            model, states = _model_and_states(page, at, table)
+            units[name] = federation_data.unit_selection(page, at, table, states)
+        else:
+            units[name], model = _unit(page, at, keys, needs_channels=True)
+        if model is not None:
+            models[name] = model
+    _all_or_none(page, models, names)
+    return units, models
+
+
+def _check_counts(page: Page, recording: Recording, models: Mapping[str, LocalModel], source: str) -> None:
+    """Refuse a model that has other inputs or outputs than the data."""
+    for name, model in models.items():
+        unit = recording[name].unit
+        for side, has, wanted in (
+            ("inputs", unit.n_inputs, model.n_inputs), ("outputs", unit.n_outputs, model.n_outputs)
+        ):  # fmt: skip
+            if has != wanted:
+                page.refuse(("units", name), f"the {source} gives it {has} {side}, but the model has {wanted}")
+
+
 def _from_table(
-    page: Page, files: Sequence[Path], options: dict[str, Any]
+    page: Page, files: list[Path] | tuple[str, str], options: dict[str, Any]
 ) -> tuple[Recording, Preparation, dict[str, LocalModel]]:
     """One table that all units share: each takes its columns by pattern or list."""
     models: dict[str, LocalModel] = {}
@@ -163,13 +198,7 @@ def _from_table(
     if models:
         options = {"drop_constant": False} | options  # a model has its channels
     recording, preparation = federation_data.read_shared(page, files, options, selections)
-    for name, model in models.items():
-        unit = recording[name].unit
-        for side, has, wanted in (
-            ("inputs", unit.n_inputs, model.n_inputs), ("outputs", unit.n_outputs, model.n_outputs)
-        ):  # fmt: skip
-            if has != wanted:
-                page.refuse(("units", name), f"the table gives it {has} {side}, but the model has {wanted}")
+    _check_counts(page, recording, models, "table")
     return recording, preparation, models
 
 
@@ -274,8 +303,31 @@ def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -
     if model is not None:
         channels.setdefault("inputs", model.n_inputs)
         channels.setdefault("outputs", model.n_outputs)
+    loops: list[Loop] = []
+    if "loops" in table:
+        if "inputs" not in table or "outputs" not in table:
+            page.refuse((*at, "loops"), "loops need channels by their names; give inputs and outputs, too")
+        loops = _loops(page, (*at, "loops"), table["loops"])
     with page.blaming(at):
-        return Unit(name, states, **channels), model
+        return Unit(name, states, **channels, loops=loops), model
+
+
+def _loops(page: Page, at: TomlPath, given: Any) -> list[Loop]:
+    """Controllers: tables [[units.boiler.loops]] with moves, reads, perhaps target, and perhaps a law with its kind."""
+    if not isinstance(given, list):
+        page.refuse(at, f"must be tables [[{shown(at)}]] with moves, reads, and perhaps target and law")
+    out = []
+    for k, entry in enumerate(given):
+        here = (*at, k)
+        if not isinstance(entry, dict):
+            page.refuse(here, f"must be a table with moves, reads, and perhaps target and law, got {what(entry)}")
+        page.known(here, entry, ("moves", "reads", "target", "law"))
+        names = {key: page.text((*here, key), entry.get(key)) for key in ("moves", "reads")}
+        target = page.text((*here, "target"), entry["target"]) if "target" in entry else None
+        law = entry.get("law")
+        with page.blaming((*here, "law") if law is not None else here):
+            out.append(Loop(**names, target=target, law=None if law is None else law_of(law)))
+    return out
 
 
 def _model_and_states(page: Page, at: TomlPath, table: Mapping[str, Any]) -> tuple[LocalModel | None, int]:
@@ -378,9 +430,10 @@ def _from_recording(
                 page.refuse(here, f"the model has {len(given)} {side}, the recording has {len(own)}")
             sides[side] = own
         states = unit.states if model is not None or "states" in units[name] else part.unit.states
-        described.append(Unit(name, states, **sides))
+        loops = unit.loops or part.unit.loops
+        described.append(Unit(name, states, sides["inputs"], sides["outputs"], loops=loops))
         arrays[name] = (part.y, part.u)
-    return Recording.from_arrays(arrays, stored.dt, described)
+    return replace(Recording.from_arrays(arrays, stored.dt, described), calendar=stored.calendar)
 
 
 # ---- writing

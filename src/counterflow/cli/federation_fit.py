@@ -42,6 +42,9 @@ def fit(
     epsilon: Annotated[float | None, Option(help="With privacy: of this job, for every plant.")] = None,
     delta: Annotated[float | None, Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
     window: Annotated[int | None, Option(help="With privacy: measurements protected as one (1).")] = None,
+    release: Annotated[
+        str | None, Option(help="With privacy: moments or rows (moments, if all plants let inputs be shown).")
+    ] = None,
     from_logs: Annotated[bool, Option("--from-logs", help="Plants have no models.")] = False,
     begins: Annotated[
         str | None, Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
@@ -62,7 +65,7 @@ def fit(
     described: dict[str, Any] = {
         "method": method, "units": _names(units), "options": _options(option or (), known_edges(edge, forbid)),
         "seed": seed,
-        "privacy": _privacy(epsilon, delta, window), "from_logs": from_logs, "begins": begins,
+        "privacy": _privacy(epsilon, delta, window, release), "from_logs": from_logs, "begins": begins,
     }  # fmt: skip
     given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
     job = _job(coordinator, job_id, given)
@@ -119,7 +122,7 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
     return {
         "id": job.id, "method": job.method, "units": list(job.units),
         **output.fit_json(record.status, record.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
-        "privacy": None if job.privacy is None else output.picked(job.privacy, "epsilon delta"),
+        "privacy": None if job.privacy is None else output.picked(job.privacy, "epsilon delta release"),
         "saved": saved, "caveats": list(part.caveats),
     }  # fmt: skip
 
@@ -187,9 +190,11 @@ def _options(given: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _privacy(epsilon: float | None, delta: float | None, window: int | None) -> Privacy | None:
+def _privacy(epsilon: float | None, delta: float | None, window: int | None, release: str | None) -> Privacy | None:
     if epsilon is None:
-        if delta is not None or window is not None:
-            raise OptionError("--delta and --window go with --epsilon: give it, too.")
+        if (delta, window, release) != (None, None, None):
+            raise OptionError("--delta, --window and --release go with --epsilon: give it, too.")
         return None
-    return Privacy(epsilon=epsilon, delta=1e-6 if delta is None else delta, window=1 if window is None else window)
+    return Privacy(
+        epsilon=epsilon, delta=1e-6 if delta is None else delta, window=1 if window is None else window, release=release
+    )  # fmt: skip

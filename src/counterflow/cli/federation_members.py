@@ -246,11 +246,12 @@ def read_log(path: Path) -> tuple[Recording, dict[str, LocalModel], str]:
     """A unit's log, models if the file names any, and when it begins; of several units, one is the plant's."""
     kind = path.suffix.lower()
     if kind == ".safetensors":
-        return Recording.load(path), {}, ""
+        stored = Recording.load(path)
+        return stored, {}, "" if stored.calendar is None else stored.calendar.text
     if kind == ".toml":
         read = read_federation(path)
-        begins = "" if read.preparation is None else read.preparation.start
-        return read.recording, dict(read.models or {}), begins if ":" in begins else ""
+        calendar = read.recording.calendar
+        return read.recording, dict(read.models or {}), "" if calendar is None else calendar.text
     raise OptionError(
         f"--log {str(path)!r}: give a recording (.safetensors), or a .toml that says which columns are inputs "
         'and which are outputs: [units.boiler], log = "boiler.csv", inputs = ["valve"], outputs = ["pressure"].'

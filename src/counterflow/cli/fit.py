@@ -14,6 +14,7 @@ from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
 from counterflow.cli.options import AnswerFormat, Edges, Forbidden, Force, known_edges
 from counterflow.cli.output import Format
+from counterflow.data.archives import is_table
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming
 from counterflow.fits import training
@@ -51,6 +52,11 @@ def fit(
     Example: counterflow fit federation.toml --out fit --estimate all
     """
     check_place(out, force)
+    if federation.suffix.lower() != ".toml" and is_table(federation.name):
+        raise OptionError(
+            f"{str(federation)!r} is a log: describe it first with  counterflow data inspect {federation} --federation "
+            "federation.toml  and give that file."
+        )
     read = read_federation(federation)
     chosen = method if method is not None else read.method
     if chosen == "oracle":

@@ -9,6 +9,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.cli.unit_logs import read_columns
+from counterflow.data.archives import is_table
 from counterflow.errors import DataError, OptionError, StorageError
 from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
@@ -22,6 +23,8 @@ def load_recording(fit: Fit, path: Path) -> Recording:
         from counterflow.cli.federation_file import read_federation
 
         recording = read_federation(path).recording
+    elif is_table(path.name):
+        raise OptionError(f"{str(path)!r} is a log: give the federation file that describes it, or a recording.")
     else:
         recording = Recording.load(path)
     try:

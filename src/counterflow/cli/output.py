@@ -234,7 +234,7 @@ def conclude(
     wanted: Format, out: Path | None, force: bool, told: Mapping[str, Any], show: Callable[[], None],
     frame: Callable[[], polars.DataFrame], figure: Callable[[], Figure] | None = None,
 ) -> None:  # fmt: skip
-    """An answer of a fit: to ``out``, if given, as .json, .csv or .png by its ending, and to the terminal."""
+    """An answer of a fit: to ``out``, if given, as .json, .csv, .parquet or .png by its ending, and to the terminal."""
     if out is not None:
         kind = out.suffix.lower()
         if kind == ".json":
@@ -243,6 +243,10 @@ def conclude(
             from counterflow.questions.reply import as_csv
 
             content = as_csv(frame())
+        elif kind == ".parquet":
+            buffer = BytesIO()
+            frame().write_parquet(buffer)
+            content = buffer.getvalue()
         else:
             assert figure is not None
             content = png(figure(), dpi=150)

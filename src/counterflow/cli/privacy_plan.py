@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +20,16 @@ from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
+from counterflow.estimation.foresight import SETTLES
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.parameters import Estimate, Parameters
-from counterflow.estimation.uncertainty import uncertainty
+from counterflow.estimation.uncertainty import Uncertainty, uncertainty
+from counterflow.fits import engine
 from counterflow.fits.fit import load
+from counterflow.methods.moments.private import SHARES, MomentRelease
+from counterflow.methods.moments.server import MomentConfig, MomentServer
+from counterflow.methods.moments.unit import MomentUnit
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.server import share
 from counterflow.methods.sufficient.unit import sufficient_message
@@ -51,6 +56,12 @@ class Task:
     @property
     def rows(self) -> int:
         return len(next(iter(self.inputs.values())))
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether moments can be released: couplings alone are estimated, and every unit's model settles."""
+        radii = [np.abs(np.linalg.eigvals(model.A)).max(initial=0.0) for model in self.models.values()]
+        return self.estimate == "couplings" and max(radii) <= SETTLES
 
 
 @dataclass(frozen=True)
@@ -97,13 +108,19 @@ def plan(
     }  # fmt: skip
     notes: list[Caveat] = []
     if task is not None:
-        settings = [None, *(Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows)]
-        bare, *under = expected_errors(task, settings)
+        asked = [Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows]
+        bare, *by_rows = expected_errors(task, [None, *(replace(each, release="rows") for each in asked)])
         answer |= {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": bare.error}
-        for row, found in zip(rows, under, strict=True):
-            needed = task.rows * (found.error / WANTED_ERROR) ** 2
-            row |= {"error": found.error, "rows_needed": math.ceil(needed) if math.isfinite(needed) else None}
-            row["clipped"] = found.clipped
+        under = list(by_rows)
+        if task.has_moments:
+            alone, *under = expected_errors_of_moments(task, [None, *asked])
+            answer["error_of_moments_without_privacy"] = alone.error
+        for row, found, other in zip(rows, under, by_rows, strict=True):
+            row |= {
+                "release": "moments" if task.has_moments else "rows", "error": found.error, "clipped": found.clipped,
+                "rows_needed": needed_rows(task.rows, found.error, alone.error if task.has_moments else found.error),
+                "error_of_rows": other.error, "rows_needed_of_rows": needed_rows(task.rows, other.error, other.error),
+            }  # fmt: skip
         notes = _notes(under)
     answer["caveats"] = notes
     output.answer(answer_format, "privacy plan", answer, lambda: _show(answer))
@@ -171,13 +188,59 @@ def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expe
         root = np.eye(len(plant.A))  # it moves nothing here
         parameters = Parameters(shared, task.estimate, root, known=task.known)
         truth = Estimated(plant.A, plant.B, plant.Q, 0.0, 0, True, 0.0, parameters=parameters)
-        A, B = uncertainty(shared, truth).standard_errors
-        between = np.hstack([_between(plant, plant.A, "states"), _between(plant, plant.B, "n_inputs")])
-        size = float(np.linalg.norm(np.hstack([plant.A, plant.B])[between]))
-        if size == 0:
-            raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of couplings.")
-        out.append(Expected(float(np.linalg.norm(np.hstack([A, B])[between])) / size, clipped))
+        out.append(Expected(_relative(plant, uncertainty(shared, truth)), clipped))
     return out
+
+
+def expected_errors_of_moments(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
+    """The same of moments: the very exchange of a fit on simulated rows, and its information at the truth.
+
+    Examples
+    --------
+    >>> from counterflow.plant import random_plant
+    >>> plant = random_plant(units=2, rng=0)
+    >>> task = Task(plant, plant.locals(), excitation.white(plant, 2000, 1))
+    >>> privacy = Privacy(epsilon=1.0, delta=1e-6, seed=0)
+    >>> (of_moments,), (of_rows,) = expected_errors_of_moments(task, [privacy]), expected_errors(task, [privacy])
+    >>> bool(3 * of_moments.error < of_rows.error)
+    True
+    """
+    plant, names = task.plant, task.plant.names
+    recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
+    out = []
+    for privacy in settings:
+        server = MomentServer(MomentConfig(tuple(names), 1 if privacy is None else len(SHARES), task.known))
+        units = {n: MomentUnit(n, task.models[n], recording[n].y, recording[n].u, privacy) for n in names}
+        done, states, _ = engine.run(server, units)
+        assert isinstance(done, MomentServer)
+        design, made = done.designed, [state.release for state in states.values()]
+        clipped = max((release.clipped for release in made if isinstance(release, MomentRelease)), default=0.0)
+        covariance = design.record(done.moments).spread_at(plant.A, plant.B, design.parameters)
+        out.append(Expected(_relative(plant, Uncertainty(design.parameters, covariance)), clipped))
+    return out
+
+
+def needed_rows(rows: int, error: float, without_noise: float) -> int | None:
+    """Rows for ``WANTED_ERROR``: what noise of privacy adds to squared errors falls as 1/T², the rest as 1/T.
+
+    >>> needed_rows(1000, 0.2, 0.2), needed_rows(1000, 0.2, 0.0)
+    (4000, 2000)
+    """
+    if not math.isfinite(error):
+        return None
+    rest, added = without_noise**2 * rows, max(error**2 - without_noise**2, 0.0) * rows**2
+    wanted = WANTED_ERROR**2
+    return math.ceil((rest + math.sqrt(rest**2 + 4 * wanted * added)) / (2 * wanted) - 1e-6)
+
+
+def _relative(plant: Plant, spread: Uncertainty) -> float:
+    """Standard errors of all couplings together, over the couplings."""
+    A, B = spread.standard_errors
+    between = np.hstack([_between(plant, plant.A, "states"), _between(plant, plant.B, "n_inputs")])
+    size = float(np.linalg.norm(np.hstack([plant.A, plant.B])[between]))
+    if size == 0:
+        raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of couplings.")
+    return float(np.linalg.norm(np.hstack([A, B])[between])) / size
 
 
 def _between(plant: Plant, matrix: FloatArray, width: str) -> NDArray[np.bool_]:
@@ -228,7 +291,7 @@ def _show(answer: dict[str, Any]) -> None:
     output.show_text(f"What an epsilon buys at delta {wording.exact(answer['delta'])}, for {protects} and {paid}.")
     several, errors = releases > 1, "rows" in answer
     columns = ["epsilon", *(["epsilon of each"] if several else []), "noise/move", "noise/clip"]
-    columns += ["caught", "guessed", *(["error", "rows for 10 %"] if errors else [])]
+    columns += ["caught", "guessed", *(["error", "rows for 10 %", "error by rows"] if errors else [])]
     rows = []
     for row in answer["plans"]:
         cells = [wording.exact(row["epsilon"]), *([wording.number(row["epsilon_each"])] if several else [])]
@@ -237,6 +300,7 @@ def _show(answer: dict[str, Any]) -> None:
         if errors:
             needed = row["rows_needed"]
             cells += [_share(row["error"]), "–" if needed is None else wording.number(needed, 0)]
+            cells.append(_share(row["error_of_rows"]))
         rows.append(cells)
     output.show_table("", columns, rows, left=0)
     output.show_lines(
@@ -248,9 +312,10 @@ def _show(answer: dict[str, Any]) -> None:
     )
     if errors:
         output.show_lines(
-            f"error: expected relative error of all couplings from {answer['rows']} rows "
-            f"({_share(answer['error_without_privacy'])} without privacy)",
-            "rows for 10 %: the error falls as one over their root, or faster while the clip is found badly",
+            f"error: expected relative error of all couplings from {answer['rows']} rows by private "
+            f"{answer['plans'][0]['release']} ({_share(answer['error_without_privacy'])} without privacy)",
+            "rows for 10 %: what the noise of moments adds falls as one over the rows, the rest as one over their root",
+            "error by rows: that of release='rows', which shows no unit anything of others' inputs",
         )
     output.show_notes(answer["caveats"])
 

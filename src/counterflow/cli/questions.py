@@ -20,6 +20,7 @@ from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder
 from counterflow.cli.output import Format
 from counterflow.errors import DataError, OptionError, StorageError, UnknownNameError
 from counterflow.fits.fit import load
+from counterflow.plant.calendar import as_datetime, as_duration, as_steps
 from counterflow.plant.units import unknown_name
 from counterflow.questions import COMMANDS
 from counterflow.questions.asking import Questions
@@ -33,8 +34,13 @@ _SET = {"set": (list[str], Option(metavar="CHANNEL=NUMBER", help="Past rows: an 
 _SCHEDULE = {
     "schedule": (Path, Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
 }
-_METAVARS = {Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]"}
-_TYPES = {Form.STEPS: int, Form.ROW: int, Form.LEVEL: float, Form.VECTOR: list[float]}  # others: texts
+_METAVARS = {
+    Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]",
+    Form.STEPS: "STEPS|TIME", Form.ROW: "ROW|DATE", Form.WORLD: "held|reacting",
+}  # fmt: skip
+_TYPES = {
+    Form.WORLD: str, Form.STEPS: str, Form.ROW: str, Form.LEVEL: float, Form.VECTOR: list[float]
+}  # others: texts  # fmt: skip
 _HORIZON = 50
 
 
@@ -54,9 +60,8 @@ def options_of(entry: Entry) -> dict[str, tuple[Any, Any]]:
         return _CAUSE | _CHANGE | _SCHEDULE
     if entry.form is Form.PAST:
         return _CAUSE | _CHANGE | _SET | _SCHEDULE
-    least = 1 if entry.form is Form.STEPS else None
     default = f" ({entry.default})" if type(entry.default) in (int, float) else ""
-    described = Option(metavar=_METAVARS.get(entry.form), min=least, help=f"{entry.help[:-1]}{default}.")
+    described = Option(metavar=_METAVARS.get(entry.form), help=f"{entry.help[:-1]}{default}.")
     return {entry.option or entry.name: (_TYPES.get(entry.form, list[str]), described)}
 
 
@@ -133,7 +138,7 @@ def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str)
 
 
 def _kinds(asked: type[Request]) -> tuple[str, ...]:
-    return ("json", "csv", "png") if asked.pictured else ("json", "csv")
+    return ("json", "csv", "parquet", *(("png",) if asked.pictured else ()))
 
 
 def _dashed(option: str) -> str:
@@ -224,7 +229,21 @@ class Reader:
             return self._target(value)
         if entry.form is Form.LEVERS:
             return self._levers(value)
+        if entry.form in (Form.STEPS, Form.ROW) and isinstance(value, str):
+            return self._counted(entry, option, value)
         return entry.default if value is None or value == [] else value
+
+    def _counted(self, entry: Entry, option: str, text: str) -> Any:
+        """Rows and steps as numbers; dates and durations as they are, for whoever knows the rows."""
+        if text.strip().lstrip("+-").isdigit():
+            if entry.form is Form.STEPS and int(text) < 1:
+                raise OptionError(f"{_dashed(option)} {text}: give at least 1.")
+            return int(text)
+        if entry.form is Form.STEPS:
+            return as_steps(text, self.plant.dt, _dashed(option))
+        if as_duration(text) is None:
+            as_datetime(text, _dashed(option))
+        return text
 
     def _moves(self, past: bool) -> Moves:
         """What is changed from now on, or in the past: held or added to."""
@@ -254,7 +273,9 @@ class Reader:
         if self.given.get("duration") is not None:
             raise OptionError("--duration goes with --change; a schedule says itself how long it lasts.")
         rows = max(len(column) for channels in read.values() for column in channels.values())
-        steps = self.given["horizon"] = self.given["horizon"] or max(_HORIZON, rows)
+        entry = Entry("horizon", Form.STEPS, None)
+        steps = self.read(entry) or max(_HORIZON, rows)
+        self.given["horizon"] = str(steps)
         if rows > steps:
             raise DataError(f"the schedule has {rows} rows, more than --horizon {steps}: give a longer horizon.")
         held = {

@@ -131,13 +131,14 @@ class Page:
         rows = [[self.number((*at, k, i), entry) for i, entry in enumerate(row)] for k, row in enumerate(value)]
         return np.array(rows, np.float64).reshape(len(rows), len(value[0]))
 
-    def file(self, at: TomlPath, value: Any) -> Path:
+    def file(self, at: TomlPath, value: Any, folders: bool = False) -> Path:
+        """A file that is there; or a folder, where that will do."""
         text = self.text(at, value)
         if not text or "\0" in text:
             self.refuse(at, "must be the name of a file")
         found = self.path.parent / text
         try:
-            there = found.is_file()
+            there = found.is_file() or (folders and found.is_dir())
         except OSError:
             there = False
         if not there:

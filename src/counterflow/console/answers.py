@@ -13,6 +13,7 @@ from counterflow.arrays import FloatArray
 from counterflow.console import messages
 from counterflow.console.seats import Seat
 from counterflow.errors import DataError, OptionError
+from counterflow.plant.calendar import as_row, as_steps
 from counterflow.plant.units import unknown_name
 from counterflow.questions.counterfactual import past_words
 from counterflow.questions.phrases import signed, with_verb
@@ -64,7 +65,11 @@ def _refuse_too_much(count: int, given: Mapping[str, Any]) -> None:
 def _read(seat: Seat, form: Form, name: str, asked: Any) -> Any:
     value = getattr(asked, name)
     if form is Form.CHANGES:
-        return Moves(_schedules(seat, value, asked.horizon), _changed(seat, value))
+        return Moves(_schedules(seat, value, _steps(seat, "horizon", asked.horizon)), _changed(seat, value))
+    if form is Form.STEPS:
+        return _steps(seat, name, value)
+    if form is Form.ROW and isinstance(value, str):
+        return as_row(value, seat.calendar, seat.asked.rows, seat.plant.dt, name, end=name == "stop")
     if form is Form.PAST:
         return _past(seat, value)
     if form is Form.PLAN:
@@ -79,6 +84,14 @@ def _read(seat: Seat, form: Form, name: str, asked: Any) -> Any:
             using.setdefault(lever.unit, []).extend(lever.inputs)
         return using
     return value
+
+
+def _steps(seat: Seat, name: str, value: Any) -> Any:
+    """A number of steps, or a duration."""
+    steps = as_steps(value, seat.plant.dt, name)
+    if isinstance(steps, int) and steps > messages.MOST_STEPS:
+        raise OptionError(f"{name}: {steps} steps are more than {messages.MOST_STEPS:,}: ask for a shorter time")
+    return steps
 
 
 def _check_input(seat: Seat, named: messages.InputChange | messages.PastChange | messages.Planned) -> str:

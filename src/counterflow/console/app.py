@@ -27,6 +27,7 @@ from counterflow.console.metrics import TEXT
 from counterflow.console.opening import Opened, open_model
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, StorageError, UnknownNameError
+from counterflow.plant import Recording
 from counterflow.questions.question import Request as AnyQuestion
 from counterflow.questions.registry import QUESTIONS
 
@@ -59,7 +60,7 @@ STATIC = files("counterflow.console") / "static"
 
 
 def create(
-    model: Path, *, data: Path | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
+    model: Path, *, data: Path | Recording | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
 ) -> FastAPI:
     """The application for a saved fit or a folder of a federation; see ``opening.open_model``."""
     opened = open_model(Path(model), data=data, seats=seats, policies=policies)

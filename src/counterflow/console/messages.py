@@ -21,6 +21,7 @@ Name = Annotated[str, Field(min_length=1, max_length=100)]
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
 Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Row = Annotated[int, Field(ge=0, le=MOST_ROWS)]
+Time = Annotated[str, Field(min_length=1, max_length=40)]  # a date, or a duration such as "2h"
 Level = Annotated[float, Field(gt=0, le=0.999999)]
 Drawn = Annotated[list[Name] | None, Field(max_length=50)]
 Series = Annotated[list[Number], Field(min_length=1, max_length=MOST_STEPS)]
@@ -81,9 +82,10 @@ ENTRIES: dict[Form, Any] = {  # how each kind of entry of a question's form is w
     Form.PLAN: Annotated[list[Planned], Field(max_length=MOST_CHANGES)],
     Form.TARGET: Annotated[dict[Name, Number], Field(min_length=1, max_length=1000)],
     Form.LEVERS: Annotated[list[Levers], Field(min_length=1, max_length=MOST_CHANGES)],
-    Form.STEPS: Steps,
-    Form.ROW: Row,
+    Form.STEPS: Steps | Time,
+    Form.ROW: Row | Time,
     Form.LEVEL: Level,
+    Form.WORLD: Literal["held", "reacting"],
     Form.VECTOR: Annotated[list[Number], Field(min_length=1, max_length=1000)],
 }
 
@@ -151,6 +153,16 @@ class ClockTold(BaseModel):
     point: str
 
 
+class CalendarTold(BaseModel):
+    """Row k is at ``begins`` + k * ``step`` (milliseconds since 1970), and later by the ``jumps`` [row, milliseconds]
+    before it. Without a zone, the times are local ones of a place that is not known."""
+
+    begins: float
+    step: float
+    zone: str
+    jumps: list[tuple[int, float]]
+
+
 class Permission(BaseModel):
     allowed: bool
     reason: str = ""
@@ -183,12 +195,14 @@ class PlantTold(BaseModel):
     method: str
     dt: float
     clock: ClockTold
+    calendar: CalendarTold | None
     rows: int | None
     units: list[UnitTold]
     questions: dict[str, Permission]
     caveats: list[CaveatView]
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
+    controllers: bool  # whether some are known, and answers can be about the running plant
 
 
 class EdgeTold(BaseModel):

@@ -41,7 +41,7 @@ class Opened:
 
 
 def open_model(
-    model: Path, *, data: Path | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
+    model: Path, *, data: Path | Recording | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
 ) -> Opened:
     """Open a folder.
 
@@ -79,7 +79,7 @@ def _chosen(known: Mapping[str, Seat], wanted: Sequence[str]) -> dict[str, Seat]
 # ---- a saved fit
 
 
-def _saved(model: Path, data: Path | None, policies: Sequence[Path]) -> Opened:
+def _saved(model: Path, data: Path | Recording | None, policies: Sequence[Path]) -> Opened:
     server, record = load_server(model), load_record(model)
     files = {name: model / UNITS_FOLDER / f"{name}.safetensors" for name in record.order}
     there = {name: file for name, file in files.items() if file.is_file()}
@@ -93,6 +93,8 @@ def _saved(model: Path, data: Path | None, policies: Sequence[Path]) -> Opened:
             asked = whole.about(recording)
         except PrivacyError as error:
             recording, reason = None, str(error)
+    if whole is not None and gate is None:  # with policies, controllers of other units answer to nobody here
+        asked, server = whole.running(asked, recording), whole.running(server, None)
     checked = _checks(whole, recording)
     seats: dict[str, Seat] = {}
     for name, part in parts.items():
@@ -115,7 +117,7 @@ def _unit_seat(
     return Seat(
         name, asked if gate is None else Gated(asked, gate, name), {name: part}, KnownUnits(units, record.dt),
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
-        distinct((*told, *part.caveats)), checked, record.provenance,
+        distinct((*told, *part.caveats)), checked, record.provenance, record.calendar,
     )  # fmt: skip
 
 
@@ -126,9 +128,9 @@ def _checks(fit: Fit | None, recording: Recording | None) -> Callable[[], Checks
     return cache(lambda: check(whole, rows))
 
 
-def _recording(model: Path, data: Path | None, record: Record) -> Recording | None:
+def _recording(model: Path, data: Path | Recording | None, record: Record) -> Recording | None:
     if data is not None:
-        return Recording.load(data)
+        return data if isinstance(data, Recording) else Recording.load(data)
     beside = model.resolve().parent / BESIDE
     try:
         found = Recording.load(beside) if beside.is_file() else None
@@ -198,6 +200,7 @@ def plant_seat(view: PlantView) -> Seat:
         view.measurements,
         caveats=view.part.caveats,
         provenance=view.provenance,
+        calendar=view.calendar,
     )
 
 

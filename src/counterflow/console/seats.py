@@ -27,6 +27,7 @@ from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import KnownUnits, Questions, Source
@@ -93,6 +94,7 @@ class Seat(Questions):
     caveats: tuple[Caveat, ...] = ()
     checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
     provenance: Provenance | None = None
+    calendar: Calendar | None = None
     _kept: OrderedDict[tuple[str, int], FloatArray | None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -148,6 +150,11 @@ class Seat(Questions):
         if isinstance(self.measured, str):
             return np.empty((0, self.part_of(unit).unit.n_outputs))
         return self.own_measurements(unit)
+
+    @property
+    def controlled(self) -> bool:
+        """Whether controllers are known here, so that answers can be about the running plant."""
+        return isinstance(self.asked, Server) and bool(self.asked.running_plant.reactors)
 
     @cached_property
     def _without_doubt(self) -> Responder:
@@ -250,5 +257,5 @@ def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callab
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method, NO_MEASUREMENTS, server, record,
         privacy=None if fit is None else fit.privacy, caveats=server.caveats, checked=checked,
-        provenance=record.provenance,
+        provenance=record.provenance, calendar=record.calendar,
     )  # fmt: skip

@@ -46,13 +46,22 @@ def plant(seat: Seat) -> View:
         rows = None
     return {
         "seat": seat.id, "kind": seat.kind, "unit": seat.unit, "method": seat.method, "dt": seat.plant.dt,
-        "clock": Clock.of(seat.plant.dt), "rows": rows,
+        "clock": Clock.of(seat.plant.dt), "calendar": _calendar(seat), "rows": rows,
         "units": [_unit(seat, unit) for unit in seat.plant.units],
         "questions": {kind: {"allowed": not reason, "reason": reason} for kind, reason in seat.refusals.items()},
         "caveats": [caveat.to_json() for caveat in seat.caveats],
         "assumptions": assumptions(seat.method in ("sufficient", "centralized"), _from_logs(seat)),
-        "status": "" if seat.status is None else str(seat.status),
+        "status": "" if seat.status is None else str(seat.status), "controllers": seat.controlled,
     }  # fmt: skip
+
+
+def _calendar(seat: Seat) -> View | None:
+    """When rows are, in milliseconds, as pages count."""
+    found = seat.calendar
+    if found is None:
+        return None
+    jumps = [(row, extra / 1e6) for row, extra in found.jumps]
+    return {"begins": found.begins / 1e6, "step": found.step / 1e6, "zone": found.zone, "jumps": jumps}
 
 
 def _from_logs(seat: Seat) -> bool:

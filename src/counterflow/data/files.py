@@ -1,7 +1,8 @@
-"""Table files: what a file is (kind, separator, decimal sign, header), found from its beginning, and how it is read.
+"""Table files: what a file is (kind, encoding, separator, decimal sign, header), and how it is read.
 
-Columns of texts and Parquet files are read when they are asked for; a spreadsheet is read whole. Nothing is unpacked
-that would not fit into the memory that the machine has left.
+Columns of texts, Parquet and Feather files are read when they are asked for; a spreadsheet, a member of an archive and
+a text that is not UTF-8 are read whole. Nothing is unpacked that would not fit into the memory that the machine has
+left.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import os
 import re
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -25,10 +25,23 @@ from typing import IO, Any
 
 import polars
 
-from counterflow.errors import DataError
+from counterflow.data import encodings
+from counterflow.data.archives import ENDINGS, members
+from counterflow.data.encodings import utf8_content
+from counterflow.data.headers import (
+    HEADER_SEARCH,
+    SAMPLE_LINES,
+    cells_of,
+    decimal_of,
+    header_line,
+    measures_of,
+    rows_between,
+    separator_of,
+)
+from counterflow.data.numerals import plain
+from counterflow.errors import CounterflowError, DataError
 from counterflow.plant.units import first_repeated
 
-SEPARATORS = (",", ";", "\t", "|")
 LARGEST_TEXT = 16 << 30  # bytes of an unpacked gzip file
 LARGEST_BOOK = 4 << 30  # bytes of all unpacked parts of a spreadsheet
 MOST_CELLS = 1 << 27  # rows times columns of a sheet: empty cells between filled ones take memory, too
@@ -36,10 +49,6 @@ SHARE = 0.5  # of the memory that is left, for what is unpacked
 _CELL_BYTES = 64  # of memory that a cell takes while a sheet is read, at most
 _RATIO = 1032  # deflate packs no better
 _BEGINNING = 1 << 18  # bytes that are looked at
-_SAMPLE_LINES = 50
-_HEADER_SEARCH = 10  # lines in which a header word is looked for
-_COMMA_NUMBER = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
-_POINT_NUMBER = re.compile(r"\s*[+-]?\d*\.\d+(?:[eE][+-]?\d+)?\s*")
 _CELL = re.compile(rb"""\sr\s*=\s*["']([A-Z]{1,3})(\d{1,9})["']""")  # the reference of a cell, such as r="AB12"
 _SAVE_AS_CSV = "open it in a spreadsheet program and save the sheet as CSV in UTF-8"
 _SHOWN_SEPARATOR = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -83,17 +92,28 @@ class SourceFile:
         How a delimited text is laid out, or the columns of anything else.
     kind : str
         In words.
+    content : bytes, optional
+        Of a text that was unpacked from an archive, or turned into UTF-8: it is read instead of the file.
+    measures : mapping of column to its unit of measure
+        As far as the header, or a row below it, tells them.
     """
 
     path: Path
     names: tuple[str, ...]
     source: TextLayout | polars.LazyFrame
     kind: str = "table in memory"
+    content: bytes | None = field(default=None, repr=False)
+    measures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The file's name, as messages use it."""
         return self.path.name
+
+    def numerals(self, text: polars.Series) -> polars.Series:
+        """Cells as text that casts to numbers; see `numerals.plain`."""
+        layout = self.layout
+        return plain(text, ".") if layout is None else plain(text, layout.decimal, sure=layout.separator != ",")
 
     @property
     def layout(self) -> TextLayout | None:
@@ -115,7 +135,8 @@ class SourceFile:
     def _scan_text(self, schema: Mapping[str, Any], **options: Any) -> polars.LazyFrame:
         assert self.layout is not None
         skipped = self.layout.first_row
-        return polars.scan_csv(self.path, has_header=False, skip_lines=skipped, schema=schema, glob=False, **options)
+        place = self.path if self.content is None else io.BytesIO(self.content)
+        return polars.scan_csv(place, has_header=False, skip_lines=skipped, schema=schema, glob=False, **options)
 
     def column(self, name: str, rows: int | None = None) -> polars.Series:
         """One column as the file has it, of its first rows or of all."""
@@ -157,7 +178,8 @@ class SourceFile:
             return self
         names = clean_names([new.get(name, name) for name in self.names], self.name)
         columns = dict(zip(self.names, names, strict=True))
-        return replace(self, names=names, source=self.layout or self.scan().rename(columns))
+        measures = {columns[name]: measure for name, measure in self.measures.items()}
+        return replace(self, names=names, source=self.layout or self.scan().rename(columns), measures=measures)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -173,7 +195,7 @@ class SourceFile:
     def _refuse_faulty_text(self, cause: BaseException | None = None) -> None:
         """Read a text that a reader refused once more, plainly, and name the fault: encoding, packing or a long row."""
         assert self.layout is not None
-        with blaming(self.name), text_of(self.path) as file:
+        with blaming(self.name), text_of(self.path, self.content) as file:
             body = islice(file, self.layout.first_row, None)
             for row in csv.reader(body, delimiter=self.layout.separator):
                 if len(row) > len(self.names):
@@ -189,10 +211,10 @@ def blaming(name: str) -> Iterator[None]:
     """Whatever a reader raises becomes one sentence about the file."""
     try:
         yield
-    except DataError:
+    except CounterflowError:
         raise
     except UnicodeDecodeError as error:
-        raise DataError(f"{name} is not UTF-8: save it as UTF-8") from error
+        raise DataError(f"{name} is not UTF-8: {encodings.REMEDY}", code="encoding") from error
     except (EOFError, zlib.error) as error:
         raise DataError(f"{name} cannot be read: the gzip file is cut off or damaged; copy it again") from error
     except (polars.exceptions.PolarsError, OSError, ValueError, csv.Error, polars.exceptions.PanicException) as error:
@@ -200,32 +222,55 @@ def blaming(name: str) -> Iterator[None]:
         raise DataError(f"{name} cannot be read: {reason or type(error).__name__:.200}") from error
 
 
+def open_files(paths: Sequence[Path], **options: Any) -> list[SourceFile]:
+    """The tables that paths stand for (files, folders, zip archives), in order; options are those of `open_file`."""
+    room = min(LARGEST_TEXT, int(SHARE * memory_left()))
+    out = []
+    for path in paths:
+        with blaming(path.name):
+            for place, content in members(path, room):
+                out.append(open_file(place, content=content, **options))
+    return out
+
+
 def open_file(
-    path: Path, *, separator: str | None = None, decimal: str | None = None, skip_rows: int = 0,
-    skip_after_header: int = 0, header_word: str | None = None,
+    path: Path, *, separator: str | None = None, decimal: str | None = None, encoding: str | None = None,
+    skip_rows: int = 0, skip_after_header: int | None = None, header_word: str | None = None,
+    content: bytes | None = None,
 ) -> SourceFile:  # fmt: skip
-    """Look at a file's beginning and say how it is to be read; the options are those of `open_table`."""
+    """Look at a file's beginning and say how it is to be read.
+
+    The options are those of `open_table`. `content`: what was unpacked of it; then there need not be such a file.
+    """
     endings = [ending.lower() for ending in path.suffixes[-2:]]
+    place = path if content is None else io.BytesIO(content)
     with blaming(path.name):
-        if path.is_dir():
+        if content is None and path.is_dir():
             raise DataError(f"{path.name} is a directory: give a file")
-        if not path.is_file():
+        if content is None and not path.is_file():
             raise DataError(f"there is no file {str(path)!r}: check the path")
         if endings and endings[-1] in (".parquet", ".pq"):
-            lazy = polars.scan_parquet(path, glob=False)
+            lazy = polars.scan_parquet(place, glob=False)
             return source_of(path, lazy, lazy.collect_schema().names(), "Parquet")
+        if endings and endings[-1] in (".feather", ".arrow", ".ipc"):
+            lazy = polars.scan_ipc(place) if content is not None else polars.scan_ipc(path, glob=False)
+            return source_of(path, lazy, lazy.collect_schema().names(), "Feather")
         if endings and endings[-1] in (".xlsx", ".xlsm"):
-            return _spreadsheet(path, skip_rows, skip_after_header, header_word)
-        if not endings or endings[-1] not in (".csv", ".txt", ".tsv", ".dat", ".gz"):
-            raise DataError(f"{path.name}: a log is a .csv, .csv.gz, .tsv, .txt, .parquet or .xlsx file")
-        return _text(path, separator, decimal, skip_rows, skip_after_header, header_word)
+            return _spreadsheet(path, content, skip_rows, skip_after_header, header_word)
+        if not endings or endings[-1] not in ENDINGS:
+            raise DataError(
+                f"{path.name}: a log is a .csv, .csv.gz, .tsv, .txt, .parquet, .feather or .xlsx file, or a .zip or a "
+                "folder of them"
+            )
+        layout = (separator, decimal, encoding, skip_rows, skip_after_header, header_word)
+        return _text(path, content, *layout)
 
 
 def source_of(path: Path, lazy: polars.LazyFrame, stored: Sequence[str], kind: str = "table in memory") -> SourceFile:
     """Columns under clean names."""
     names = clean_names(stored, path.name)
     renamed = {old: new for old, new in zip(stored, names, strict=True) if old != new}
-    return SourceFile(path, names, lazy.rename(renamed) if renamed else lazy, kind)
+    return SourceFile(path, names, lazy.rename(renamed) if renamed else lazy, kind, measures=measures_of(names, ()))
 
 
 def clean_names(stored: Sequence[str], file: str) -> tuple[str, ...]:
@@ -237,8 +282,10 @@ def clean_names(stored: Sequence[str], file: str) -> tuple[str, ...]:
     return names
 
 
-def text_of(path: Path) -> IO[str]:
+def text_of(path: Path, content: bytes | None = None) -> IO[str]:
     """A text file, unpacked if it is gzip, without its byte-order mark."""
+    if content is not None:
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
     if path.suffix.lower() == ".gz":
         return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
     return open(path, encoding="utf-8-sig", newline="")
@@ -258,11 +305,11 @@ def memory_left() -> int:
     return max(min(left), 0)
 
 
-def _beginning(path: Path) -> list[str]:
+def _beginning(path: Path, content: bytes | None) -> list[str]:
     """The first lines, whole."""
-    packed = path.suffix.lower() == ".gz"
+    packed = content is None and path.suffix.lower() == ".gz"
     opener: Any = gzip.open if packed else open
-    with opener(path, "rb") as file:
+    with io.BytesIO(content) if content is not None else opener(path, "rb") as file:
         data: bytes = file.read(_BEGINNING)
         while data and not data.endswith(b"\n") and (more := file.readline(_BEGINNING)):  # a header may be very long
             data += more
@@ -278,105 +325,83 @@ def _beginning(path: Path) -> list[str]:
                         "several files",
                         code="too-large",
                     )
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{path.name} is not UTF-8 but UTF-16: save it as UTF-8")
     if not data.strip():
         raise DataError(f"{path.name} cannot be read: it is empty")
-    if b"\0" in data:
+    if b"\0" in data and not encodings.is_wide(data):
         raise DataError(f"{path.name} cannot be read: it holds zero bytes, so it is no text table; check what it is")
-    text = data.decode("utf-8-sig")
-    return re.split(r"\r\n|\n|\r", text)
-
-
-def _cells(lines: Sequence[str], separator: str) -> list[list[str]]:
-    try:
-        return list(csv.reader(lines, delimiter=separator))
-    except csv.Error as error:
-        raise DataError(f"the header cannot be read: {error}") from error
+    return [] if b"\0" in data else re.split(r"\r\n|\n|\r", data.decode("utf-8-sig", "replace"))
 
 
 def _text(
-    path: Path, separator: str | None, decimal: str | None, skip_rows: int, skipped: int, header_word: str | None
-) -> SourceFile:
-    lines = _beginning(path)
-    header_line = _header_line(lines, skip_rows, header_word)
-    if header_line >= len(lines):
-        raise DataError(f"{path.name} cannot be read: it has no header after {header_line} skipped lines")
-    sample = [line for line in lines[header_line : header_line + _SAMPLE_LINES + 1] if line.strip()]
+    path: Path, content: bytes | None, separator: str | None, decimal: str | None, encoding: str | None,
+    skip_rows: int, skipped: int | None, header_word: str | None,
+) -> SourceFile:  # fmt: skip
+    lines = _beginning(path, content)  # refuses what is no text, or too large
+    told, recoded = utf8_content(path, content, encoding, min(LARGEST_TEXT, int(SHARE * memory_left())))
+    if recoded is not content:
+        lines = _beginning(path, recoded)
+    first = header_line(lines, skip_rows, header_word)
+    if first >= len(lines):
+        raise DataError(f"{path.name} cannot be read: it has no header after {first} skipped lines")
+    sample = [line for line in lines[first : first + SAMPLE_LINES + 1] if line.strip()]
     if not sample:
         raise DataError(f"{path.name} cannot be read: the header is empty")
     if separator is None:
-        separator = _separator(sample)
+        separator = separator_of(sample)
     elif len(separator.encode()) != 1:
         raise DataError(f"separator is {separator!r}: give one character")
-    header = _cells(lines[header_line : header_line + 1], separator)[0]
-    names = clean_names(header, path.name)
+    names = clean_names(cells_of(lines[first : first + 1], separator)[0], path.name)
+    below = cells_of(lines[first + 1 : first + SAMPLE_LINES + 1], separator)
+    between = rows_between(below) if skipped is None else skipped
     if decimal is None:
-        decimal = "." if separator == "," else _decimal(_cells(sample[1 + skipped :], separator))
+        decimal = "." if separator == "," else decimal_of(below[between:])
     elif decimal not in (".", ","):
         raise DataError(f"decimal is {decimal!r}: give '.' or ','")
     if decimal == separator:
         raise DataError("decimal and separator are both ',': give another separator, or decimal '.'")
-    if not any(line.strip() for line in lines[header_line + 1 + skipped :]):  # readers disagree about what this is
-        return SourceFile(path, names, polars.LazyFrame(schema=dict.fromkeys(names, polars.String)))
-    packed = ", gzip" if path.suffix.lower() == ".gz" else ""
-    comma = ", decimal comma" if decimal == "," else ""
-    kind = f"text with {_SHOWN_SEPARATOR.get(separator, separator)}{comma}{packed}"
-    return SourceFile(path, names, TextLayout(separator, decimal, header_line, skipped), kind)
-
-
-def _header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
-    """The first line, after those skipped, that has the word in any case; without one, the line after those skipped."""
-    near = range(skip_rows, min(skip_rows + _HEADER_SEARCH, len(lines))) if word is not None else ()
-    return next((k for k in near if str(word).casefold() in lines[k].casefold()), skip_rows)
-
-
-def _separator(sample: Sequence[str]) -> str:
-    """The one that cuts most lines into as many cells as the header, and into most cells."""
-    best, found = (0.0, 0), ","
-    for candidate in SEPARATORS:
-        counts = [len(row) for row in _cells(sample, candidate)]
-        width = counts[0]
-        if width < 2:
-            continue
-        agreeing = Counter(counts)[width] / len(counts)
-        # a header of several cells with rows that agree: decimal commas never make the header agree with the rows
-        score = (round(agreeing, 1), width)
-        if score > best:
-            best, found = score, candidate
-    return found
-
-
-def _decimal(rows: Sequence[Sequence[str]]) -> str:
-    commas = sum(bool(_COMMA_NUMBER.fullmatch(cell)) for row in rows for cell in row)
-    points = sum(bool(_POINT_NUMBER.fullmatch(cell)) for row in rows for cell in row)
-    return "," if commas > points else "."
+    measures = measures_of(names, below[:between])
+    if not any(line.strip() for line in lines[first + 1 + between :]):  # readers disagree about what this is
+        empty = polars.LazyFrame(schema=dict.fromkeys(names, polars.String))
+        return SourceFile(path, names, empty, measures=measures)
+    kind = f"text with {_SHOWN_SEPARATOR.get(separator, separator)}"
+    kind += ", decimal comma" if decimal == "," else ""
+    kind += f", {told}" if told != "UTF-8" else ""
+    kind += ", gzip" if path.suffix.lower() == ".gz" else ""
+    kind += f", header in line {first + 1}" if first and not skip_rows else ""
+    kind += ", with a row of units of measure" if between and skipped is None and measures else ""
+    return SourceFile(path, names, TextLayout(separator, decimal, first, between), kind, recoded, measures)
 
 
 # ---- spreadsheets
 
 
-def _spreadsheet(path: Path, skip_rows: int, skipped: int, header_word: str | None) -> SourceFile:
+def _spreadsheet(
+    path: Path, content: bytes | None, skip_rows: int, skipped: int | None, header_word: str | None
+) -> SourceFile:
     """The first sheet of a workbook, by its own order of sheets; the header is found as in a text."""
     if find_spec("fastexcel") is None:
         raise DataError(
             f"{path.name}: spreadsheets are read with fastexcel: pip install 'counterflow[excel]', or {_SAVE_AS_CSV}",
             code="missing-extra",
         )
-    _check_archive(path)
-    top = _sheet(path, dtypes="string", skip_rows=0, n_rows=skip_rows + _HEADER_SEARCH)
-    lines = [" ".join(cell for cell in row if cell is not None) for row in top.rows()]
-    header_line = _header_line(lines, skip_rows, header_word)
-    if header_line >= len(lines):
-        raise DataError(f"{path.name} has {len(lines)} rows: there is no header after {header_line} skipped ones")
-    cells = [cell or "" for cell in top.row(header_line)]
+    book = path if content is None else io.BytesIO(content)
+    _check_archive(path, book)
+    top = _sheet(path, book, dtypes="string", skip_rows=0, n_rows=skip_rows + HEADER_SEARCH + SAMPLE_LINES)
+    rows = [[cell or "" for cell in row] for row in top.rows()]
+    lines = ["\t".join(row).rstrip("\t") if header_word is None else " ".join(row) for row in rows]
+    first = header_line(lines, skip_rows, header_word)
+    if first >= len(lines):
+        raise DataError(f"{path.name} has {len(lines)} rows: there is no header after {first} skipped ones")
+    cells = list(rows[first])
     while cells and not cells[-1]:  # beside the table something else stands, or nothing
         cells.pop()
     names = clean_names(cells, path.name)
-    start = header_line + 1 + skipped
-    frame = _sheet(path, skip_rows=start)
+    below = [row[: len(cells)] for row in rows[first + 1 :]]
+    between = rows_between(below) if skipped is None else skipped
+    start = first + 1 + between
+    frame = _sheet(path, book, skip_rows=start)
     if len(frame) and polars.String in frame.dtypes:  # a column with text has its numbers rounded: take them as numbers
-        exact = _sheet(path, dtypes="float", skip_rows=start)
+        exact = _sheet(path, book, dtypes="float", skip_rows=start)
         frame = frame.with_columns(
             polars.when(column.cast(polars.Float64, strict=False).is_not_null())
             .then(exact.get_column(column.name).cast(polars.String))
@@ -388,26 +413,29 @@ def _spreadsheet(path: Path, skip_rows: int, skipped: int, header_word: str | No
     frame = frame.with_columns(polars.selectors.temporal().cast(polars.String))
     columns = {name: frame.to_series(k) for k, name in enumerate(names)} if len(frame) else {}
     schema = None if columns else dict.fromkeys(names, polars.String)
-    return SourceFile(path, names, polars.LazyFrame(columns, schema))
+    lazy = polars.LazyFrame(columns, schema)
+    return SourceFile(path, names, lazy, "spreadsheet", measures=measures_of(names, below[:between]))
 
 
-def _sheet(path: Path, **options: Any) -> polars.DataFrame:
+def _sheet(path: Path, book: Path | IO[bytes], **options: Any) -> polars.DataFrame:
+    if not isinstance(book, Path):
+        book.seek(0)
     try:
         return polars.read_excel(
-            path, sheet_id=1, engine="calamine", has_header=False, infer_schema_length=None, raise_if_empty=False,
+            book, sheet_id=1, engine="calamine", has_header=False, infer_schema_length=None, raise_if_empty=False,
             drop_empty_rows=False, drop_empty_cols=False, read_options=options,
         )  # fmt: skip
     except Exception as error:  # of the reader's own family
         raise DataError(f"{path.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error
 
 
-def _check_archive(path: Path) -> None:
+def _check_archive(path: Path, book: Path | IO[bytes]) -> None:
     """Refuse a workbook that would not fit into memory: by what its parts unpack to, not by what they say they do."""
     room = int(SHARE * memory_left())
     left, cells, rows, columns = min(LARGEST_BOOK, room), min(MOST_CELLS, room // _CELL_BYTES), 1, b"A"
     most = left
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(book) as archive:
             for member in archive.infolist():
                 member.file_size = 1 << 62  # so that reading goes on to the real end
                 before = b""

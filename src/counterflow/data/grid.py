@@ -107,8 +107,8 @@ class TimeFacts:
     clock_changes: tuple[str, ...]
 
 
-def time_facts(times: Times) -> TimeFacts:
-    """Count what is irregular.
+def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
+    """Count what is irregular. `usual`: the step in nanoseconds, where the rows themselves do not tell it.
 
     Examples
     --------
@@ -127,6 +127,7 @@ def time_facts(times: Times) -> TimeFacts:
     positive = steps[steps > 0]
     # of an even number the lower one, so that it is a step that occurs
     step = int(np.partition(positive, (len(positive) - 1) // 2)[(len(positive) - 1) // 2]) if len(positive) else SECOND
+    step = usual or step
     regular = float((np.abs(positive - step) <= 0.01 * step).mean()) if len(positive) else 1.0
     wide = np.flatnonzero(steps > _GAP * step)
     gaps = tuple(

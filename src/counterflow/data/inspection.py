@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,14 +12,13 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.data.grid import FEW_LEVELS, TimeFacts, time_facts
 from counterflow.data.table import Numbers, Table, open_table
+from counterflow.data.tags import read_tag
 from counterflow.data.times import NONE, SECOND, Times, runs
 from counterflow.plant.units import unknown_name
 
 _SPIKE = 6.0  # spreads outside both neighbours
 _LONG_HOLD = 0.5  # share of rows that repeat the one before, from which a channel is called held
 _SHOWN_GAPS = 100
-_LETTERS_DIGIT = re.compile(r"[A-Za-z]+(\d)\d{2,}[A-Za-z]?")
-_PREFIX = re.compile(r"([^_.:\-/\s]+)(?:[_.:\-/\s]+(\d+))?(?=[_.:\-/\s])")
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,8 @@ class Inspection:
     rows: int
     channels: tuple[ChannelFacts, ...]
     short_rows: int = 0
+    measures: dict[str, str] = field(default_factory=dict)  # units of measure by channel, as far as they are told
+    notes: tuple[tuple[str, int], ...] = ()  # what was left out before there were rows, in words, with how often
 
     def __getitem__(self, name: str) -> ChannelFacts:
         by_name = {channel.name: channel for channel in self.channels}
@@ -159,6 +159,9 @@ class Inspection:
         out = [f"{files}: {self.rows} rows, {len(self.channels)} channels."]
         if self.short_rows:
             out.append(f"{self.short_rows} rows have fewer cells than the header: what they lack would be missing.")
+        out += [f"{count} {what}." for what, count in self.notes]
+        if self.measures:
+            out.append(f"Units of measure are told of {len(self.measures)} channels.")
         if self.time is None or self.times is None:
             out.append("No time column was found: rows would be taken as they come. Name it with --time.")
             return out
@@ -200,7 +203,7 @@ class Inspection:
         return {
             "files": list(self.files), "kinds": list(self.kinds), "rows": self.rows, "short_rows": self.short_rows,
             "time": time, "groups": {group: list(names) for group, names in self.groups.items()},
-            "channels": [channel.to_json() for channel in self.channels],
+            "channels": [each.to_json() | {"unit": self.measures.get(each.name, "")} for each in self.channels],
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -211,16 +214,23 @@ class Inspection:
         return "\n".join(lines)
 
 
-def inspect(source: object, *, channels: Sequence[str] | None = None, **options: Any) -> Inspection:
+def inspect(
+    source: object, *, channels: Sequence[str] | None = None, time: str | None = None, time_format: str | None = None,
+    day_first: bool | None = None, timezone: str | None = None, separator: str | None = None,
+    decimal: str | None = None, encoding: str | None = None, skip_rows: int = 0, skip_after_header: int | None = None,
+    header_word: str | None = None, tag: str | None = None, value: str | None = None, quality: str | None = None,
+) -> Inspection:  # fmt: skip
     """Look at a table before anything of it is dropped.
 
     Parameters
     ----------
-    source : Table, path, sequence of paths, or polars.DataFrame
+    source : Table, path, sequence of paths, or a DataFrame of polars or pandas
     channels : sequence of str, optional
         Columns to look at; by default all but the time.
-    **options
-        Of `open_table`: time, time_format, separator, ...
+    time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
+        See `open_table`, as for the next.
+    tag, value, quality
+        Columns of a long table.
 
     Examples
     --------
@@ -230,7 +240,11 @@ def inspect(source: object, *, channels: Sequence[str] | None = None, **options:
     >>> found["pump_on"].levels, found["pump_on"].longest_hold, len(found.time.gaps)
     (2, 2, 1)
     """
-    table = source if isinstance(source, Table) else open_table(source, **options)
+    table = source if isinstance(source, Table) else open_table(
+        source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
+        decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
+        header_word=header_word, tag=tag, value=value, quality=quality,
+    )  # fmt: skip
     wanted = list(table.channels if channels is None else channels)
     times = table.times
     order = None
@@ -241,8 +255,11 @@ def inspect(source: object, *, channels: Sequence[str] | None = None, **options:
             order = by_time
     found = [channel_facts(name, numbers, order) for name, numbers in table.batches(wanted)]
     files, kinds = (tuple(getattr(file, what) for file in table.files) for what in ("name", "kind"))
-    facts = None if times is None else time_facts(times)
-    return Inspection(files, kinds, table.time_name, times, facts, table.rows, tuple(found), table.short_rows)
+    facts = None if times is None else time_facts(times, table.step)
+    measures = {name: measure for name, measure in table.measures.items() if name in wanted}
+    return Inspection(
+        files, kinds, table.time_name, times, facts, table.rows, tuple(found), table.short_rows, measures, table.notes
+    )
 
 
 def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None = None) -> ChannelFacts:
@@ -307,14 +324,16 @@ def count_spikes(values: FloatArray) -> int:
 
 
 def guess_unit(name: str) -> str:
-    """The unit that a tag seems to belong to: its prefix, or the digit of tags such as FIT101.
+    """The unit that a tag seems to belong to: its prefix, or the hundreds of tags such as FIT101.
 
     Examples
     --------
     >>> guess_unit("P1_FCV01D"), guess_unit("bio_2_do"), guess_unit("LIT301"), guess_unit("pressure")
     ('P1', 'bio_2', '3', 'plant')
+    >>> guess_unit("FIC-101.SP"), guess_unit("20-TIC-101.PV")
+    ('1', '20')
     """
-    if digit := _LETTERS_DIGIT.fullmatch(name):
-        return digit[1]
-    found = _PREFIX.match(name)
-    return "_".join(filter(None, found.groups())) if found else "plant"
+    tag = read_tag(name)
+    if not tag.is_isa:
+        return tag.area or "plant"
+    return next(iter(tag.prefixes), "") or tag.hundred or "plant"

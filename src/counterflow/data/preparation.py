@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.data.drafts import draft
 from counterflow.data.grid import Grid, Rules, fill, make_grid, on_grid, row_grid, time_facts
+from counterflow.data.inspection import inspect
 from counterflow.data.report import Counts, Preparation, Step, describe_names, describe_rows, describe_values
 from counterflow.data.selection import Chosen, choose, suggestion
 from counterflow.data.table import Numbers, Table, open_table, refuse_text
-from counterflow.data.times import SECOND, moment
+from counterflow.data.times import SECOND, Times, moment
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.recording import UnitRecording
 
 _BLOCK = 4096  # rows
@@ -25,20 +28,32 @@ _HELD_ROWS = 10  # by default inputs are held over at most so many rows without 
 TABLE_OPTIONS = tuple(open_table.__kwdefaults__ or ())  # its keywords
 
 
-def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple[Recording, Preparation]:
+def read_logs(
+    source: object, units: Mapping[str, Any] | None = None, *, dt: float | None = None, start: object = None,
+    stop: object = None, resample: str = "auto", fill: str = "hold", longest_hold: float | None = None,
+    long_gaps: str = "hold", longest_gap: float | None = None, drop_constant: bool = True, text: str | None = None,
+    time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
+    timezone: str | None = None, separator: str | None = None, decimal: str | None = None, encoding: str | None = None,
+    skip_rows: int = 0, skip_after_header: int | None = None, header_word: str | None = None, tag: str | None = None,
+    value: str | None = None, quality: str | None = None, **unknown: Any,
+) -> tuple[Recording, Preparation]:  # fmt: skip
     """Read logs of a plant into a recording, in engineering units, and report everything that was done.
 
     Parameters
     ----------
-    source : path, sequence of paths, or polars.DataFrame
-        CSV or other delimited text (also gzip), Parquet, or .xlsx. Of Parquet, only the columns that are used are read.
-    units : mapping of unit name to its columns
+    source : path, sequence of paths, or a DataFrame of polars or pandas
+        CSV or other delimited text (also gzip), Parquet, Feather, or .xlsx; a folder or a .zip of them. Of Parquet,
+        only the columns that are used are read. `counterflow.data.read_sql` and `read_opcua` read other sources.
+    units : mapping of unit name to its columns, optional
+        Without it, as `draft` understands the tags; the report says how.
         ``{"boiler": {"tags": "P1_*", "inputs": ["*_D"], "exclude": ["P1_note"]}}``. ``tags``, ``inputs``, ``outputs``
         and ``exclude`` are patterns or lists of them: names, wildcards, ``{"regex": "..."}``, a `Channel`, or
         ``{"name": ..., "unit": ..., "limits": ...}``. Without ``outputs``, all tags that are no inputs.
     dt : float, optional
         Seconds between two rows; by default the usual step of the table.
-    time, time_format, day_first, timezone, separator, decimal, skip_rows, skip_after_header, header_word
+    time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
+        See `open_table`.
+    tag, value, quality
         See `open_table`.
     start, stop : str or number, optional
         The period to read: from `start`, up to but without `stop`.
@@ -55,8 +70,9 @@ def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple
         Seconds. Longer stretches without any row are shortened to this.
     drop_constant : bool
         Leave out channels that never change, and outputs that were never measured.
-    text : {"refuse", "missing"}
-        What to do with text that is neither a number nor a word for on, off or missing.
+    text : {"refuse", "missing"}, optional
+        What to do with text that is neither a number nor a word for on, off or missing: refuse it, unless units are
+        drafted.
 
     Returns
     -------
@@ -81,13 +97,31 @@ def read_logs(source: object, units: Mapping[str, Any], **options: Any) -> tuple
     >>> recording["boiler"].u.ravel().tolist(), recording["boiler"].y.ravel().tolist()
     ([0.0, 0.5, 0.5, 0.5], [3.0, 3.5, nan, 3.25])
     """
-    known = (*TABLE_OPTIONS, *Rules.__dataclass_fields__)
-    for name in options:
-        if name not in known:
-            raise OptionError(f"option {name!r} is not known: {suggestion(name, known)}")
-    rules = Rules(**{name: value for name, value in options.items() if name not in TABLE_OPTIONS})
-    table = open_table(source, **{name: value for name, value in options.items() if name in TABLE_OPTIONS})
-    return prepare(table, choose(units, table.channels), rules)
+    for name in unknown:
+        known = (*TABLE_OPTIONS, *Rules.__dataclass_fields__)
+        raise OptionError(f"option {name!r} is not known: {suggestion(name, known)}")
+    rules = Rules(
+        dt, start, stop, resample, fill, longest_hold, long_gaps, longest_gap, drop_constant,
+        "refuse" if text is None else text,
+    )  # fmt: skip
+    table = open_table(
+        source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
+        decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
+        header_word=header_word, tag=tag, value=value, quality=quality,
+    )  # fmt: skip
+    if units is not None:
+        return prepare(table, choose(units, table.channels, table.measures), rules)
+    made = draft(inspect(table))
+    if not made.units:
+        raise DataError(
+            f"{table.title}: {made.questions[-1] if made.questions else 'no channel can be used'} Give units"
+        )
+    if "text" in made.options and text is None:
+        rules = replace(rules, text=made.options["text"])
+    recording, preparation = prepare(table, choose(made.selections, table.channels, table.measures), rules)
+    steps = [Step("drafted", "Units, inputs and outputs were found from the tags.", made.to_json())]
+    steps += [Step("question", question, doubt=True) for question in made.questions]
+    return recording, replace(preparation, steps=(*preparation.steps, *steps))
 
 
 def prepare(
@@ -117,7 +151,7 @@ def prepare(
     """
     rules = rules or Rules()
     times = table.times
-    facts = time_facts(times) if times is not None else None
+    facts = time_facts(times, table.step) if times is not None else None
     if times is not None and facts is not None:
         grid = make_grid(times, facts, rules, keep, span)
     else:
@@ -141,7 +175,7 @@ def prepare(
         parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, counts)
     steps += describe_names(units)
     steps += describe_values(grid, counts, dropped, rules.fill, hold)
-    recording = Recording(parts, grid.dt / SECOND)
+    recording = Recording(parts, grid.dt / SECOND, _calendar(times, grid))
     first, last = 0, grid.rows
     if rules.long_gaps == "longest" and len(stretches) > 1:
         first, last = max(stretches, key=lambda ends: ends[1] - ends[0])
@@ -158,6 +192,13 @@ def prepare(
         dt=grid.dt / SECOND, start=start, stop=stop, steps=tuple(steps), dropped=dropped,
         stretches=tuple(stretches),
     )  # fmt: skip
+
+
+def _calendar(times: Times | None, grid: Grid) -> Calendar | None:
+    """When the rows of a grid are, where the table has dates."""
+    if times is None or not times.dated:
+        return None
+    return Calendar(grid.start, grid.dt, times.zone if times.zoned else "", grid.cuts)
 
 
 def align(
@@ -196,7 +237,7 @@ def align(
     for name in tables:
         if name not in times:
             raise DataError(f"the log of unit {name!r} has no time column: name it with 'time'")
-    facts = {name: time_facts(column) for name, column in times.items()}
+    facts = {name: time_facts(column, tables[name].step) for name, column in times.items()}
     kinds = {(column.dated, column.zoned) for column in times.values()}
     if len(kinds) > 1:
         raise DataError("some logs tell a time zone or date and others do not: write all times in one way")
@@ -220,10 +261,12 @@ def align(
         )
     own = replace(rules, dt=width / SECOND, start=None, stop=None)
     parts, reports = {}, {}
+    calendar: Calendar | None = None
     for name, table in tables.items():
         recording, reports[name] = prepare(table, [units[name]], own, span=(start, rows))
         parts[name] = recording[name]
-    return Recording(parts, width / SECOND), reports
+        calendar = recording.calendar
+    return Recording(parts, width / SECOND, calendar), reports
 
 
 # ---- one column, one unit

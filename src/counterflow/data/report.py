@@ -96,6 +96,8 @@ def describe_rows(
     """The steps from the rows of a table to those of the grid."""
     files = ", ".join(f"{file.name} ({file.kind})" for file in table.files)
     yield Step("read", f"{files}: {table.rows} rows, {len(table.channels)} channels.", {"rows": table.rows})
+    for what, count in table.notes:
+        yield Step("notes", f"{count} {what}.", {"count": count}, doubt=True)
     if short := table.short_rows:
         text = f"{short} rows have fewer cells than the header: what they lack was read as missing."
         yield Step("short", text, {"rows": short}, doubt=True)

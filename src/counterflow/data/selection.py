@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from counterflow.data.headers import without_measure
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.plant import Channel
 
@@ -175,8 +176,10 @@ def _pattern(entry: object, what: str) -> Pattern:
     raise OptionError(f"{what} is {entry!r:.60}: give a pattern, {{name = '...'}} or {{regex = '...'}}.")
 
 
-def choose(units: Mapping[str, Any], columns: Sequence[str]) -> list[Chosen]:
+def choose(units: Mapping[str, Any], columns: Sequence[str], measures: Mapping[str, str] | None = None) -> list[Chosen]:
     """Match every unit's selection with the columns of a table.
+
+    ``measures``: units of measure by column, as far as the table tells them; what a selection says counts more.
 
     Raises
     ------
@@ -194,7 +197,7 @@ def choose(units: Mapping[str, Any], columns: Sequence[str]) -> list[Chosen]:
     found = []
     owners: dict[str, str] = {}
     for name, given in units.items():
-        chosen = _choose(name, selection(given, name), columns)
+        chosen = _choose(name, selection(given, name), columns, measures or {})
         for column in chosen.columns:
             if column in owners:
                 text = f"column {column!r} belongs to unit {owners[column]!r}, too: exclude it from one of them"
@@ -211,7 +214,7 @@ def _owner(wanted: Selection, column: str) -> tuple[str | int, ...]:
     return next(fitting, ())
 
 
-def _choose(unit: str, wanted: Selection, columns: Sequence[str]) -> Chosen:
+def _choose(unit: str, wanted: Selection, columns: Sequence[str], measures: Mapping[str, str]) -> Chosen:
     pool = _fitting(unit, "tags", wanted.tags, columns, columns) if wanted.tags else list(columns)
     excluded = set(_fitting(unit, "exclude", wanted.exclude, pool, columns))
     pool = [column for column in pool if column not in excluded]
@@ -231,8 +234,8 @@ def _choose(unit: str, wanted: Selection, columns: Sequence[str]) -> Chosen:
     for side in (inputs, outputs):
         channels = []
         for column, pattern in side.items():
-            name = channel_name(column, taken - {column})
-            channel = Channel(name, pattern.unit, pattern.limits)
+            name = channel_name(without_measure(column, measures), taken - {column})
+            channel = Channel(name, pattern.unit or measures.get(column, ""), pattern.limits)
             taken.add(name)
             channels.append((column, channel))
         sides.append(tuple(channels))

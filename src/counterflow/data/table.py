@@ -1,4 +1,4 @@
-"""A table of logs: one file or several after each other, of which columns are read when they are asked for."""
+"""A table of logs: one file or several, after each other or side by side, of which columns are read when asked for."""
 
 from __future__ import annotations
 
@@ -12,24 +12,17 @@ import numpy as np
 import polars
 
 from counterflow.arrays import FloatArray
-from counterflow.data.files import SourceFile, open_file, source_of
+from counterflow.data.files import SourceFile, open_files, source_of
+from counterflow.data.long_tables import LongOptions, Widened, is_value, long_names, side_by_side, widen
 from counterflow.data.times import TimeOptions, Times, find_time, parse
+from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
+from counterflow.frames import as_polars, is_frame
 
 _SAMPLE_ROWS = 200
 _BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file
 _TEXT_COLUMNS = 8  # read at once where cells are text, which takes several times the room of numbers
 _MOST_WORDS = 20
-# as historians, spreadsheets and PLC gateways write them, in lower case
-_MISSING = frozenset(
-    (
-        "", "nan", "null", "none", "na", "n/a", "#n/a", "#value!", "#ref!", "#div/0!", "?", "-", "--", "---", "bad",
-        "bad input", "bad value", "no data", "no sample", "i/o timeout", "comm fail", "pt created", "not connect",
-        "out of serv", "configure", "shutdown", "scan off", "error", "missing",
-    )
-)  # fmt: skip
-_ON = frozenset(["on", "true", "yes", "open", "opened", "running", "run", "start", "started", "active", "enabled"])
-_OFF = frozenset(["off", "false", "no", "closed", "close", "stopped", "stop", "inactive", "disabled"])
 
 
 @dataclass(frozen=True)
@@ -66,6 +59,13 @@ class Table:
     time_name: str | None
     time_options: TimeOptions
     date_name: str | None = None  # where date and time of day are two columns
+    step: int | None = None  # usual step of the columns in nanoseconds, where that of the rows does not tell it
+    notes: tuple[tuple[str, int], ...] = ()  # what was left out before there were rows, in words, with how often
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """Units of measure by column, as far as the files tell them."""
+        return {name: measure for file in reversed(self.files) for name, measure in file.measures.items()}
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -148,16 +148,20 @@ class Table:
 
 def open_table(
     source: object, *, time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
-    timezone: str | None = None, separator: str | None = None, decimal: str | None = None, skip_rows: int = 0,
-    skip_after_header: int = 0, header_word: str | None = None,
+    timezone: str | None = None, separator: str | None = None, decimal: str | None = None, encoding: str | None = None,
+    skip_rows: int = 0, skip_after_header: int | None = None, header_word: str | None = None, tag: str | None = None,
+    value: str | None = None, quality: str | None = None,
 ) -> Table:  # fmt: skip
-    """Open a table of logs; only the beginnings of its files are read.
+    """Open a table of logs; of most kinds only the beginnings of its files are read.
+
+    A long table, with a row for each value of a tag, is found by its columns and made a wide one.
 
     Parameters
     ----------
-    source : path, sequence of paths, or polars.DataFrame
-        CSV or other delimited text (also gzip), Parquet, or .xlsx. Several files are one table, one after the other;
-        their columns may come in any order.
+    source : path, sequence of paths, or a DataFrame of polars or pandas
+        CSV or other delimited text (also gzip), Parquet, Feather, or .xlsx; a folder or a .zip of them. Several files
+        are one table: one after the other if they have the same columns, which may come in any order, else side by
+        side, by their time.
     time : str, optional
         The time column; by default the one called time, timestamp, date, ... in any case.
     time_format : str, optional
@@ -168,42 +172,76 @@ def open_table(
         Zone of local times, such as "Europe/Berlin".
     separator, decimal : str, optional
         Found if not given: comma, semicolon, tab or bar; point or comma.
-    skip_rows, skip_after_header : int
-        Lines before, and after, the header that are no rows, such as a row with units of measure.
+    encoding : str, optional
+        Found if not given: UTF-8, UTF-16 or Windows-1252.
+    skip_rows, skip_after_header : int, optional
+        Lines before, and after, the header that are no rows. Found if not given: lines about the export, a row with
+        units of measure.
     header_word : str, optional
         The header is the first line that has this word.
+    tag, value, quality : str, optional
+        Columns of a long table, where they are not called so.
 
     Examples
     --------
     >>> table = open_table(polars.DataFrame({"Time": ["2024-05-01 06:00"], "flow": [3.5]}))
     >>> table.time_name, table.channels, table.rows
     ('Time', ('flow',), 1)
+    >>> long = {"time": [0, 0, 60, 60], "tag": ["FI-1", "LI-1"] * 2, "value": [3.5, 0.9, 3.6, 0.8]}
+    >>> open_table(polars.DataFrame(long)).channels
+    ('FI-1', 'LI-1')
     """
-    for name, value in (("skip_rows", skip_rows), ("skip_after_header", skip_after_header)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
-            raise OptionError(f"{name} is {value!r}: give a whole number from 0 to 1000.")
+    for name, count in (("skip_rows", skip_rows), ("skip_after_header", skip_after_header)):
+        if count is None and name == "skip_after_header":
+            continue
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 1000:
+            raise OptionError(f"{name} is {count!r}: give a whole number from 0 to 1000.")
     for name, text in (
         ("time", time), ("time_format", time_format), ("timezone", timezone), ("separator", separator),
-        ("decimal", decimal),
+        ("decimal", decimal), ("encoding", encoding), ("tag", tag), ("value", value), ("quality", quality),
     ):  # fmt: skip
         if text is not None and not isinstance(text, str):
             raise OptionError(f"{name} is {text!r}: give text.")
     if day_first is not None and not isinstance(day_first, bool):
         raise OptionError(f"day_first is {day_first!r}: give true or false.")
-    if isinstance(source, polars.LazyFrame):
-        source = source.collect()
-    if isinstance(source, polars.DataFrame):
-        files = [source_of(Path("the table"), source.lazy(), source.columns)]
+    if is_frame(source):
+        frame = as_polars(source)
+        files = [source_of(Path("the table"), frame.lazy(), frame.columns)]
     else:
         given = [source] if isinstance(source, (str, os.PathLike)) else source
         if not isinstance(given, Sequence) or not given or not all(isinstance(p, (str, os.PathLike)) for p in given):
-            raise DataError(f"source is {source!r:.80}: give a path, several paths, or a polars.DataFrame")
-        options = {"skip_rows": skip_rows, "skip_after_header": skip_after_header}
-        files = [
-            open_file(Path(path), separator=separator, decimal=decimal, header_word=header_word, **options)
-            for path in given
-        ]
-    return join(files, TimeOptions(time, time_format, day_first, timezone))
+            raise DataError(f"source is {source!r:.80}: give a path, several paths, or a DataFrame of polars or pandas")
+        files = open_files(
+            [Path(path) for path in given], separator=separator, decimal=decimal, encoding=encoding,
+            header_word=header_word, skip_rows=skip_rows, skip_after_header=skip_after_header,
+        )  # fmt: skip
+    times = TimeOptions(time, time_format, day_first, timezone)
+    long = LongOptions(tag, value, quality)
+    named = [long_names(file, times, long) for file in files]
+    found = [names for names in named if names is not None]
+    if found and len(found) == len(files):
+        return _wide(widen(files, found, times), times)
+    if len(files) > 1 and _share_nothing(files, times):
+        return _wide(side_by_side(files, times), times)
+    return join(files, times)
+
+
+def _share_nothing(files: Sequence[SourceFile], options: TimeOptions) -> bool:
+    """Whether files have no channel in common: they hold different tags, one of them each, for instance.
+
+    Files that share some of their channels are one table, in which a column that stands in some of them only is a
+    mistake of spelling more often than not.
+    """
+    channels = [set(file.names) - {find_time(file.names, options.column, file.name)} for file in files]
+    alone = all(len(own) == 1 for own in channels) and all(is_value(name) for own in channels for name in own if name)
+    return alone or sum(map(len, channels)) == len(set().union(*channels))
+
+
+def _wide(made: Widened, options: TimeOptions) -> Table:
+    """A table made of long ones, or of several: its times are read already."""
+    dated = made.file.scan().collect_schema()["time"] != polars.Float64
+    own = TimeOptions("time", None if dated else "seconds", timezone=options.timezone if dated else None)
+    return Table((made.file,), made.file.names, "time", own, step=made.step, notes=made.notes)
 
 
 def join(files: Sequence[SourceFile], options: TimeOptions, optional: Sequence[str] = ()) -> Table:
@@ -262,25 +300,11 @@ def _numbers(file: SourceFile, names: list[str]) -> dict[str, Numbers]:
     return out
 
 
-def meaning(text: str) -> float | None:
-    """The number that a cell's text stands for: NaN if missing, 1 or 0 for on and off, None if it is none of these.
-
-    Examples
-    --------
-    >>> meaning(" Open "), meaning("OFF"), meaning("Bad Input"), meaning("lovely")
-    (1.0, 0.0, nan, None)
-    """
-    word = text.strip().strip("[]").casefold()
-    if word in _MISSING:
-        return float("nan")
-    if word in _ON:
-        return 1.0
-    return 0.0 if word in _OFF else None
-
-
 def _castable(sample: polars.Series, decimal: str) -> bool:
     text = sample.str.strip_chars()
     if decimal == ",":
+        if bool(text.str.contains(r"\.\d{3}").any()):  # perhaps a sign between thousands
+            return False
         text = text.str.replace(",", ".", literal=True)
     return text.cast(polars.Float64, strict=False).null_count() == text.null_count()
 
@@ -304,9 +328,7 @@ def _from_series(series: polars.Series, file: SourceFile) -> Numbers:
         raise DataError(f"{file.name}: column {series.name!r} has type {dtype}, which is not a number")
     text = series.str.strip_chars()
     text = text.set(text == "", None)
-    decimal = "." if file.layout is None else file.layout.decimal
-    numeric = text.str.replace(",", ".", literal=True) if decimal == "," else text
-    found = numeric.cast(polars.Float64, strict=False)
+    found = file.numerals(text).cast(polars.Float64, strict=False)
     left = found.is_null() & text.is_not_null()
     if not left.any():
         return Numbers(_floats(found))

@@ -7,8 +7,9 @@ seconds. What is not certain is refused with the option that would settle it, ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars
@@ -51,12 +52,15 @@ class Times:
         Whether these are dates rather than a plain count of seconds.
     zoned : bool
         Whether the zone is known, so that these are in UTC.
+    zone : str
+        In which people read them: the one that was given, or that the column has; "" if it is not known.
     """
 
     nanoseconds: Nanoseconds
     kind: str
     dated: bool
     zoned: bool = False
+    zone: str = ""
 
     def shown(self, nanoseconds: int) -> str:
         """A time in words: ISO for dates, seconds otherwise."""
@@ -180,7 +184,8 @@ def parse(
     time_format, timezone = options.format, options.timezone
     if dtype == polars.Date or isinstance(dtype, polars.Datetime):
         zoned = isinstance(dtype, polars.Datetime) and dtype.time_zone is not None
-        found = Times(_filled(column, zoned), "dates with a zone" if zoned else "dates", True, zoned)
+        zone = (dtype.time_zone or "") if isinstance(dtype, polars.Datetime) else ""
+        found = Times(_filled(column, zoned), "dates with a zone" if zoned else "dates", True, zoned, zone)
     elif dtype.is_numeric():
         found = _numbers(column, name, time_format)
     elif dtype == polars.String:
@@ -207,8 +212,19 @@ def parse(
         if not found.dated:
             raise DataError(f"timezone is {timezone!r}, but time column {name!r} is a plain count of seconds")
         if not found.zoned:
-            found = _localised(found, name, timezone)
+            return _localised(found, name, timezone)
+        found = replace(found, zone=_known_zone(timezone))
+    if found.zoned and found.zone.upper() in ("", "ETC/UTC"):
+        return replace(found, zone="UTC")
     return found
+
+
+def _known_zone(timezone: str) -> str:
+    try:
+        ZoneInfo(timezone)
+    except (KeyError, ValueError, OSError):
+        raise DataError(f"timezone is {timezone!r}, which is no known zone: give one such as 'Europe/Berlin'") from None
+    return timezone
 
 
 def _filled(dates: polars.Series, zoned: bool) -> Nanoseconds:
@@ -410,4 +426,4 @@ def _localised(found: Times, name: str, timezone: str) -> Times:
             nanoseconds[turn:stop] = late[turn:stop]
     out = found.nanoseconds.copy()
     out[known] = nanoseconds
-    return Times(out, f"{found.kind}, {timezone}", True, True)
+    return Times(out, f"{found.kind}, {timezone}", True, True, timezone)

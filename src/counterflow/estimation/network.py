@@ -145,15 +145,15 @@ class Network:
             nothing = np.zeros((len(self.linear), len(inputs), r))
             bare = replace(self, offset=np.zeros_like(self.offset))
             start = np.zeros_like(before) if already is None else already
-            return bare._run(start, change, None, held, nothing)[0] * self.scale[:r], 0.0
-        factual, residual = self._factual(before, inputs, recorded)
+            return bare.run(start, change, None, held, nothing)[0] * self.scale[:r], 0.0
+        factual, residual = self.factual(before, inputs, recorded)
         start = before if already is None else before + already
-        changed, limited = self._run(start, inputs + change, residual, held, factual)
+        changed, limited = self.run(start, inputs + change, residual, held, factual)
         return (changed - factual) * self.scale[:r], limited
 
     def ahead(self, before: FloatArray, inputs: FloatArray) -> FloatArray:
         """Standardised numbers (K, n, r) of rows in the future, without residuals; see ``difference``."""
-        return self._run(before, inputs)[0]
+        return self.run(before, inputs)[0]
 
     def free_runs(self, z: FloatArray, starts: NDArray[np.intp], horizon: int) -> FloatArray:
         """Standardised numbers (starts, horizon, r) after rows ``starts`` of z: mean weights, inputs as they were."""
@@ -174,7 +174,7 @@ class Network:
             newest = np.concatenate([newest[1:], row[None]])
         return out
 
-    def _factual(
+    def factual(
         self, before: FloatArray, inputs: FloatArray, recorded: FloatArray | None
     ) -> tuple[FloatArray, FloatArray | None]:
         """Numbers (K, n, r) of the world as it was or will be, and its residuals."""
@@ -231,15 +231,16 @@ class Network:
                     out[unit] += 0.5 * products[:, mine] @ bends[mine]
         return out
 
-    def _run(
+    def run(
         self, before: FloatArray, inputs: FloatArray, residual: FloatArray | None = None,
         held: NDArray[np.bool_] | None = None, at: FloatArray | None = None,
     ) -> tuple[FloatArray, float]:  # fmt: skip
         """Numbers (K, n, r) with inputs (n, U) from rows ``before``, and the share of products' factors at a limit.
 
-        Numbers ``held`` (r,) are those of ``at`` (K, n, r) in every row. ``before``: (memory, m), or (K, memory, m).
+        Numbers ``held`` (r,) are those of ``at`` (K, n, r) in every row. ``before``: (memory, m), or (K, memory, m);
+        inputs that are others in every replicate are (K, n, U).
         """
-        K, n, r, p = len(self.linear), len(inputs), self.size, self.memory
+        K, n, r, p = len(self.linear), inputs.shape[-2], self.size, self.memory
         m = before.shape[-1]
         before = np.broadcast_to(before, (K, p, m)).swapaxes(0, 1)
         weights = self.linear.reshape(K, -1, r)
@@ -251,8 +252,9 @@ class Network:
         factors = np.unique(self.pairs[self.bends.any(axis=(0, 2))]) if self.curved else np.empty(0, np.int64)
         met = 0
         for t in range(n):
-            total[p + t, :, r:] += inputs[t] - newest[-1, :, r:]  # inputs of the row before act on this one
-            newest[-1, :, r:] = inputs[t]
+            now = inputs[..., t, :]
+            total[p + t, :, r:] += now - newest[-1, :, r:]  # inputs of the row before act on this one
+            newest[-1, :, r:] = now
             means = span_means(total, p + t, self.spans)
             foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0] + self.offset
             if self.curved:

@@ -13,7 +13,7 @@ from counterflow.arrays import FloatArray
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import Evaluation, SharedRecord
 
-Estimate = Literal["couplings", "blocks", "all"]
+Estimate = Literal["couplings", "blocks", "all", "responses"]
 ESTIMATES = ("couplings", "blocks", "all")
 LEAST, MOST = 1e-3, 1e3  # of a standard deviation of noise, in units of its start
 
@@ -132,7 +132,7 @@ class Parameters:
         for causes in self.causes:
             keep = np.zeros(P + U, bool)
             for n in causes:
-                keep[record.state_slices[n]] = True
+                keep[record.state_slices[n]] = self.estimate != "responses"  # of these A is a bank of poles, and given
                 keep[P + record.input_slices[n].start : P + record.input_slices[n].stop] = True
             out.append(np.flatnonzero(keep))
         return tuple(out)

@@ -68,17 +68,22 @@ def faint_couplings(record: SharedRecord, found: Estimated) -> tuple[Faint, ...]
     """Pairs of units whose coupling is drowned; judged at no coupling at all, because the estimate may be far off."""
     parameters = found.parameters
     assert parameters is not None
-    forms = list(_strengths(record, parameters))
-    if not forms:
+    if next(_strengths(record, parameters), None) is None:
         return ()
     spread = uncertainty(record, replace(found, A=record.A_local, B=record.B_local, Q=record.Q_local))
+    return faint_among(record, parameters, spread.covariance, len(record.values))
+
+
+def faint_among(
+    record: SharedRecord, parameters: Parameters, covariance: FloatArray, rows: int, power: float = 1.0
+) -> tuple[Faint, ...]:
+    """Pairs of units whose coupling has too large a ``covariance``, which falls as rows^(-1/power)."""
     doubts: dict[tuple[int, int], float] = {}
-    for m, n, inside, form in forms:
-        covariance = np.nan_to_num(spread.covariance[np.ix_(inside, inside)])
-        doubts[m, n] = max(doubts.get((m, n), 0.0), float((form * covariance).sum()))
-    rows = len(record.values)
+    for m, n, inside, form in _strengths(record, parameters):
+        block = np.nan_to_num(covariance[np.ix_(inside, inside)])
+        doubts[m, n] = max(doubts.get((m, n), 0.0), float((form * block).sum()))
     return tuple(
-        Faint(record.names[m], record.names[n], doubt, int(np.ceil(rows * doubt / SETTLED)))
+        Faint(record.names[m], record.names[n], doubt, int(np.ceil(rows * (doubt / SETTLED) ** power)))
         for (m, n), doubt in doubts.items()
         if doubt > DROWNED
     )

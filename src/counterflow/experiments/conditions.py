@@ -288,19 +288,19 @@ def _low(value: float) -> str:
 def figures(outcomes: Outcomes) -> dict[str, Drawing]:
     """Against the weight of the penalty."""
 
-    def against(title: str, key: str, y: str, nothing: float, low: float | None = None) -> Panel:
-        curves = [
-            points(WEIGHTS, median(outcomes, name, key)[None], name.replace("B_mn", "$B_{mn}$"), k)
-            for k, name in enumerate(DRAWN)
-        ]
-        limits = (None, None) if low is None else (low, 1.05)
+    def against(title: str, key: str, y: str, unexplained: bool = False) -> Panel:
+        curves = []
+        for k, name in enumerate(DRAWN):
+            found = median(outcomes, name, key)
+            shown = 1 - found if unexplained else found
+            curves.append(points(WEIGHTS, shown[None], name.replace("B_mn", "$B_{mn}$"), k))
         ticks, xi = (0.1, 10.0, 1e4, 1e6), "weight of the penalty, ξ"
-        return Panel(title, [*curves, level(nothing)], xi, y, log_x=ticks, range_y=limits)
+        return Panel(title, [*curves, level(1.0)], xi, y, log_x=ticks, log_y=unexplained)
 
     panels = (
-        against("Effects", "R2", "R² of effects", 0.0, low=-1.0),
-        against("Error of $B_{mn}$", "B", "relative error", 1.0),
-        against("Prediction, new data", "augmented", "augmented / proprietary error", 1.0),
+        against("Effects", "R2", "not explained, 1 - R²", unexplained=True),
+        against("Error of $B_{mn}$", "B", "relative error"),
+        against("Prediction, new data", "augmented", "augmented / proprietary error"),
     )
     least = min(float(median(outcomes, name, "default/R2")) for name in DRAWN)
     return {"finding-conditions": Drawing(caption("finding", "weights", least=least), panels)}

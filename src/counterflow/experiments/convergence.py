@@ -99,7 +99,7 @@ def _filtered(plant: Plant, recording: Recording) -> FloatArray:
 
 
 def augmented(found: Fit, plant: Plant, recording: Recording) -> tuple[FloatArray, FloatArray]:
-    """Predictions ỹ_a of all units, rows 1..T, and Theorem 7.3's right side J_m E[z], both side by side."""
+    """Predictions ỹ_a of all units, rows 1..T, and Theorem 8.3's right side J_m E[z], both side by side."""
     data = {n: found.parts[n].client_data(recording[n].y, recording[n].u) for n in plant.names}
     u = np.hstack([data[n].inputs for n in plant.names])
     predictions, biases = [], []

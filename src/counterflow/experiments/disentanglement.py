@@ -112,6 +112,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         "disentanglement-rounds": Drawing(
             caption("disentanglement", "rounds"),
             [over_rounds(n, [band(x, stacked(trained, k), "penalty method")], y) for n, (k, y) in courses.items()],
+            paper="Fig. 3",
         ),
         "disentanglement-weights": Drawing(
             caption("disentanglement", "weights"),

@@ -96,8 +96,8 @@ class Claim:
     ours : what was measured.
     verdict : by the rule that ``why`` states, from the results.
     why : the rule, and what explains the outcome.
-    fact : claims of one fact (one quantity, or one sentence of the paper, here or in other experiments) are counted
-        once in a summary if they have the same verdict; "": a fact of its own.
+    fact : claims of one fact (one quantity, one sentence of the paper, or one cause of what is found, here or in other
+        experiments) count once in a summary for each kind of verdict among them; "": a fact of its own.
     key : of its texts in ``experiments.toml``; claims of several units or sizes share one.
     """
 
@@ -112,11 +112,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report, for numbers that no figure can show: a caption, a head, and rows of texts."""
+    """A table of the report, for numbers that no figure can show: a caption, a head, and rows of texts.
+
+    ``paper``: the paper's tables that it holds, by number.
+    """
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    paper: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

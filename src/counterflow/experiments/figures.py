@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import re
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,10 +67,14 @@ class Panel:
     log_y: Scale = False
     range_x: Range = (None, None)
     range_y: Range = (None, None)
+    sketch: bool = False  # no axes: boxes and arrows
 
     def draw(self, axes: Axes) -> None:
         for curve in self.curves:
             curve(axes)
+        if self.sketch:
+            axes.set_axis_off()
+            return
         axes.set_xlabel(self.x)
         axes.set_ylabel(self.y)
         if self.range_x != (None, None):
@@ -91,11 +96,16 @@ def over_rounds(
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the report: its caption (which says what bands and bars are) and its panels, lettered if several."""
+    """A figure of the report: its caption (which says what bands and bars are) and its panels, lettered if several.
+
+    ``paper``: the paper's figure that it is, by number; it then has the same panels, in the same order.
+    """
 
     caption: str
     panels: Sequence[Panel]
     columns: int = 3
+    paper: str = ""
+    height: float = 1.0  # of a row of panels, in that of others
 
 
 def compose(drawing: Drawing, narrow: bool = False) -> Figure:
@@ -106,13 +116,16 @@ def compose(drawing: Drawing, narrow: bool = False) -> Figure:
 
         columns = 1 if narrow else min(drawing.columns, len(drawing.panels))
         rows = -(-len(drawing.panels) // columns)
-        width = _NARROW if narrow else _WIDE if len(drawing.panels) > 1 else _SINGLE
+        wide = len(drawing.panels) > 1 or drawing.panels[0].sketch
+        width = _NARROW if narrow else _WIDE if wide else _SINGLE
         layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.05)
-        figure = Figure(figsize=(width, _HEIGHT * rows + 0.3), dpi=_DPI, layout=layout)  # letters are wider at 100
+        height = _HEIGHT * (1.0 if narrow else drawing.height)
+        figure = Figure(figsize=(width, height * rows + 0.3), dpi=_DPI, layout=layout)  # letters are wider at 100
         grid = figure.add_gridspec(rows, columns)
         for k, panel in enumerate(drawing.panels):
             axes = figure.add_subplot(grid[divmod(k, columns)])
-            axes.set_title(f"({'abcdefghi'[k]}) {panel.title}" if len(drawing.panels) > 1 else panel.title)
+            letter = string.ascii_lowercase[k]
+            axes.set_title(f"({letter}) {panel.title}" if len(drawing.panels) > 1 else panel.title)
             panel.draw(axes)
         _legend(figure, width)
         figure.draw_without_rendering()

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.experiments.effects import without_couplings
+from counterflow.experiments.effects import between, without_couplings
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
 from counterflow.methods.estimators import KalmanEstimator
-from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.methods.published.contraction import settled_gain
+from counterflow.plant import LocalModel, Plant, Recording, Unit
 
 BYTES = 8  # of a number on the wire
 
@@ -25,6 +26,9 @@ METHODS: Mapping[str, str] = {
     "steps": "published: penalty, ξ = 10, gradient steps",
     "lagrangian": "published: augmented Lagrangian",
     "hybrid": "published: hybrid",
+    "refined": "refined target, ξ = 10",
+    "refined-small": "refined target, ξ = 0.1",
+    "corrected": "refined target, ξ = 10, gains taken out of B_mn",
     "fedgc": "FedGC (predecessor)",
     "granger": "Granger causality, pooled states",
     "local": "local only, no couplings",
@@ -33,6 +37,7 @@ METHODS: Mapping[str, str] = {
     "oracle": "oracle (true plant)",
 }
 PUBLISHED = ("penalty", "penalty-small", "steps", "lagrangian", "hybrid")
+REPAIRED = ("refined", "refined-small", "corrected")  # the server explains ĥ_a[t], which the paper does not write
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +74,12 @@ def estimate(method: str, recording: Recording, true: Plant, rounds: int) -> Est
         plant, doubt = granger_plant(recording, true)
         numbers = recording.rows * (plant.A.shape[0] + plant.B.shape[1])
         return Estimate(plant, doubt, 1, BYTES * numbers, time.perf_counter() - begin, None)
+    if method == "corrected":
+        trained = _FITS["refined"](recording, true, rounds)
+        numbers = sum(true.local(name).states ** 2 for name in true.names)
+        sent = trained.traffic.bytes_up + trained.traffic.bytes_down + BYTES * numbers
+        plant = without_gains(trained, true)
+        return Estimate(plant, None, trained.traffic.rounds, sent, time.perf_counter() - begin, trained)
     found = _FITS[method](recording, true, rounds)
     seconds = time.perf_counter() - begin
     errors = found.standard_errors.B if method in ("sufficient", "centralized") else None
@@ -94,6 +105,8 @@ _FITS: Mapping[str, Callable[[Recording, Plant, int], Fit]] = {
     "steps": _published("penalty", xi=10.0, solver="gradient"),
     "lagrangian": _published("lagrangian", rho=20.0),
     "hybrid": _published("hybrid", xi=10.0, rho=20.0),
+    "refined": _published("penalty", xi=10.0, target="refined"),
+    "refined-small": _published("penalty", xi=0.1, target="refined"),
     "fedgc": _published("fedgc"),
     "sufficient": lambda recording, true, _: training.fit(recording, true.locals(), uncertainty=True),
     "centralized": lambda recording, true, _: training.fit(
@@ -101,6 +114,42 @@ _FITS: Mapping[str, Callable[[Recording, Plant, int], Fit]] = {
     ),
     "oracle": lambda recording, true, _: training.fit(recording, true, method="oracle"),
 }
+
+
+def without_gains(found: Fit, true: Plant) -> Plant:
+    """A fit with a refined target whose B̂_mn have been divided by (K_m + theta_m) C_mm, P_m² numbers of each unit.
+
+    That is what ĥ_a[t] makes of a change of h_m[t]; with inputs that are white and have mean zero B̂_mn comes to this
+    matrix times B_mn (docs/theory/paper.md).
+    """
+    B = found.plant.B.copy()
+    for name in true.names:
+        model, theta = true.local(name), found.parts[name].theta
+        assert theta is not None
+        answer = (settled_gain(model) + theta) @ model.C
+        others = between(true, "B")[true.state_slice(name)].any(axis=0)
+        rows = np.ix_(np.arange(len(B))[true.state_slice(name)], np.flatnonzero(others))
+        B[rows] = np.linalg.solve(answer, B[rows])
+    return found.plant.replace(B=B)
+
+
+def unfiltered_fit(recording: Recording, true: Plant, skip: int = 100) -> Fit:
+    """Maximum likelihood on what the published messages of round 0 hold, once K_m C_mm and K_m R_m K_mᵀ are told.
+
+    ĥ_c[t] - (I - K_m C_mm) (A_mm ĥ_c[t-1] + B_mm u_m[t-1]) = K_m y_m[t] = K_m C_mm h_m[t] + noise: a sufficient message
+    in another basis. ``skip``: rows at the start, in which the filters settle.
+    """
+    data, models = {}, {}
+    for name in recording.names:
+        model, own = true.local(name), recording[name]
+        refined = KalmanEstimator(model).estimate(own.y, own.u).refined
+        K = settled_gain(model)
+        ahead = refined[:-1] @ model.A.T + own.u[:-1] @ model.B.T
+        read = refined[1:] - ahead @ (np.eye(model.states) - K @ model.C).T
+        data[name] = (read[skip:], own.u[1 + skip :])
+        models[name] = LocalModel(A=model.A, B=model.B, C=K @ model.C, Q=model.Q, R=K @ model.R @ K.T)
+    units = [Unit(name, true.local(name).states, data[name][1].shape[1], len(models[name].C)) for name in data]
+    return training.fit(Recording.from_arrays(data, units=units), models, uncertainty=False)
 
 
 def refined_states(recording: Recording, models: Mapping[str, LocalModel]) -> FloatArray:

@@ -15,7 +15,7 @@ from counterflow.experiments.experiment import Claim, Outcomes, Request, Task, V
 from counterflow.experiments.figures import Drawing, Panel, points
 from counterflow.experiments.selection import by_setting, grid, where
 from counterflow.experiments.verdicts import estimated_above, exponent, holds, opposite
-from counterflow.experiments.wording import caption, claim, described, summary, verdict_of
+from counterflow.experiments.wording import ONE_ROW, caption, claim, described, summary, verdict_of
 from counterflow.fits.training import fit
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import random_plant
@@ -180,6 +180,7 @@ def _claims(outcomes: Outcomes) -> Iterator[Claim]:
         whose = "the server" if who == "server" else "a client"
         shown = {"who": whose, "letter": letter, "formula": formula, "remark": f" {remark}" if remark else ""}
         grown = {"before": sizes[-2], "last": sizes[-1], "count": count, "exponent": _shown(seconds)}
+        shown["fact"] = ONE_ROW if (who, axis) == ("server", "steps") else ""
         yield claim("overhead", "work", worked(count, seconds, most), **shown, **grown)
     raw = {axis: by_size(outcomes, axis, "raw") for axis in AXES}
     one_round, all_rounds, ours = (

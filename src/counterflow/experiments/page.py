@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 
 from counterflow._version import __version__
 from counterflow.experiments import figures
@@ -26,6 +27,21 @@ _MARKS: dict[Verdict, str] = {
     "claim without number": "",
     "beyond the paper": "",
 }
+
+
+# the paper's figures and tables: number, panels, what they show, and the experiment that has them
+PAPER: tuple[tuple[str, str, str, str], ...] = (
+    ("Fig. 1", "", "the computation inside client m", "synthetic"),
+    ("Fig. 2", "a-c", "global loss; losses of clients 1 and 2", "synthetic"),
+    ("Fig. 3", "a-c", "D at the server; δ_d of clients 1 and 2", "disentanglement"),
+    ("Fig. 4", "a-b", "prediction error on validation data, clients 1 and 2", "validation"),
+    ("Fig. 5", "a-f", "PM against AL: L_s, D, L_1,a, L_2,a, δd_1, δd_2", "lagrangian"),
+    ("Table 1", "", "L_s and D for D_m = 16, 32, 64, 128", "scalability"),
+    ("Table 2", "", "L_s and D for M = 2, 4, 8, 16", "scalability"),
+    ("Fig. 6", "a-c", "transfer function: poles, zeros, singular values", "transfer-function"),
+    ("Fig. 7", "a-j", "HAI: L_s, D, L_m,a and δd_m of four clients", "real-plants"),
+    ("Fig. 8", "a-n", "SWaT: L_s, D, L_m,a and δd_m of six clients", "real-plants"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +82,7 @@ def write(chapters: Sequence[Chapter], folder: Path, quick: bool) -> tuple[Path,
 
 
 def counts(chapters: Iterable[Chapter]) -> dict[Verdict, int]:
-    """How often each verdict was given; claims of the same fact count once if they have the same verdict."""
+    """How often each verdict was given; of claims of the same fact or cause each kind of verdict counts once."""
     claims = [claim for each in chapters for claim in each.claims]
     found = Counter(claim.verdict for claim in claims if not claim.fact)
     for verdicts in _by_fact(claims).values():
@@ -87,16 +103,31 @@ def _summary(chapters: Sequence[Chapter]) -> str:
     claims = [claim for each in chapters for claim in each.claims]
     shared = {fact: verdicts for fact, verdicts in _by_fact(claims).items() if len(verdicts) > 1}
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
-    once, singly = (
-        "; ".join(f"{fact}: {len(v)} claims" for fact, v in shared.items() if (len(counted(v)) == 1) == same)
-        for same in (True, False)
-    )
     rule = ""
     if shared:
-        rule = " Claims about one fact (one quantity, or one sentence) are counted once if they have the same verdict"
-        rule += f" ({once})" if once else ""
-        rule += f", and singly if they differ ({singly})." if singly else ", and singly if they differ."
+        parts = "; ".join(f"{fact}: {len(v)} claims" for fact, v in shared.items())
+        rule = " Claims about one fact, or with one cause, count once for each kind of verdict among them"
+        rule += f" ({parts})."
     return f"Verdicts: {told}.{rule} {EXPLAINED} 'Beyond the paper' are measurements of ours on which it says nothing."
+
+
+def paper_map(chapters: Sequence[Chapter]) -> Table:
+    """Which of our figures and tables is which of the paper's; panels have the paper's letters."""
+    rows = []
+    for number, panels, shows, name in PAPER:
+        here = next((each for each in chapters if each.experiment.name == name), None)
+        found = "not in this report"
+        if here is not None:
+            drawn = {drawing.paper: (key, drawing) for key, drawing in here.drawings.items() if drawing.paper}
+            if number in drawn:
+                key, drawing = drawn[number]
+                last = len(drawing.panels)
+                found = f"{name}: figure {key}" + (f", panels a-{ascii_lowercase[last - 1]}" if last > 1 else "")
+            elif any(number in table.paper for table in here.tables):
+                found = f"{name}: table, and figure {name}"
+        rows.append((number, panels, shows, found))
+    told = "The paper's figures and tables, and where they are made again. Panels have the paper's letters and order."
+    return Table(told, ("in the paper", "panels", "shows", "here"), tuple(rows))
 
 
 def _lead(quick: bool) -> str:
@@ -125,7 +156,10 @@ def _facts(each: Chapter, quick: bool) -> dict[str, str]:
 def markdown(chapters: Sequence[Chapter], quick: bool) -> str:
     """The report in Markdown, with figures in the folder beside it."""
     lines = [f"# {TITLE}", "", _lead(quick), "", _summary(chapters), "", f"Counterflow {__version__}.", ""]
-    lines += ["| experiment | claim | verdict | fact, if shared |", "|---|---|---|---|"]
+    figure_map = paper_map(chapters)
+    lines += [figure_map.caption, "", _row(figure_map.head), "|---" * len(figure_map.head) + "|"]
+    lines += [*map(_row, figure_map.rows), ""]
+    lines += ["| experiment | claim | verdict | fact or cause, if shared |", "|---|---|---|---|"]
     for each in chapters:
         link = f"[{each.experiment.name}](#{_anchor(each)})"
         lines += [f"| {link} | {_cell(c.subject)} | {_strong(c.verdict)} | {c.fact} |" for c in each.claims]
@@ -183,6 +217,7 @@ def html(chapters: Sequence[Chapter], quick: bool, drawn: Mapping[str, bytes]) -
         lead=_lead(quick),
         counts={verdict: str(count) for verdict, count in counts(chapters).items() if count},
         summary=_summary(chapters),
+        figures=paper_map(chapters),
         sections=sections,
         marks=_MARKS,
     )

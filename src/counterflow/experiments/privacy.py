@@ -47,7 +47,8 @@ def _compute(task: Task) -> Mapping[str, Value]:
         privacy = None
         if epsilon != NONE:
             accounting = "published" if published else "rigorous"
-            privacy = Privacy(epsilon, DELTA, accounting=accounting, seed=seed)
+            release = None if published else "rows"
+            privacy = Privacy(epsilon, DELTA, accounting=accounting, seed=seed, release=release)
         options: dict[str, Any] = {"uncertainty": False}
         if published:
             options = {"method": "penalty", "solver": "gradient", "rounds": ROUNDS}
@@ -155,8 +156,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             plain = float(np.median(errors(outcomes, method, NONE, key)))
             curves += [points(epsilons, runs, name, colour, "median"), level(plain, color=COLOURS[colour])]
         curves.append(level(1.0, linestyle=(0, (4, 2))))
-        ticks = (0.01, 0.1, 1.0, 10.0)
-        return Panel(title, curves, "ε of all that is released", y, epsilons, ticks, range_y=(5e-3, 30))
+        return Panel(title, curves, "ε of all that is released", y, epsilons, log_y=True)
 
     def course(title: str, key: str, y: str) -> Panel:
         curves = []

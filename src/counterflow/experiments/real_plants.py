@@ -14,7 +14,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 from counterflow.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict
-from counterflow.experiments.figures import DISENTANGLEMENT, SERVER_LOSS, SHIFT_LEFT, Drawing, band, level, over_rounds
+from counterflow.experiments.figures import DISENTANGLEMENT, SERVER_LOSS, Drawing, band, level, over_rounds
 from counterflow.experiments.two_units import kept_rounds
 from counterflow.experiments.verdicts import below, both, holds
 from counterflow.experiments.wording import ABOVE_RULE, BAND, caption, described, summary
@@ -23,6 +23,7 @@ from counterflow.identification import pooled_model, stretches
 from counterflow.plant import LocalModel, Recording
 
 TITLES = {"hai": "HAI", "swat": "SWaT"}
+FIGURES = {"hai": "Fig. 7", "swat": "Fig. 8"}  # of the paper
 STAND_IN = "stand-in"
 ROWS = 30_000  # the paper's truncation of SWaT; ours of HAI, where it is silent
 STAND_IN_ROWS, QUICK_ROWS = 10_000, 2_000
@@ -293,22 +294,23 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     drawings = {}
     for outcome in outcomes:
         label, x, units = label_of(outcome), outcome.array("round"), units_of(outcome)
-        losses = [
-            band(x, outcome.array(f"client_loss/{n}") / outcome.number(f"proprietary_loss/{n}"), n, k)
-            for k, n in enumerate(units)
-        ]
-        shifts = [band(x, outcome.array(f"delta_d/{n}"), n, k) for k, n in enumerate(units)]
         server, D = ([band(x, outcome.array(key), "server", 6, line=0)] for key in ("server_loss", "disentanglement"))
-        panels = (
+        panels = [
             over_rounds(f"{label}: server loss", server, SERVER_LOSS),
             over_rounds(f"{label}: $\\mathcal{{D}}$", D, DISENTANGLEMENT),
-            over_rounds(f"{label}: client losses", [*losses, level(1.0)], "augmented / proprietary"),
-            over_rounds(f"{label}: $\\delta_d$", shifts, SHIFT_LEFT),
-        )
+        ]
+        for k, name in enumerate(units, start=1):
+            own = band(x, outcome.array(f"client_loss/{name}"), "augmented client")
+            baseline = level(outcome.number(f"proprietary_loss/{name}"), "proprietary client (baseline)")
+            panels.append(over_rounds(f"{label}: client {k}", [own, baseline], f"$L_{{{k},a}}$ (outputs, squared)"))
+        for k, name in enumerate(units, start=1):
+            shift = band(x, outcome.array(f"delta_d/{name}"), "$\\delta d$ of a client", 2)
+            panels.append(over_rounds(f"{label}: client {k}", [shift], f"$\\delta d_{{{k}}}$ (states)"))
         key = "stand-in" if _is_stand_in(outcome) else "files"
         title, spread = TITLES[outcome.task["dataset"]], BAND if len(outcome.array("server_loss")) > 1 else "One run."
-        told = caption("real-plants", key, title=title, spread=spread, **outcome.values)
-        drawings[f"real-plants-{outcome.task['dataset']}"] = Drawing(told, panels, columns=2)
+        paper = FIGURES[outcome.task["dataset"]]
+        told = caption("real-plants", key, title=title, figure=paper, spread=spread, **outcome.values)
+        drawings[f"real-plants-{outcome.task['dataset']}"] = Drawing(told, panels, paper=paper, height=0.85)
     return drawings
 
 

@@ -193,8 +193,7 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
             curves.append(points(levels, errors, METHODS[method], colour, "median"))
         scaled = fault == "noise"  # on a logarithmic axis bars are set apart by a factor
         log_x, shown = levels if scaled else False, [*curves, level(1.0)]
-        y, ticks = "relative error of effects", (0.01, 0.1, 1.0)
-        answered.append(Panel(TITLES[fault], shown, x, y, log_x, ticks, range_y=(4e-3, 4)))
+        answered.append(Panel(TITLES[fault], shown, x, "relative error of effects", log_x, log_y=True))
         curves = []
         for weight, colour, side in zip(WEIGHTS, (4, 1), (-1, 1), strict=True):
             levels, ratios = predictions(outcomes, fault, weight)

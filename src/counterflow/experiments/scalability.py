@@ -123,7 +123,7 @@ def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
         "", "L_s, paper", "D, paper", "L_s, implied ξ", "D, implied ξ", "D, relative", f"L_s, ξ = {XI:g}",
         f"D, ξ = {XI:g}", "D, relative",
     )  # fmt: skip
-    return (Table(caption("scalability", "tables"), head, tuple(rows)),)
+    return (Table(caption("scalability", "tables"), head, tuple(rows), paper=("Table 1", "Table 2")),)
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:

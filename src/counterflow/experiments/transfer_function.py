@@ -31,7 +31,7 @@ LOW = 0.1  # radians a row: "low frequencies" are those below
 ALIKE = 0.9  # correlation above which a profile is retained
 ADDED = 0.1  # share of what the local blocks alone leave open, from which on an estimate adds something
 FOUND = 0.5  # relative error below which a transfer function is learned
-ZEROS_X, ZEROS_Y = (-1.5, 3.9), 1.45  # the part of the plane that is drawn
+LINEAR = 2.0  # modulus up to which the plane of zeros has linear axes
 SOME = (0.02, 0.5)  # distances of zeros that are "some dispersion"
 DEVIATING = (0.05, 0.5)  # relative errors that are "deviations" and still leave a profile
 METHODS = {"published": "published method", "default": "default method"}
@@ -128,13 +128,8 @@ def _nearest(found: ComplexArray, true: ComplexArray) -> float:
     return float(np.median(np.abs(found[:, None] - true[None, :]).min(axis=1)))
 
 
-def _inside(values: ComplexArray, x: tuple[float, float], y: float) -> NDArray[np.bool_]:
-    """Which ones lie within the part of the plane that is drawn."""
-    return np.asarray((values.real >= x[0]) & (values.real <= x[1]) & (np.abs(values.imag) <= y))
-
-
-def _plane(seen: Mapping[str, ComplexArray], x: tuple[float, float], y: float) -> Curve:
-    """A part of the complex plane with the circle of radius 1: of two methods, and true."""
+def _plane(seen: Mapping[str, ComplexArray], far: bool) -> Curve:
+    """The complex plane with the circle of radius 1: of two methods, and true; ``far``: with logarithms far out."""
     looks: list[dict[str, Any]] = [
         {"color": COLOURS[1], "marker": MARKERS[1], "markersize": 4, "zorder": 3},
         {"color": COLOURS[0], "marker": MARKERS[2], "markersize": 6.5, "zorder": 4},
@@ -146,10 +141,28 @@ def _plane(seen: Mapping[str, ComplexArray], x: tuple[float, float], y: float) -
         axes.plot(circle.real, circle.imag, color=INK, linewidth=0.7)
         for (label, values), look in zip(seen.items(), looks, strict=True):
             open_marker: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 0.8}
-            near = values[_inside(values, x, y)]
-            axes.plot(near.real, near.imag, linestyle="", label=label, **look, **open_marker)
-        axes.plot(x, (-y, y), alpha=0.0)  # how far the axes reach
-        axes.set_aspect("equal", adjustable="datalim")
+            axes.plot(values.real, values.imag, linestyle="", label=label, **look, **open_marker)
+        if not far:
+            axes.set_aspect("equal", adjustable="datalim")
+            return
+        from matplotlib.ticker import NullLocator
+
+        everything = np.concatenate([*seen.values(), circle])
+        for scale, part, axis, ticks in (
+            (axes.set_xscale, everything.real, axes.xaxis, axes.set_xticks),
+            (axes.set_yscale, everything.imag, axes.yaxis, axes.set_yticks),
+        ):
+            scale("symlog", linthresh=LINEAR, linscale=1.5)
+            reach = 1.6 * max(1.0, float(np.abs(part).max()))
+            (axes.set_xlim if axis is axes.xaxis else axes.set_ylim)(
+                -reach if part.min() < -1.5 else -1.5, reach if part.max() > 1.5 else 1.5
+            )
+            axis.set_minor_locator(NullLocator())
+            decades = [10.0**k for k in range(1, 1 + max(1, int(np.ceil(np.log10(np.abs(part).max() + 1)))))]
+            near = [tick for tick in decades[:: 1 + len(decades) // 3] if tick <= 3 * np.abs(part).max()]
+            low = [-tick for tick in near[::-1] if part.min() < -LINEAR]
+            shown = [*low, -1.0, 0.0, 1.0, *(tick for tick in near if part.max() > LINEAR)]
+            ticks(shown, [f"{tick:g}" for tick in shown])
 
     return draw
 
@@ -158,29 +171,34 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
     true = plant_of(outcomes[0].task["plant"])
     found = {method: [found_plant(run, method) for run in outcomes] for method in METHODS}
 
-    def plane(title: str, of: Callable[[Plant], ComplexArray], x: tuple[float, float], y: float) -> Panel:
+    def plane(title: str, of: Callable[[Plant], ComplexArray], far: bool = False) -> Panel:
         seen = {METHODS[method]: np.concatenate([of(p) for p in plants]) for method, plants in found.items()}
-        return Panel(title, [_plane({**seen, "true": of(true)}, x, y)], "real part", "imaginary part")
+        return Panel(title, [_plane({**seen, "true": of(true)}, far)], "real part", "imaginary part")
 
     def spectrum(title: str, of: Part) -> Panel:
-        curves = [
-            band(FREQUENCIES, [_largest(plant, of) for plant in plants], METHODS[method], colour)
-            for colour, (method, plants) in zip((1, 0), found.items(), strict=True)
-        ]
+        """Every singular value: those of one method have one look."""
+        curves: list[Curve] = []
+        for colour, (method, plants) in zip((1, 0), found.items(), strict=True):
+            values = np.array([sigma(*of(plant), FREQUENCIES) for plant in plants])
+            for k in range(values.shape[2]):
+                curves.append(band(FREQUENCIES, values[:, :, k], METHODS[method], colour))
         look: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.2)), "zorder": 5}
-        curves.append(lambda axes: axes.plot(FREQUENCIES, _largest(true, of), label="true spectrum", **look))
-        return Panel(title, curves, "frequency (radians a row)", "largest singular value", log_x=True, log_y=True)
+        spectra = sigma(*of(true), FREQUENCIES)
+        curves.append(lambda axes: axes.plot(FREQUENCIES, spectra[:, 0], label="true spectrum", **look))
+        curves.append(lambda axes: axes.plot(FREQUENCIES, spectra[:, 1:], **look))
+        return Panel(title, curves, "frequency (radians a row)", "singular values $\\sigma$", log_x=True, log_y=True)
 
-    zeros = {method: np.concatenate([channel_zeros(plant) for plant in plants]) for method, plants in found.items()}
-    hidden = {method: ~_inside(each, ZEROS_X, ZEROS_Y) for method, each in zeros.items()}
     panels = (
-        plane("Poles", Plant.poles, (-1.15, 1.15), 1.15),
-        plane("Zeros, unit 1 to unit 2", channel_zeros, ZEROS_X, ZEROS_Y),
-        spectrum("Spectrum, all", whole),
-        spectrum("Spectrum, unit 1 to unit 2", cross),
+        plane("Poles", Plant.poles),
+        plane("Zeros, unit 1 to unit 2", channel_zeros, far=True),
+        spectrum("Singular values, all", whole),
     )
-    told = caption("transfer-function", "characteristics", hidden=hidden)
-    return {"transfer-function": Drawing(told, panels, columns=2)}
+    return {
+        "transfer-function": Drawing(caption("transfer-function", "characteristics"), panels, paper="Fig. 6"),
+        "transfer-function-cross": Drawing(
+            caption("transfer-function", "cross"), [spectrum("Singular values, unit 1 to unit 2", cross)], columns=1
+        ),
+    }
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:

@@ -28,15 +28,15 @@ QUICK: dict[str, Any] = {**SETTINGS, "rounds": 500}
 REPETITIONS, QUICK_REPETITIONS = 10, 4
 
 
-def plant_of(seed: int) -> Plant:
-    """The study's plant: unit 1 does not feel the states of unit 2.
+def plant_of(seed: int, noise: float = 1.0) -> Plant:
+    """A plant of the study: unit 1 does not feel the states of unit 2; ``noise``: variance of the measurement noise.
 
     Examples
     --------
     >>> plant_of(0).block("A", effect="unit1", cause="unit2").any()
     np.False_
     """
-    dense = random_plant(names=UNITS, outputs=2, rng=seed)
+    dense = random_plant(names=UNITS, outputs=2, measurement_noise=noise, rng=seed)
     A = dense.A.copy()
     A[dense.state_slice("unit1"), dense.state_slice("unit2")] = 0.0
     return dense.replace(A=A)

@@ -107,7 +107,10 @@ def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
         closer.append(
             Panel(f"{title}, relative", [*ratios, shift, one], t, "error / proprietary error", range_x=(0, rows))
         )
-    return {"validation-errors": Drawing(caption("validation", "errors"), [*panels, *closer], columns=2)}
+    return {
+        "validation-errors": Drawing(caption("validation", "errors"), panels, columns=2, paper="Fig. 4"),
+        "validation-relative": Drawing(caption("validation", "relative"), closer, columns=2),
+    }
 
 
 def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:

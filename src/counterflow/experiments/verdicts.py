@@ -187,15 +187,14 @@ def opposite(verdict: Verdict) -> Verdict:
 
 
 def counted(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """Those of claims about one fact that count: one if all are the same, else every one of them.
+    """Those of claims about one fact, or with one cause, that count: each kind of verdict once.
 
     Examples
     --------
-    >>> counted(["agrees", "agrees"]), counted(["does not hold", "undecided"])
+    >>> counted(["agrees", "agrees"]), counted(["does not hold", "undecided", "undecided"])
     (('agrees',), ('does not hold', 'undecided'))
     """
-    found = tuple(verdicts)
-    return found[:1] if len(set(found)) == 1 else found
+    return tuple(dict.fromkeys(verdicts))
 
 
 def beyond_control(claimed: Verdict, added: Verdict) -> Verdict:

@@ -26,16 +26,19 @@ EXPLAINED = (
     "is undecided. 'By a clear majority' is two standard errors of a share of one half (4 of 4 plants, 9 of 10, 15 of "
     "20); what lies between, or rests on fewer than four plants, is undecided."
 )
-# facts that several experiments come across: one quantity, or one sentence of the paper, each
-B_WHITE, B_PERSISTENT = "error of B_mn, white inputs", "error of B_mn, inputs that persist"
-EFFECTS_WHITE, EFFECTS_PERSISTENT = "effects between units, white inputs", "effects between units, inputs that persist"
+# facts that several experiments come across: one quantity, one sentence of the paper, or one cause, each
+WHITE_INPUTS = "B_mn, and effects through it, with zero-mean white inputs"
+PERSISTENT_INPUTS = "B_mn, and effects through it, with zero-mean inputs that persist"
+STATE_COUPLINGS = "A_mn at the stationary point"
+ONE_ROW = "section 5.4 counts one row, a round has T"
 NEW_DATA, SHORT_OF_ORACLE = "prediction of new data against the proprietary client", "short of the oracle"
 # what captions say of bands and bars
 BAND = "Lines are means, bands the range from the least to the largest of the Monte-Carlo runs."
 BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
 _SHARED: Mapping[str, object] = {
-    "above": ABOVE_RULE, "most": MOST_RULE, "B_WHITE": B_WHITE, "B_PERSISTENT": B_PERSISTENT, "NEW_DATA": NEW_DATA,
-    "EFFECTS_WHITE": EFFECTS_WHITE, "SHORT_OF_ORACLE": SHORT_OF_ORACLE, "band": BAND, "bars": BARS,
+    "above": ABOVE_RULE, "most": MOST_RULE, "WHITE_INPUTS": WHITE_INPUTS, "PERSISTENT_INPUTS": PERSISTENT_INPUTS,
+    "STATE_COUPLINGS": STATE_COUPLINGS, "ONE_ROW": ONE_ROW, "NEW_DATA": NEW_DATA,
+    "SHORT_OF_ORACLE": SHORT_OF_ORACLE, "band": BAND, "bars": BARS,
     "band_of_medians": BAND.replace("means", "medians"), "bars_of_medians": BARS.replace("means", "medians"),
     "bars_of_geometric_means": BARS.replace("means", "geometric means"),
     "HORIZON": HORIZON, "dodged": "Markers of one x stand a little beside one another.",

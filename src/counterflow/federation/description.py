@@ -13,9 +13,12 @@ from counterflow.privacy import Stretch
 from counterflow.protocol import (
     Answer,
     AugmentedStates,
+    Basis,
     Identified,
     Introduction,
     Message,
+    Moments,
+    Outline,
     PerturbedStates,
     Reduced,
     StateGradients,
@@ -79,6 +82,19 @@ class Description:
             case Reduced():
                 self._shape(message, "inputs", (rows, inputs))
                 if message.values.shape[1] > self.outputs:
+                    raise self._wrong(message, "values", message.values.shape, f"{self.outputs} columns at most")
+            case Outline():
+                self._shape(message, "inputs", (rows, inputs))
+                if len(message.A):
+                    self._states(message, "A", len(message.A))
+                if len(message.observation) > self.outputs:
+                    raise self._wrong(message, "observation", message.observation.shape, f"{self.outputs} rows at most")
+            case Basis():
+                for field in ("functions", "centre"):
+                    if len(getattr(message, field)) not in (0, rows):
+                        raise self._wrong(message, field, getattr(message, field).shape, f"{rows} rows, or none")
+            case Moments():
+                if len(message.values) > rows or message.values.shape[1] > self.outputs:
                     raise self._wrong(message, "values", message.values.shape, f"{self.outputs} columns at most")
             case Introduction():
                 P = self._states(message, "A", message.A.shape[0])

@@ -162,6 +162,13 @@ class Guard:
                 f"{', '.join(policy.methods) or 'none'} (leave.methods)",
                 code="leave.methods",
             )
+        if "Basis" in method_of(job).hears and not policy.inputs_shown:
+            raise PrivacyError(
+                f"unit {own.unit!r}: {job.label} shows other plants signals that are made of this one's inputs; the "
+                "policy does not allow it (leave.inputs_shown): ask the coordinator for release='rows', or change the "
+                "policy",
+                code="leave.inputs_shown",
+            )
         if own.rows > policy.largest_rows:
             raise PrivacyError(
                 f"unit {own.unit!r}: its log has {own.rows} rows, the policy lets out {policy.largest_rows} at most "
@@ -263,10 +270,13 @@ class Guard:
 
     def _require(self, message: Message) -> None:
         """Refuse what the budget cannot pay for; before the first message, see that it can pay for all of them."""
-        first = not getattr(message, "round", 0)
-        costs = [self._charge(message).cost]
+        charge, first = self._charge(message), not getattr(message, "round", 0)
         if first:
             costs = method_of(self.job).charges(self._charged, self._model(), self.description.rows)
+        elif charge is None:
+            return
+        else:
+            costs = [charge.cost]
         with self._ledger() as ledger:
             ledger.require(costs, f"job {self.job.id}", self.description.stretch)
 
@@ -274,6 +284,10 @@ class Guard:
         """Charge these bytes, write down that they leave, make the charge final; nothing of it if they have left."""
         assert self.job.privacy is not None
         charge, label = self._charge(decode(data)), f"job {self.job.id}"
+        if charge is None:  # it holds nothing that is to be private
+            if not self.audit.has_left(digest, self.job.id):
+                self._write("left", data, **about)
+            return
         with self._ledger() as ledger:
             if self.audit.has_left(digest, self.job.id):
                 return
@@ -284,7 +298,7 @@ class Guard:
             self._write("left", data, **about, ledger_entry=entry.id, mark=list(ledger.mark))
             ledger.settle(digest, RELEASED, f"left under {label}")
 
-    def _charge(self, message: Message) -> Charge:
+    def _charge(self, message: Message) -> Charge | None:
         return method_of(self.job).charge(self._charged, self._model(), self.description.rows, message)
 
     @property
@@ -293,8 +307,8 @@ class Guard:
         assert self.job.privacy is not None
         return replace(self.job, privacy=replace(self.job.privacy, start=None))
 
-    def _model(self) -> LocalModel:
-        if self.description.model is None:
+    def _model(self) -> LocalModel | None:
+        if self.description.model is None and not self.job.from_logs:
             raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
         return self.description.model
 

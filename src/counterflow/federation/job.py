@@ -30,7 +30,7 @@ METHODS = (*FITS, QUESTIONS)
 LARGEST_TEXT = 1 << 20
 MOST_UNITS = 1000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed")
+_PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed", "release")
 _PLAIN = ("id", "method", "options", "seed", "from_logs", "dt", "created", "begins")
 _KEYS = ("format", "units", "privacy", *_PLAIN)
 
@@ -46,7 +46,8 @@ class Job(Task):
     inputs : {unit: its input channels in order}; the order of the units is that of the estimate.
     options : of the method, as in ``counterflow.fit``; numbers, text, true or false, {unit: number}, or [[unit, unit]].
     seed : as in ``counterflow.fit``.
-    privacy : what is asked of every unit; where a unit keeps its ledger is its own affair.
+    privacy : what is asked of every unit; where a unit keeps its ledger is its own affair. If it does not say what is
+        released, that is rows: ``CoordinatorFolder.new_job`` says moments where all plants let others be shown them.
     from_logs : units have no models, the server identifies the system ("sufficient" only).
     dt : seconds between rows.
     created : UTC, ISO 8601, by the coordinator's clock alone. Of two jobs the later one is the one with the later time:
@@ -130,6 +131,11 @@ class Job(Task):
             raise OptionError(f"{self.label}: privacy must be a Privacy, got {type(self.privacy).__name__}")
         if self.privacy is not None and self.privacy.ledger is not None:
             raise OptionError(f"{self.label}: where a ledger lies is each unit's own affair; leave 'ledger' out")
+        if self.privacy is not None and self.privacy.release is None and not self.from_logs:
+            # moments show each plant signals of others' inputs: without anybody's word that all let them, rows
+            release = "moments" if self.method == "moments" else "rows"
+            if self.privacy.accounting == "rigorous":
+                object.__setattr__(self, "privacy", replace(self.privacy, release=release))
         try:
             method_of(self).check(self)
         except ModelError as error:

@@ -13,7 +13,7 @@ that no unit reads another fit's states as its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from counterflow.methods.method import Round, ServerState, UnitState
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.task import UnitData
+from counterflow.plant.calendar import Calendar
 from counterflow.questions.answering import Server
 
 FOLDER = "fits"
@@ -77,6 +78,17 @@ def questions_about(job: Job) -> Job:
     return Job(f"{job.id[:54]}.questions", QUESTIONS, job.inputs, {"of": job.id}, dt=job.dt, created=job.created)
 
 
+def calendar_of(job: Job, zone: str = "") -> Calendar | None:
+    """When the rows of a job's logs were, as far as the job tells; ``zone``: in which its reader wants to see them."""
+    if not job.begins:
+        return None
+    try:
+        found = Calendar.starting(job.begins, job.dt)
+    except CounterflowError:  # another way to write times, on which the parties have agreed
+        return None
+    return replace(found, zone=zone) if found.zone and zone else found
+
+
 # ---- at the coordinator
 
 
@@ -90,7 +102,7 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
     content = server_bytes(
         server, order=job.units, dt=job.dt, history=recorder.history(dict.fromkeys(job.units, 0.0)),
         traffic=result.traffic, status=status, apart=job.privacy is not None,
-        provenance=provenance_of(job),
+        provenance=provenance_of(job), calendar=calendar_of(job),
     )  # fmt: skip
     return _kept(home, job, SERVER_FILE, content)
 

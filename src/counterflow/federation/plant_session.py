@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, first_difference, strange
 from counterflow.methods.method import UnitState, unit_step
 from counterflow.methods.sufficient.private import PrivateRelease
-from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.protocol import Message, StateGradients, encode
 from counterflow.threads import one_blas_thread
 
@@ -245,9 +244,9 @@ def _kept(state: UnitState) -> dict[str, Any] | None:
 
 
 def _restored(state: UnitState, kept: dict[str, Any] | None) -> UnitState:
-    if kept is None or not isinstance(state, SufficientUnit):
+    if kept is None or not isinstance(state.release, PrivateRelease):
         return state
-    return replace(state, release=PrivateRelease(**kept))
+    return cast(UnitState, replace(cast(Any, state), release=type(state.release)(**kept)))
 
 
 def _repeatable(job: Job) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from counterflow.arrays import FloatArray
-from counterflow.federation.parts import SavedUnit, provenance_of
+from counterflow.federation.parts import SavedUnit, calendar_of, provenance_of
 from counterflow.federation.question_box import QuestionBox, RemoteServer
 from counterflow.methods.task import UnitData
 from counterflow.questions.asking import UnitView
@@ -20,12 +20,15 @@ class PlantView(UnitView):
     box : of this plant.
     own : reads the plant's log; called for questions about the past.
     patience : seconds to wait for an answer.
+    zone : in which the plant reads times, as its log says.
     """
 
-    def __init__(self, saved: SavedUnit, box: QuestionBox, own: Callable[[], UnitData], patience: float = 60.0) -> None:
+    def __init__(
+        self, saved: SavedUnit, box: QuestionBox, own: Callable[[], UnitData], patience: float = 60.0, zone: str = ""
+    ) -> None:
         self._saved, self._own = saved, own
         server = RemoteServer(saved.job, box, saved.rows, saved.part.unit, saved.latest, patience)
-        super().__init__(saved.part, server, dt=saved.job.dt)
+        super().__init__(saved.part, server, dt=saved.job.dt, calendar=calendar_of(saved.job, zone))
         self.unit, self.method, self.provenance = saved.part.unit.name, saved.job.method, provenance_of(saved.job)
 
     @property

@@ -10,6 +10,7 @@
     largest_rows = 1_000_000
     largest_bytes = 268_435_456
     jobs_per_hour = 60              # new jobs that are looked at, whatever comes of them
+    inputs_shown = false            # whether other plants may be shown signals that are made of this one's inputs
 
     [privacy]
     demanded = true                 # nothing leaves without noise
@@ -51,7 +52,14 @@ LARGEST_FILE = 1 << 20
 ALL = "*"
 APPROVALS = ("none", "each")
 # what a unit sends and what a server sends, by method
-_METHODS = {name: {method, FROM_LOGS.get(name, method)} for name, method in FEDERATED.items()}
+_METHODS = {
+    name: {
+        method,
+        FROM_LOGS.get(name, method),
+        *([FEDERATED["moments"], FROM_LOGS["moments"]] if name == "sufficient" else []),  # where it is private
+    }
+    for name, method in FEDERATED.items()
+}
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
     {QUESTIONS: frozenset({"Terms", "Openings", "Change", "Ask"})}
     | {name: frozenset().union(*(method.sends for method in both)) for name, both in _METHODS.items()}
@@ -63,7 +71,7 @@ SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
 _TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields are
-    "leave": ("methods", "kinds", "largest_rows", "largest_bytes", "jobs_per_hour"),
+    "leave": ("methods", "kinds", "largest_rows", "largest_bytes", "jobs_per_hour", "inputs_shown"),
     "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "approval"),
 }
 
@@ -88,6 +96,7 @@ class Policy:
     approval: str = "none"
     ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers: bool = True
+    inputs_shown: bool = False
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file
 
     def __post_init__(self) -> None:

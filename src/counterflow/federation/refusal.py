@@ -21,6 +21,10 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "leave.kinds": "its policy lets no such message out: the plant adds it to 'kinds'",
         "leave.largest_rows": "its log has more rows than its policy lets out: the plant raises 'largest_rows'",
         "leave.jobs_per_hour": "there were more jobs within the hour than its policy takes",
+        "leave.inputs_shown": "it lets nobody be shown signals of its inputs, as moments need: fit with --release "
+        "rows, or the plant sets inputs_shown = true",
+        "inputs-react": "its inputs react to its own measurements, which they would carry to everybody: the plant "
+        "gives set points as inputs, or rows in which its controllers are off",
         "privacy.demanded": "its policy demands noise: fit with --epsilon 1, or the plant sets demanded = false",
         "privacy.ledger": "its policy names no budget: the plant sets ledger = \"budgets\" and opens one "
         "(counterflow privacy open)",

@@ -5,16 +5,18 @@ Every engine completes a fit here, in one process and between machines: the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from counterflow.caveats import Caveat, distinct
+from counterflow.control.learning import Controller
 from counterflow.fits.checks import failed_checks
 from counterflow.fits.engine import Traffic
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
+from counterflow.methods.controllers import controller_caveats, controllers_of
 from counterflow.methods.method import ServerState, UnitState
 from counterflow.methods.outcome import Learned, Provenance, Status
 from counterflow.methods.part import UnitPart, plant_of
@@ -22,6 +24,7 @@ from counterflow.methods.privacy import PrivacyReport, promise
 from counterflow.methods.registry import method_of
 from counterflow.methods.task import Task, UnitData
 from counterflow.plant import PublicUnit
+from counterflow.plant.calendar import Calendar
 from counterflow.questions.answering import Server
 
 
@@ -30,9 +33,20 @@ def server_part(task: Task, state: ServerState, link: str | None = None) -> tupl
     return completed(task, method_of(task).learned(task, state), link)
 
 
-def unit_part(task: Task, own: UnitData, state: UnitState, link: str | None = None) -> UnitPart:
-    """A unit's part of a fit, which asks questions; nothing of the server is needed for it."""
-    return replace(method_of(task).part(task, own, state), link=link)
+def unit_part(
+    task: Task, own: UnitData, state: UnitState, link: str | None = None,
+    controllers: Sequence[Controller] | None = None,
+) -> UnitPart:  # fmt: skip
+    """A unit's part of a fit, which asks questions; nothing of the server is needed for it.
+
+    ``controllers``: of the unit, where they are known already; None: they are looked for in its log.
+    """
+    part = method_of(task).part(task, own, state)
+    known = controllers
+    if known is None:
+        known = controllers_of(own.unit, own.y, own.u, task.dt, search=task.from_logs)
+    caveats = (*part.caveats, *controller_caveats(own.unit, known))
+    return replace(part, link=link, controllers=tuple(known), caveats=caveats)
 
 
 def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Server, Status]:
@@ -61,11 +75,11 @@ def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Se
 
 def joined(
     server: Server, status: Status, parts: Mapping[str, UnitPart], *, dt: float, history: History, traffic: Traffic,
-    provenance: Provenance, privacy: PrivacyReport | None = None,
+    provenance: Provenance, privacy: PrivacyReport | None = None, calendar: Calendar | None = None,
 ) -> Fit:  # fmt: skip
     """Both sides in one object, for who holds both."""
     plant = plant_of(parts, server.A, server.B, None if server.couplings is None else server.Q, dt)
     return Fit(
         server.method, plant, parts, history, traffic, status, provenance,
-        server_caveats=server.caveats, couplings=server.couplings, privacy=privacy,
+        server_caveats=server.caveats, couplings=server.couplings, privacy=privacy, calendar=calendar,
     )  # fmt: skip

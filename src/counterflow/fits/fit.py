@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.arrays import block_diagonal
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, distinct
+from counterflow.control import Law, Loop
+from counterflow.control.learning import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph
 from counterflow.estimation.known_edges import KnownEdges
@@ -21,12 +23,14 @@ from counterflow.estimation.ways import Regime
 from counterflow.fits import storage
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
+from counterflow.methods.controllers import UnitControllers, with_laws
 from counterflow.methods.estimators import Estimator
 from counterflow.methods.outcome import Couplings, Provenance, StandardErrors, Status
 from counterflow.methods.part import UnitPart, sufficient_messages
 from counterflow.methods.privacy import PrivacyReport
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
+from counterflow.plant.calendar import Calendar, as_steps
 from counterflow.privacy import Privacy
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import Questions, Source
@@ -57,6 +61,8 @@ class Fit(Questions):
     server_caveats: tuple[Caveat, ...] = field(default=())  # they travel with every answer
     couplings: Couplings | None = field(default=None, repr=False)
     privacy: PrivacyReport | None = field(default=None, repr=False)
+    calendar: Calendar | None = None  # when the fitted rows were, where that is known
+    _kept: dict[str, bool] = field(default_factory=dict, repr=False, init=False)  # whether its loops settle
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
@@ -179,7 +185,11 @@ class Fit(Questions):
         """
         from counterflow.fits.updating import updated
 
-        return updated(self, recording, privacy)
+        found = updated(self, recording, privacy)
+        if recording.calendar is None:
+            return replace(found, calendar=None)
+        # rows that are kept are counted from the first of them: the new ones are the last
+        return replace(found, calendar=recording.calendar.later(recording.rows - found.server.rows))
 
     def predictor(self) -> Predictor:
         """One-step predictor at the server, standing after the last row of the fitted recording, or of its updates.
@@ -208,6 +218,8 @@ class Fit(Questions):
             raise PrivacyError(
                 "predictor: this fit is private, and a predictor lives on messages row by row, as they are"
             )
+        if not self.server.has_rows:
+            raise OptionError("predictor: this fit rests on moments, and knows no row to stand after; use 'sufficient'")
         network, stream = self.couplings.network, self.couplings.stream
         if network is None:
             return StatePredictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
@@ -258,14 +270,14 @@ class Fit(Questions):
         storage.save(self, directory)
 
     def check(
-        self, recording: Recording | None = None, horizon: int = 30, local: Mapping[str, LocalModel] | None = None
+        self, recording: Recording | None = None, horizon: int | str = 30, local: Mapping[str, LocalModel] | None = None
     ) -> Checks:
         """What speaks against the answers: excitation, whiteness, stability, feedback, drift, free run.
 
         Parameters
         ----------
         recording : check on these rows instead of those that the fit rests on (held-out rows are the better judge).
-        horizon : rows of the free run.
+        horizon : rows of the free run, or a duration such as "2h".
         local : {unit: LocalModel} of models that know only their own unit, to compare free runs with; default: the
             unit's own blocks without couplings.
 
@@ -280,7 +292,7 @@ class Fit(Questions):
         """
         from counterflow.fits.checks import check
 
-        return check(self, recording, horizon, local)
+        return check(self, recording, as_steps(horizon, self.plant.dt, "check: horizon"), local)
 
     @cached_property
     def server(self) -> Server:
@@ -293,8 +305,74 @@ class Fit(Questions):
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """The server; for questions about rows, with what the units send it of a recording."""
         if not (question.of_past or question.after_record):
-            return Source(self.server, lambda name: None)
-        return Source(self.about(recording), lambda name: recording[name].y)  # type: ignore[index]
+            return Source(self.running(self.server, None) if question.of_worlds else self.server, lambda name: None)
+        server = self.about(recording)
+        server = self.running(server, recording) if question.of_worlds else server
+        return Source(server, lambda name: recording[name].y)  # type: ignore[index]
+
+    def running(self, server: Server, recording: Recording | None) -> Server:
+        """A server with the units' controllers at hand, for questions that may be about the running plant.
+
+        ``recording``: the rows that the server refers to, where questions are about them. A private fit has no
+        controllers: what one would do tells what it reads.
+        """
+        if self.privacy is not None or server.shared is None:
+            return server
+        if not any(part.controllers for part in self.parts.values()):
+            return server
+        reactors = {}
+        for name, part in self.parts.items():
+            rows = None if recording is None else recording[name]
+            elsewhere = {
+                each.loop.reads: reading_of(recording, each.loop)
+                for each in part.controllers
+                if recording is not None and each.loop.reading_unit is not None
+            }
+            y, u = (None, None) if rows is None else (rows.y, rows.u)
+            reactors[name] = UnitControllers(part, self.plant.dt, y, u, elsewhere)
+        return server.running(reactors, self._kept)
+
+    def with_laws(self, laws: Mapping[str, Mapping[str, Law]]) -> Fit:
+        """The same plant with other controllers, for questions such as "what if this loop were in manual".
+
+        ``laws`` is {unit: {input: law}}: ``Manual()`` for a loop that is open, a ``PID`` that is tuned otherwise, or
+        any other law. What is asked of the past is then compared with the record, in which the controller had its own
+        law; what is asked from now on compares two worlds with the other law. Nothing need be changed beside it: add
+        zero to any input.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> rng, law = np.random.default_rng(0), cf.PID(1.0, 10.0)
+        >>> y, u = np.zeros((400, 1)), np.zeros((400, 1))
+        >>> for t in range(1, 400):
+        ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1] + 0.1 * rng.standard_normal()
+        ...     u[t] = u[t - 1] - law.weights(1.0)[:2] @ y[[t, t - 1]]
+        >>> drum = cf.Unit("drum", inputs=["feed"], outputs=["level"], loops=[cf.Loop("feed", "level")])
+        >>> recording = cf.Recording.from_arrays({"drum": (y, u)}, units=[drum])
+        >>> open_loop = cf.fit(recording).with_laws({"drum": {"feed": cf.Manual()}})
+        >>> world = open_loop.counterfactual(recording, add={"drum": {"feed": 0.0}}, start=300, stop=350)["drum"]
+        >>> world.controllers
+        'reacting'
+        """
+        parts = dict(self.parts)
+        for name, given in laws.items():
+            self.plant.unit(name)
+            parts[name] = with_laws(parts[name], given)
+        return replace(self, parts=parts)
+
+    @property
+    def controllers(self) -> dict[str, tuple[Controller, ...]]:
+        """The controllers of every unit that has some: their loops and laws, and how well these tell the record.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> cf.fit(plant.simulate(300, rng=2)).controllers
+        {}
+        """
+        return {name: part.controllers for name, part in self.parts.items() if part.controllers}
 
     @property
     def points(self) -> dict[str, OperatingPoint]:
@@ -306,7 +384,7 @@ class Fit(Questions):
         self.check_recording(recording)
         assert recording is not None
         if self.privacy is None:
-            kept = self.couplings is not None and self.couplings.memory is None
+            kept = self.couplings is not None and self.couplings.memory is None and self.server.has_rows
             if kept and recording.digest == self.provenance.data_digest:  # the server has these rows already
                 return self.server
             return self.server.about(sufficient_messages(self.parts, self.plant.names, recording))
@@ -354,6 +432,13 @@ class Fit(Questions):
         from counterflow.fits.validation import validate
 
         return validate(self, recording, oracle)
+
+
+def reading_of(recording: Recording, loop: Loop) -> FloatArray:
+    """The reading (T+1,) of another unit that a loop sees."""
+    assert loop.reading_unit is not None
+    other = recording[loop.reading_unit]
+    return np.asarray(other.y[:, other.unit.output_names.index(loop.reading)])
 
 
 def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> Fit:

@@ -7,7 +7,17 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.privacy.leakage import Leakage, leakage
-from counterflow.protocol import AugmentedStates, Introduction, Message, PerturbedStates, Reduced, Sufficient
+from counterflow.protocol import (
+    AugmentedStates,
+    Basis,
+    Introduction,
+    Message,
+    Moments,
+    Outline,
+    PerturbedStates,
+    Reduced,
+    Sufficient,
+)
 
 
 class Transcript:
@@ -30,12 +40,15 @@ class Transcript:
     def __init__(self) -> None:
         self._columns: dict[str, list[tuple[int, FloatArray]]] = {}
         self._inputs: dict[str, FloatArray] = {}
+        self._bases: dict[str, FloatArray] = {}
 
     def __call__(self, message: Message, goes_up: bool) -> None:
+        if isinstance(message, Basis) and len(message.functions):
+            self._bases[message.unit] = message.functions
         if not goes_up:
             return
         columns = self._columns.setdefault(message.unit, [])
-        if isinstance(message, (Sufficient, Reduced, Introduction, PerturbedStates)):
+        if isinstance(message, (Sufficient, Reduced, Introduction, PerturbedStates, Outline)):
             self._inputs[message.unit] = message.inputs
         match message:
             case Sufficient():
@@ -44,10 +57,15 @@ class Transcript:
                 values = np.full((len(message.inputs), message.values.shape[1]), np.nan)
                 values[message.rows] = message.values
                 columns.append((0, np.hstack([values, message.inputs])))
+            case Outline():
+                columns.append((0, np.array(message.inputs)))
+            case Moments():  # what they tell of rows is in the span of the signals that they are projections on
+                columns.append((0, self._bases[message.unit] @ message.values))
             case Introduction():
                 columns.append((0, np.hstack([message.refined, message.inputs])))
             case AugmentedStates():
-                columns.append((message.round + 1, message.predicted))
+                refined = [message.refined] if message.refined.size else []
+                columns.append((message.round + 1, np.hstack([message.predicted, *refined])))
             case PerturbedStates():
                 parts = [message.refined, message.augmented, message.predicted, message.inputs]
                 columns.append((message.round + 1, np.hstack(parts)))

@@ -43,6 +43,7 @@ from counterflow.methods.outcome import Couplings, Provenance, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
 from counterflow.plant import Plant
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.questions.answering import Server
 from counterflow.sealed_file import SealedFile, blaming, digest_of, read, seal
@@ -83,6 +84,7 @@ class Record:
     provenance: Provenance
     privacy: PrivacyReport | None = None
     apart: bool = False
+    calendar: Calendar | None = None  # when the rows were
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +151,7 @@ def save(fit: Fit, directory: str | Path) -> None:
     target = Path(directory).resolve()
     server = server_bytes(
         fit.server, order=fit.names, dt=fit.plant.dt, history=fit.history, traffic=fit.traffic, status=fit.status,
-        provenance=fit.provenance, privacy=fit.privacy,
+        provenance=fit.provenance, privacy=fit.privacy, calendar=fit.calendar,
     )  # fmt: skip
     link = digest_of(server)
     files = {SERVER_FILE: server}
@@ -168,6 +170,7 @@ def save(fit: Fit, directory: str | Path) -> None:
 def server_bytes(
     server: Server, *, order: Sequence[str], dt: float, history: History, traffic: Traffic, status: Status,
     provenance: Provenance, privacy: PrivacyReport | None = None, apart: bool = False,
+    calendar: Calendar | None = None,
 ) -> bytes:  # fmt: skip
     """The server's file. Its link is the server's, or else its own digest. ``order``: of the units, as given."""
     _check_file_names(server.names)
@@ -176,7 +179,7 @@ def server_bytes(
         public = {name: UnitPrivacy(unit.epsilon, unit.clip, unit.sigma, clipped=None) for name, unit in of}
         privacy = replace(privacy, units=public)
     known = replace(history, **dict.fromkeys(SERIES, _NOTHING))  # type: ignore[arg-type]
-    record = Record(dt, tuple(order), known, traffic, status, provenance, privacy, apart)
+    record = Record(dt, tuple(order), known, traffic, status, provenance, privacy, apart, calendar)
     # the process noise that a published method was told of is the units' own
     Q = np.zeros_like(server.A) if server.couplings is None else server.couplings.found.Q
     return _sealed("server", ServerContent(replace(server, Q=Q), record), "the server's part")
@@ -274,6 +277,7 @@ def load_fields(directory: str | Path, estimators: Mapping[str, Estimator] | Non
             "server_caveats": server.caveats,
             "couplings": server.couplings,
             "privacy": privacy,
+            "calendar": record.calendar,
         }
 
 

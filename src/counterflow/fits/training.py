@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow._version import __version__
+from counterflow.control.learning import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.fits import complete, engine
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import Recorder
 from counterflow.fits.progress import progress_bar
 from counterflow.fits.references import centralized, oracle
+from counterflow.methods.controllers import controllers_of
 from counterflow.methods.estimators import Estimator
 from counterflow.methods.method import Method, ServerState, UnitState
 from counterflow.methods.outcome import Provenance
@@ -22,6 +25,7 @@ from counterflow.methods.privacy import Spending
 from counterflow.methods.registry import FEDERATED, POOLED, method_of
 from counterflow.methods.task import LocalTask, Task, UnitData
 from counterflow.plant import LocalModel, Plant, Recording
+from counterflow.plant.units import unknown_name
 from counterflow.privacy import Privacy, Stretch
 from counterflow.threads import one_blas_thread
 
@@ -46,6 +50,7 @@ def fit(
         The oracle needs the Plant. None: each unit has nothing but its log; the server identifies all of the system
         from a few numbers a row that each unit sends (method "sufficient"; see docs/theory/identification.md).
     method : "sufficient" (default: one message from each unit, maximum likelihood at the server, one round);
+        "moments" (projections of the measurements on what all inputs did: a few numbers whatever the rows);
         "penalty", "lagrangian", "hybrid", "fedgc" (the published methods and their predecessor); "centralized" (the
         reference: the same likelihood on pooled raw data); "oracle" (the true plant given).
     seed : of the published methods' initial parameters; each unit's stream derives from it and the unit's name.
@@ -58,7 +63,8 @@ def fit(
     over_the_wire : encode and decode every message, as between machines.
     **options : such as ``edges`` and ``forbidden``, what is known of direct couplings: lists of (cause, effect). See
         ``counterflow.LikelihoodOptions`` for "sufficient" and "centralized",
-        ``counterflow.LogOptions`` without models, ``counterflow.TrainingOptions`` for the published methods.
+        ``counterflow.LogOptions`` without models, ``counterflow.MomentOptions`` and ``counterflow.MomentLogOptions``
+        for moments, ``counterflow.TrainingOptions`` for the published methods.
 
     Examples
     --------
@@ -105,12 +111,19 @@ def fit(
             raise ModelError(f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant")
         own = _brought(recording, models, estimators)
         if isinstance(models, Plant) and method == "oracle":
-            return oracle(task, own, models, provenance)
+            made = _controlled(oracle(task, own, models, provenance), recording)
+            return replace(made, calendar=recording.calendar)
         with _within_precision(recording), progress_bar(progress, None) as shown:
-            return centralized(task, own, provenance, shown.passes)
+            made = _controlled(centralized(task, own, provenance, shown.passes), recording)
+            return replace(made, calendar=recording.calendar)
     chosen = method_of(task)
     chosen.check(task)
     own = _brought(recording, models, estimators)
+    controllers = _controllers(recording, search=models is None)
+    if models is None and task.options.get("same_row") is None:
+        # a controller that answers to a row within it would make its input look like the cause of that row
+        quick = {name: False for name, found in controllers.items() if any(not each.switches for each in found)}
+        task = replace(task, options={**options, **({"same_row": quick} if quick else {})})
     with _within_precision(recording), progress_bar(progress, chosen.rounds(task)) as shown:
         recorder = Recorder(task.units)
 
@@ -128,8 +141,9 @@ def fit(
             def leaving(message: Message) -> None:
                 if spending is not None:
                     brought = own[message.unit]
-                    assert brought.model is not None
-                    spending.record(message.unit, *chosen.charge(task, brought.model, len(brought.y), message))
+                    charge = chosen.charge(task, brought.model, len(brought.y), message)
+                    if charge is not None:
+                        spending.record(message.unit, *charge)
 
             done, states, traffic = engine.run(
                 server, units, rows=recording.steps, observe=observe, watch=watch, over_the_wire=over_the_wire,
@@ -137,11 +151,14 @@ def fit(
             )  # fmt: skip
             report = None if spending is None else chosen.privacy_report(task, spending, done, states)
         part, status = complete.server_part(task, done)
-        parts = {name: complete.unit_part(task, own[name], states[name]) for name in task.units}
+        parts = {
+            name: complete.unit_part(task, own[name], states[name], controllers=controllers[name])
+            for name in task.units
+        }
         history = recorder.history({name: states[name].proprietary_loss for name in task.units})
         return complete.joined(
             part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,
-            privacy=report,
+            privacy=report, calendar=recording.calendar,
         )  # fmt: skip
 
 
@@ -152,8 +169,8 @@ def _paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str)
         yield None
         return
     models = {name: brought.model for name, brought in own.items() if brought.model is not None}
-    costs = {name: method.charges(task, model, len(own[name].y)) for name, model in models.items()}
-    rows = {name: Stretch.numbered(own[name].y, task.privacy.start) for name in models}
+    costs = {name: method.charges(task, brought.model, len(brought.y)) for name, brought in own.items()}
+    rows = {name: Stretch.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
     with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models, rows) as spending:
         yield spending
 
@@ -179,6 +196,28 @@ def _largest(recording: Recording) -> str:
         if y[at] > value:
             unit, row, column, value = name, int(at[0]), int(at[1]), float(y[at])
     return f"{value:.3g} in {unit} {recording[unit].unit.output_names[column]}, row {row}"
+
+
+def _controllers(recording: Recording, search: bool) -> dict[str, tuple[Controller, ...]]:
+    """The controllers of all units, of which some may see readings of others."""
+    seen = {loop.reads for unit in recording.units for loop in unit.loops if loop.reading_unit is not None}
+    elsewhere = {}
+    for place in seen:
+        name, channel = place.split("/", 1)
+        other = recording[name]
+        if channel not in other.unit.output_names:
+            raise unknown_name(f"output of unit {name!r} (another's loop reads it)", channel, other.unit.output_names)
+        elsewhere[place] = np.asarray(other.y[:, other.unit.output_names.index(channel)])
+    return {
+        name: controllers_of(part.unit, part.y, part.u, recording.dt, elsewhere, search)
+        for name, part in recording.items()
+    }
+
+
+def _controlled(found: Fit, recording: Recording) -> Fit:
+    """A reference, with the controllers that units have declared."""
+    known = _controllers(recording, search=False)
+    return replace(found, parts={name: replace(part, controllers=known[name]) for name, part in found.parts.items()})
 
 
 def _brought(

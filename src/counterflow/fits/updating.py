@@ -14,6 +14,7 @@ from counterflow.estimation.online import Memory, remember, update
 from counterflow.estimation.prior import DROWNED_CODE
 from counterflow.fits.engine import Traffic
 from counterflow.fits.log_updates import followed, refuse_repeated
+from counterflow.fits.moment_updates import window_joined
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import sufficient_messages
 from counterflow.methods.privacy import PrivacyReport, Spending
@@ -35,6 +36,8 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     fit.check_recording(recording)
     if fit.couplings is not None and fit.couplings.network is not None:
         return followed(fit, recording, privacy)
+    if fit.couplings is not None and fit.couplings.of_moments:
+        return window_joined(fit, recording, privacy)
     memory = _memory(fit)
     last_input = memory.last_input.copy()
     for name, point in fit.points.items():

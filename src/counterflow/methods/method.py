@@ -15,7 +15,6 @@ from counterflow.methods.outcome import Learned, RoundRecord
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport, Spending
 from counterflow.methods.task import Task, UnitData
-from counterflow.plant import LocalModel
 from counterflow.privacy import Cost
 from counterflow.protocol import Message
 
@@ -133,11 +132,11 @@ class Method(Protocol):
     def part(self, task: Task, own: UnitData, state: Any) -> UnitPart:
         """What stays at a unit when the exchange is over, with what its answers must be read with."""
 
-    def charges(self, task: Task, model: LocalModel, rows: int) -> list[Cost]:
-        """What all private messages of a unit will cost."""
+    def charges(self, task: Task, model: Any, rows: int) -> list[Cost]:
+        """What all private messages of a unit will cost; ``model``: its LocalModel, None of a fit from logs."""
 
-    def charge(self, task: Task, model: LocalModel, rows: int, message: Message) -> Charge:
-        """What one private message costs."""
+    def charge(self, task: Task, model: Any, rows: int, message: Message) -> Charge | None:
+        """What one private message costs; None if it holds nothing that is to be private."""
 
     def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
         """PrivacyError unless a message was made private as the task asks for; ``release``: how it was made."""

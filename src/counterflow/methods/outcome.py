@@ -103,6 +103,7 @@ class Couplings:
     network: Network | None = None  # of a fit from logs: what its effects are computed with
     stream: Stream | None = None  # of an updated fit from logs: what is kept of all rows so far
     regimes: tuple[Regime, ...] = ()  # of a fit from logs whose plant changed: its ways of running
+    of_moments: bool = False  # units have sent moments alone: ``shared`` knows nothing but inputs
 
     @property
     def known(self) -> KnownEdges | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
+from counterflow.control.learning import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.filtering import Compression, compress
 from counterflow.identification.sensors import Sensor, judged
@@ -39,6 +40,7 @@ class UnitPart:
     rows_digest: str | None = None  # of a private fit: of the rows that it rests on
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
     caveats: tuple[Caveat, ...] = ()  # what its answers must be read with and the server does not know
+    controllers: tuple[Controller, ...] = field(default=(), metadata={"optional": True})  # and what they do
     sensors: tuple[Sensor, ...] = ()  # what the fitted rows told of them; none: readings are taken as they are
 
     def believed(self, y: FloatArray) -> FloatArray:

@@ -55,6 +55,8 @@ class PrivacyReport:
     units: Mapping[str, UnitPrivacy]
     excluded: tuple[str, ...]
     gaps: tuple[str, ...] = ()
+    release: str = "rows"  # or "moments"
+    seen: str = "of each other's rows and inputs units saw nothing"  # what each unit saw of the others
 
     @property
     def ledger(self) -> dict[str, tuple[Entry, ...]]:
@@ -84,6 +86,8 @@ class PrivacyReport:
     def sentences(self) -> tuple[str, ...]:
         """What a reader of any answer should know."""
         out = [f"{_guarantee(self)}: {self.mechanism}"]
+        if self.release == "moments":
+            out.append(self.seen)
         if not self.secure:
             out.append(f"the noise came from a {self.source}: a simulation, which protects nothing")
         if not self.durable:
@@ -94,7 +98,7 @@ class PrivacyReport:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in plain types."""
-        plain = ("epsilon", "delta", "window", "accounting", "mechanism", "source", "durable")
+        plain = ("epsilon", "delta", "window", "accounting", "release", "mechanism", "source", "durable", "seen")
         return {
             **{name: getattr(self, name) for name in plain},
             "units": {

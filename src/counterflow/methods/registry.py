@@ -8,16 +8,33 @@ from types import MappingProxyType
 from counterflow.errors import ModelError, OptionError
 from counterflow.methods.logs.method import LogMethod
 from counterflow.methods.method import Method
+from counterflow.methods.moments.log_method import MomentLogMethod
+from counterflow.methods.moments.method import MomentMethod
 from counterflow.methods.published.method import PublishedMethod
 from counterflow.methods.sufficient.method import SufficientMethod
 from counterflow.methods.task import Task
 
-_PUBLISHED = PublishedMethod()
+_PUBLISHED, _MOMENTS = PublishedMethod(), MomentMethod()
 FEDERATED: Mapping[str, Method] = MappingProxyType(
-    {"sufficient": SufficientMethod(), **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED)}
+    {
+        "sufficient": SufficientMethod(),
+        "moments": _MOMENTS,
+        **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED),
+    }
 )
-FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod()})
+FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod(), "moments": MomentLogMethod()})
 POOLED = ("centralized", "oracle")  # references that need everything in one place
+
+
+def releases_moments(task: Task) -> bool:
+    """Whether a private fit by the default method releases moments: unless it says rows, or needs them.
+
+    What only a likelihood of rows can give is every block estimated, not the couplings alone.
+    """
+    privacy = task.privacy
+    if privacy is None or privacy.accounting != "rigorous" or privacy.release == "rows":
+        return False
+    return privacy.release == "moments" or task.options.get("estimate", "couplings") == "couplings"
 
 
 def method_of(task: Task) -> Method:
@@ -27,11 +44,12 @@ def method_of(task: Task) -> Method:
             f"{task.label}: method must be one of {', '.join(map(repr, FEDERATED))}, got {task.method!r:.80}"
         )
     if not task.from_logs:
-        return FEDERATED[task.method]
+        return _MOMENTS if task.method == "sufficient" and releases_moments(task) else FEDERATED[task.method]
     if task.method not in FROM_LOGS:
         raise ModelError(
             f"{task.label}: method {task.method!r} needs models: {{unit name: LocalModel}}, or a Plant whose local "
             f"blocks are taken; only method {' or '.join(map(repr, FROM_LOGS))} identifies units from their logs. A "
             "fit from logs has such models: {name: part.model for name, part in found.parts.items()}"
         )
-    return FROM_LOGS[task.method]
+    private = task.privacy is not None and task.privacy.accounting == "rigorous"
+    return FROM_LOGS["moments" if private else task.method]

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray, frozen, numeric, real_number
 from counterflow.errors import DataError, OptionError
 from counterflow.files import as_path, write_whole
+from counterflow.frames import as_pandas, as_polars, is_frame
+from counterflow.plant.calendar import Calendar, as_row
 from counterflow.plant.units import Channel, Unit, check_name, check_units, unknown_name
 from counterflow.records import describe, restore
 from counterflow.sealed_file import blaming, read, seal
 
 if TYPE_CHECKING:
+    import pandas
     import polars
 
 _FORMAT = "counterflow recording"
@@ -108,6 +111,8 @@ class Recording(Mapping[str, UnitRecording]):
         All with the same number of rows.
     dt : float
         Time between two rows.
+    calendar : Calendar, optional
+        When the rows were, where that is known. Recordings of the same values are equal whatever their calendars.
 
     Examples
     --------
@@ -118,6 +123,7 @@ class Recording(Mapping[str, UnitRecording]):
 
     parts: Mapping[str, UnitRecording]
     dt: float = 1.0
+    calendar: Calendar | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, Mapping) or not self.parts:
@@ -136,10 +142,13 @@ class Recording(Mapping[str, UnitRecording]):
                 )
         object.__setattr__(self, "parts", MappingProxyType(dict(self.parts)))
         object.__setattr__(self, "dt", real_number(self.dt, "recording: dt", low=0.0, open_low=True, kind=DataError))
+        if self.calendar is not None and not np.isclose(self.calendar.step, self.dt * 1e9, rtol=1e-6, atol=1.0):
+            raise DataError(f"recording: dt is {self.dt:g} s, the calendar's step {self.calendar.step / 1e9:g} s.")
 
     @classmethod
     def from_arrays(
-        cls, arrays: Mapping[str, Any], dt: float = 1.0, units: Iterable[Unit] | None = None,
+        cls, arrays: Mapping[str, Any], dt: float = 1.0, units: Iterable[Unit] | None = None, start: object = None,
+        timezone: str = "",
     ) -> Recording:  # fmt: skip
         """A recording from arrays.
 
@@ -152,6 +161,10 @@ class Recording(Mapping[str, UnitRecording]):
         units : sequence of Unit, optional
             Their channel names and numbers of states. Without it channels are called u1, ... and y1, ..., and every
             unit has the default number of states, which a recording does not tell.
+        start : date and time, optional
+            Of row 0, such as "2024-11-01 14:00" or a datetime; questions can then be asked by dates.
+        timezone : str
+            Of a start that has no zone of its own, such as "Europe/Berlin"; "" if it is not known.
 
         Examples
         --------
@@ -175,7 +188,9 @@ class Recording(Mapping[str, UnitRecording]):
                     raise DataError(f"unit {name!r}: y has no columns: a unit measures at least one output.")
                 unit = Unit(name, inputs=u.shape[1], outputs=y.shape[1])
             parts[name] = UnitRecording(y, u, unit)
-        return cls(parts, dt)
+        if start is None and timezone:
+            raise DataError(f"timezone is {timezone!r}: give start, the time of row 0, too.")
+        return cls(parts, dt, None if start is None else Calendar.starting(start, dt, timezone))
 
     # ---- mapping
 
@@ -237,15 +252,27 @@ class Recording(Mapping[str, UnitRecording]):
             hasher.update(name.encode() + b"\0" + self[name].u.tobytes())
         return hasher.hexdigest()
 
-    def slice(self, start: int | None = None, stop: int | None = None) -> Recording:
-        """Rows start, ..., stop-1, as Python slices count; at least 2 rows must remain.
+    @property
+    def times(self) -> NDArray[np.datetime64] | None:
+        """Of the rows, as ``datetime64[ns]``: UTC if the calendar has a zone; None if dates are not known."""
+        return None if self.calendar is None else self.calendar.times(0, self.rows)
+
+    def slice(self, start: object = None, stop: object = None) -> Recording:
+        """Rows start, ..., stop-1, as Python slices count, or dates; at least 2 rows must remain.
 
         Examples
         --------
         >>> recording = Recording.from_arrays({"boiler": np.arange(10.0).reshape(10, 1)})
         >>> recording.slice(2, 5)["boiler"].y.ravel().tolist()
         [2.0, 3.0, 4.0]
+        >>> dated = Recording.from_arrays({"boiler": np.arange(10.0).reshape(10, 1)}, 60.0, start="2024-11-01 14:00")
+        >>> dated.slice("2024-11-01 14:07").times[0]
+        np.datetime64('2024-11-01T14:07:00.000000000')
         """
+        start, stop = (
+            as_row(value, self.calendar, self.rows, self.dt, name, end=name == "stop")
+            for name, value in (("start", start), ("stop", stop))
+        )
         for name, value in (("start", start), ("stop", stop)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
                 raise OptionError(f"slice: {name} is {value!r}: pass a whole number, or None.")
@@ -255,12 +282,47 @@ class Recording(Mapping[str, UnitRecording]):
                 f"slice({start}, {stop}) leaves {max(0, last - first)} of {self.rows} rows: at least 2 are needed."
             )
         cut = (UnitRecording(part.y[first:last], part.u[first:last], part.unit) for part in self.parts.values())
-        return Recording({part.name: part for part in cut}, self.dt)
+        calendar = None if self.calendar is None else self.calendar.later(first)
+        return Recording({part.name: part for part in cut}, self.dt, calendar)
+
+    def joint(self) -> Recording:
+        """The same rows with what controllers move as outputs: for a fit of the running plant where no law is known.
+
+        Every input that a declared loop moves becomes an output of its unit, and its target stays an input. A fit of
+        such a recording answers for the running plant by itself (joint input-output identification); with controllers
+        held it cannot be asked.
+
+        Examples
+        --------
+        >>> from counterflow.control import Loop
+        >>> drum = Unit("drum", inputs=["feed", "SP"], outputs=["level"], loops=[Loop("feed", "level", "SP")])
+        >>> rows = Recording.from_arrays({"drum": (np.zeros((5, 1)), np.zeros((5, 2)))}, units=[drum]).joint()
+        >>> rows["drum"].unit.input_names, rows["drum"].unit.output_names
+        (('SP',), ('level', 'feed'))
+        """
+        parts = {}
+        for name, part in self.parts.items():
+            moved = [part.unit.input_names.index(loop.moves) for loop in part.unit.loops]
+            for loop in part.unit.loops:
+                if loop.target is None:
+                    raise DataError(
+                        f"unit {name!r}: the target of the loop that moves {loop.moves!r} is not recorded, so that "
+                        "nothing would be left to move it: give the target, or fit with the loop as it is"
+                    )
+            kept = [k for k in range(part.unit.n_inputs) if k not in moved]
+            unit = Unit(
+                name, part.unit.states, [part.unit.inputs[k] for k in kept],
+                [*part.unit.outputs, *(part.unit.inputs[k] for k in moved)],
+            )  # fmt: skip
+            parts[name] = UnitRecording(np.hstack([part.y, part.u[:, moved]]), part.u[:, kept], unit)
+        return Recording(parts, self.dt)
 
     # ---- elsewhere
 
     def to_frame(self) -> polars.DataFrame:
         """A polars DataFrame with columns "time" and, for each unit, "boiler/u1", ..., "boiler/y1", ...
+
+        Times are dates with their zone where they are known, else seconds.
 
         Examples
         --------
@@ -269,33 +331,47 @@ class Recording(Mapping[str, UnitRecording]):
         """
         import polars
 
-        columns: dict[str, FloatArray] = {"time": self.dt * np.arange(self.rows, dtype=np.float64)}
+        columns: dict[str, Any] = {"time": self.dt * np.arange(self.rows, dtype=np.float64)}
+        if self.calendar is not None:
+            columns["time"] = self.calendar.series(0, self.rows)
         for part in self.parts.values():
             for channels, array in ((part.unit.inputs, part.u), (part.unit.outputs, part.y)):
                 for k, channel in enumerate(channels):
                     columns[f"{part.name}/{channel.name}"] = np.ascontiguousarray(array[:, k])
         return polars.DataFrame(columns)
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas DataFrame: the columns of `to_frame`, with the times as its index.
+
+        Examples
+        --------
+        >>> Recording.from_arrays({"boiler": np.zeros((3, 1))}, 60.0, start="2024-11-01 14:00").to_pandas().index[-1]
+        Timestamp('2024-11-01 14:02:00')
+        """
+        return as_pandas(self.to_frame(), "time")
+
     @classmethod
-    def from_frame(cls, frame: polars.DataFrame, units: Iterable[Unit], dt: float | None = None) -> Recording:
-        """A recording from a polars DataFrame with columns named "unit/channel"; the inverse of `to_frame`.
+    def from_frame(cls, frame: Any, units: Iterable[Unit], dt: float | None = None) -> Recording:
+        """A recording from a DataFrame with columns named "unit/channel"; the inverse of `to_frame` and `to_pandas`.
 
         Parameters
         ----------
-        frame : polars.DataFrame
+        frame : DataFrame of polars or pandas
             Null and NaN both mean missing. Columns that belong to no unit are ignored.
         units : sequence of Unit
             Which columns to read.
         dt : float, optional
-            Time between two rows. By default the spacing of the numeric column "time" if there is one, else 1.
+            Time between two rows. By default the spacing of the column "time" (or of an index of times) if there is
+            one, else 1.
         """
         import polars
 
-        if not isinstance(frame, polars.DataFrame):
-            raise DataError(f"frame is a {type(frame).__name__}: pass a polars.DataFrame; see polars.from_pandas.")
+        if not is_frame(frame):
+            raise DataError(f"frame is a {type(frame).__name__}: pass a polars.DataFrame or a pandas.DataFrame.")
+        rows: polars.DataFrame = as_polars(frame)
         checked = check_units(units)
         wanted = [f"{unit.name}/{name}" for unit in checked for name in unit.input_names + unit.output_names]
-        missing = [column for column in wanted if column not in frame.columns]
+        missing = [column for column in wanted if column not in rows.columns]
         if missing:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise DataError(
@@ -303,7 +379,7 @@ class Recording(Mapping[str, UnitRecording]):
             )
 
         def column(name: str) -> FloatArray:
-            series = frame.get_column(name)
+            series = rows.get_column(name)
             if series.dtype == polars.Null:
                 return np.full(len(series), np.nan)
             if not (series.dtype.is_numeric() and not series.dtype.is_decimal()):
@@ -314,16 +390,20 @@ class Recording(Mapping[str, UnitRecording]):
             return (
                 np.stack([column(f"{unit.name}/{name}") for name in names], axis=1)
                 if names
-                else np.empty((len(frame), 0))
+                else np.empty((len(rows), 0))
             )
 
+        calendar = None
+        if "time" in rows.columns and isinstance(rows.schema["time"], polars.Datetime):
+            calendar = _calendar(rows.get_column("time"))
+            dt = calendar.step / 1e9 if dt is None else dt
         if dt is None:
-            dt = _spacing(column("time")) if "time" in frame.columns and frame["time"].dtype.is_numeric() else 1.0
+            dt = _spacing(column("time")) if "time" in rows.columns and rows["time"].dtype.is_numeric() else 1.0
         parts = {
             unit.name: UnitRecording(table(unit, unit.output_names), table(unit, unit.input_names), unit)
             for unit in checked
         }
-        return cls(parts, dt)
+        return cls(parts, dt, calendar)
 
     def save(self, path: str | Path) -> None:
         """Write the recording to one safetensors file, replacing what is there only when all is written."""
@@ -373,7 +453,7 @@ def _of_version_1(described: dict[str, Any], arrays: dict[str, Any]) -> tuple[An
         if len(y) != described["rows"]:
             raise ValueError(f"unit {unit['name']!r} has {len(y)} rows, not {described['rows']!r:.20}")
         moved[f"parts/{unit['name']}/u"] = arrays.pop(f"{k}/u") if unit["inputs"] else np.empty((len(y), 0))
-    return {"parts": parts, "dt": described["dt"]}, moved | arrays
+    return {"parts": parts, "dt": described["dt"], "calendar": None}, moved | arrays
 
 
 def check_inputs(u: FloatArray, unit: Unit) -> None:
@@ -415,6 +495,21 @@ def _pair(given: object, name: str) -> tuple[FloatArray, FloatArray]:
         y = given
     y = _table(y, f"unit {name!r}: y")
     return y, np.empty((len(y), 0)) if u is None else _table(u, f"unit {name!r}: u")
+
+
+def _calendar(times: polars.Series) -> Calendar:
+    """Of a column of dates, evenly spaced."""
+    import polars
+
+    zone = times.dtype.time_zone or ""  # type: ignore[attr-defined]
+    if times.null_count():
+        raise DataError("column 'time' is empty in some rows: fill it, or leave the column out and pass dt=.")
+    plain = times.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else times
+    nanoseconds = plain.cast(polars.Datetime("ns")).cast(polars.Int64).to_numpy()
+    steps = np.diff(nanoseconds)
+    if len(steps) == 0 or steps[0] <= 0 or np.abs(steps - steps[0]).max() > 1e-6 * steps[0]:
+        raise DataError("column 'time' is not evenly spaced and rising: read the frame with counterflow.read_logs.")
+    return Calendar(int(nanoseconds[0]), int(steps[0]), "UTC" if zone.upper() in ("UTC", "ETC/UTC") else zone)
 
 
 def _spacing(time: FloatArray) -> float:

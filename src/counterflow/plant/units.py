@@ -5,16 +5,19 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from counterflow.arrays import whole_number
+from counterflow.control import Loop
 from counterflow.errors import ModelError, UnknownNameError
 from counterflow.printable import checked, flaw
 
 _INFINITIES = (float("-inf"), float("inf"))
+MANIPULATED, SET_POINT = "manipulated", "set point"  # roles of channels; any other input is free, any output measured
+_ROLES = ("", MANIPULATED, SET_POINT)
 _LONGEST_NAME = 100  # characters
 _LONGEST_NAME_BYTES = 240  # unit names become file names, which file systems limit to 255 bytes
 
@@ -31,6 +34,8 @@ class Channel:
         Unit of measure, for people; never interpreted.
     limits : (low, high), optional
         The range the channel can take; either end may be infinite. None means not known.
+    role : str
+        "manipulated": a controller moves it; "set point": a controller aims at it; "": neither. A unit's loops set it.
 
     Examples
     --------
@@ -41,9 +46,12 @@ class Channel:
     name: str
     unit: str = ""
     limits: tuple[float, float] | None = None
+    role: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "channel")
+        if self.role not in _ROLES:
+            raise ModelError(f"channel {self.name!r}: role is {self.role!r:.80}: pass one of {', '.join(_ROLES[1:])}.")
         unit = checked(self.unit, f"channel {self.name!r}: unit of measure", _LONGEST_NAME, ModelError, composed=False)
         object.__setattr__(self, "unit", unicodedata.normalize("NFC", unit))
         if self.limits is not None:
@@ -66,7 +74,8 @@ class Channel:
     def to_json(self) -> dict[str, Any]:
         """In plain types; JSON has no infinity, so an open end of the limits is null."""
         ends = None if self.limits is None else [None if end in _INFINITIES else end for end in self.limits]
-        return {"name": self.name, "unit": self.unit, "limits": ends}
+        role = {"role": self.role} if self.role else {}
+        return {"name": self.name, "unit": self.unit, "limits": ends, **role}
 
     @classmethod
     def from_json(cls, found: object) -> Channel:
@@ -78,16 +87,16 @@ class Channel:
         >>> Channel.from_json(valve.to_json()) == valve
         True
         """
-        if not isinstance(found, dict) or set(found) != {"name", "unit", "limits"}:
-            raise ModelError(f"a channel has name, unit and limits, got {found!r:.80}.")
-        ends = found["limits"]
+        if not isinstance(found, dict) or set(found) - {"role"} != {"name", "unit", "limits"}:
+            raise ModelError(f"a channel has name, unit and limits, and perhaps a role, got {found!r:.80}.")
+        ends, role = found["limits"], found.get("role", "")
         if ends is None:
-            return cls(found["name"], found["unit"])
+            return cls(found["name"], found["unit"], role=role)
         numbers = isinstance(ends, list) and len(ends) == 2
         if not numbers or not all(end is None or type(end) in (int, float) for end in ends):
             raise ModelError(f"channel {found['name']!r:.80}: limits is {ends!r:.80}: two numbers or nulls are needed.")
         low, high = (infinity if end is None else end for end, infinity in zip(ends, _INFINITIES, strict=True))
-        return cls(found["name"], found["unit"], (low, high))
+        return cls(found["name"], found["unit"], (low, high), role)
 
 
 class _Inputs:
@@ -142,22 +151,28 @@ class Unit(_Inputs):
     inputs, outputs : int or sequence of str or Channel
         A count (channels are then called u1, u2, ... and y1, y2, ...) or the channels themselves. A unit may have no
         inputs; it has at least one output. After construction both are tuples of Channel.
+    loops : sequence of Loop
+        Its controllers, as far as they are declared.
 
     Examples
     --------
     >>> boiler = Unit("boiler", states=3, inputs=["fuel", Channel("valve", "%", (0, 100))], outputs=2)
     >>> boiler.input_names, boiler.output_names
     (('fuel', 'valve'), ('y1', 'y2'))
+    >>> drum = Unit("drum", inputs=["feed"], outputs=["level"], loops=[Loop(moves="feed", reads="level")])
+    >>> drum.inputs[0].role
+    'manipulated'
     """
 
     name: str
     states: int
     inputs: tuple[Channel, ...]
     outputs: tuple[Channel, ...]
+    loops: tuple[Loop, ...] = field(default=(), metadata={"optional": True})
 
     def __init__(
         self, name: str, states: int = 2, inputs: int | Sequence[str | Channel] = 2,
-        outputs: int | Sequence[str | Channel] = 8,
+        outputs: int | Sequence[str | Channel] = 8, *, loops: Sequence[Loop] = (),
     ) -> None:  # fmt: skip
         check_name(name, "unit")
         object.__setattr__(self, "name", name)
@@ -167,6 +182,30 @@ class Unit(_Inputs):
         repeated = first_repeated(self.input_names + self.output_names)
         if repeated is not None:
             raise ModelError(f"unit {name!r}: channel name {repeated!r} is used twice: rename one of them.")
+        self._set_loops(loops)
+
+    def _set_loops(self, loops: object) -> None:
+        """Check the loops, and give the channels their roles."""
+        if isinstance(loops, Loop) or not isinstance(loops, Sequence) or not all(isinstance(x, Loop) for x in loops):
+            raise ModelError(f"unit {self.name!r}: loops is {loops!r:.80}: pass a sequence of Loop.")
+        roles: dict[str, str] = {}
+        for loop in loops:
+            if loop.moves not in self.input_names:
+                raise unknown_name(f"input of unit {self.name!r} (a loop moves it)", loop.moves, self.input_names)
+            if roles.get(loop.moves) == MANIPULATED:
+                raise ModelError(f"unit {self.name!r}: two loops move {loop.moves!r}: one input, one controller.")
+            if loop.reading_unit is None and loop.reads not in self.output_names + self.input_names:
+                raise unknown_name(f"output of unit {self.name!r} (a loop reads it)", loop.reads, self.output_names)
+            if loop.target is not None and loop.target not in self.input_names + self.output_names:
+                raise unknown_name(f"input of unit {self.name!r} (a loop aims at it)", loop.target, self.input_names)
+            roles[loop.moves] = MANIPULATED
+            if loop.target is not None:
+                roles.setdefault(loop.target, SET_POINT)
+        object.__setattr__(self, "loops", tuple(loops))
+        for side in ("inputs", "outputs") if roles else ():
+            given = getattr(self, side)
+            named = tuple(replace(each, role=roles.get(each.name, each.role)) for each in given)
+            object.__setattr__(self, side, named)
 
     @property
     def public(self) -> PublicUnit:

@@ -12,6 +12,7 @@ from counterflow.privacy.noise import BITS_SHORT, Source
 
 LARGEST_EPSILON = 100.0
 ACCOUNTING = ("rigorous", "published")
+RELEASES = ("moments", "rows")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Privacy:
     start : which row of the unit's own timeline row 0 of the recording is. Releases of rows that do not overlap do not
         add up. None: it is not known, so that this release overlaps every other. A durable ledger knows rows again that
         it has seen: they add up, whatever is said here. Between machines a plant goes by its own log's time stamps.
+    release : what units release by rigorous accounting. "moments": projections of their measurements on what all inputs
+        did, so that an error falls as 1/(εT); each unit is shown signals that are made of the others' inputs, and
+        questions about rows are refused. "rows": every row of its message with noise on it, an error of about
+        1/(ε√T); nobody is shown anything of others. None: moments, unless options ask for what only rows can give.
     seed : None: noise from the operating system. A number makes the noise repeatable, for tests and simulations; it
         then protects nothing, and the report says so.
 
@@ -57,6 +62,7 @@ class Privacy:
     models: str | tuple[float, float] = "excluded"
     start: int | None = None
     seed: int | None = None
+    release: str | None = None
 
     def __post_init__(self) -> None:
         epsilon, delta = check_budget(self.epsilon, self.delta, "Privacy")
@@ -82,6 +88,10 @@ class Privacy:
                 raise OptionError(f"Privacy: {name} must be a whole number from {least} to 2^40 - 1, got {value!r:.80}")
         if not isinstance(self.accounting, str) or self.accounting not in ACCOUNTING:
             raise OptionError(f"Privacy: accounting must be 'rigorous' or 'published', got {self.accounting!r:.80}")
+        if self.release is not None and (not isinstance(self.release, str) or self.release not in RELEASES):
+            raise OptionError(f"Privacy: release must be 'moments', 'rows' or None, got {self.release!r:.80}")
+        if self.accounting == "published" and self.release is not None:
+            raise OptionError("Privacy: the published accounting has a release of its own; leave 'release' out")
         if not isinstance(self.models, (str, tuple)):
             raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r:.80}")
         if self.ledger is not None and not isinstance(self.ledger, (str, Path)):

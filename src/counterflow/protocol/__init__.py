@@ -5,14 +5,18 @@ from counterflow.protocol.messages import (
     Answer,
     Ask,
     AugmentedStates,
+    Basis,
     Change,
     Finished,
     Identified,
     Introduction,
     Message,
+    Moments,
     Openings,
+    Outline,
     PerturbedStates,
     Plan,
+    Reaction,
     Reduced,
     Refused,
     Request,
@@ -20,10 +24,11 @@ from counterflow.protocol.messages import (
     StateGradients,
     Sufficient,
     Terms,
+    Trial,
 )
 
 __all__ = [
-    "Answer", "Ask", "AugmentedStates", "Change", "Finished", "Identified", "Introduction", "Message",
-    "Openings", "PerturbedStates", "Plan", "Reduced", "Refused", "Request", "Settled", "StateGradients", "Sufficient",
-    "Terms", "decode", "encode", "encoded_size",
+    "Answer", "Ask", "AugmentedStates", "Basis", "Change", "Finished", "Identified", "Introduction", "Message",
+    "Moments", "Openings", "Outline", "PerturbedStates", "Plan", "Reaction", "Reduced", "Refused", "Request", "Settled",
+    "StateGradients", "Sufficient", "Terms", "Trial", "decode", "encode", "encoded_size",
 ]  # fmt: skip

@@ -7,8 +7,8 @@ the paper. Measurements, output matrices and measurement noise have no message t
 Published training, one unit's side of the conversation::
 
     server -> unit    Plan              what is learned and which gradients will come
-    unit -> server    Introduction      A_mm, B_mm, refined states, inputs          (once; Algorithm 1, line 17)
-    unit -> server    AugmentedStates   h_a and phi                                 (every round)
+    unit -> server    Introduction      A_mm, B_mm, refined states, inputs          (once; Algorithm 1, line 16)
+    unit -> server    AugmentedStates   h_a and phi; with a refined target ĥ_a, too (every round)
     server -> unit    StateGradients    dL/dh_a and dL/dĥ_a                         (every round)
     unit -> server    Settled           my parameters are stationary                (conjugate solver only)
     server -> unit    Finished
@@ -21,6 +21,15 @@ Sufficient messages, the default method, one round::
 
     server -> unit    Request
     unit -> server    Sufficient        compressed measurements, inputs, local blocks
+    server -> unit    Finished
+
+Moments: projections of the measurements on what all inputs did, in a few rounds if they are private::
+
+    server -> unit    Request
+    unit -> server    Outline           inputs, which rows are there, local blocks where there are any
+    server -> unit    Basis             signals to project on, and what is foreseen of the unit's numbers  (every round)
+    unit -> server    Moments           the projections, clipped and noised if they are private            (every round)
+    server -> unit    Identified        of units without models: their own blocks of the system
     server -> unit    Finished
 
 Logs without models, one round::
@@ -36,6 +45,8 @@ Questions, from a unit about its own outputs::
     unit -> server    Openings          whose inputs may I ask about?               (between machines; said back)
     unit -> server    Change            what another unit would do (any number of them)
     unit -> server    Ask               what do I want to know of it
+    server -> unit    Trial             a world that the server tries: what would your controllers do in it?
+    unit -> server    Reaction          what my inputs would be                     (both any number of times)
     server -> unit    Answer            my own states' part of the answer, never anybody's measurements
     server -> unit    Refused           instead of answers: why there are none
 """
@@ -64,6 +75,8 @@ CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
 TERMS_LIMIT = 30_000
 OPENINGS_LIMIT = 600_000
 NO_LIMIT = 1e300
+HELD, REACTING = "held", "reacting"  # worlds in which inputs that controllers move stay, or answer
+WORLDS = ("", HELD, REACTING)
 _KIND = re.compile(r"[a-z]{1,40}")
 _CODE = re.compile(r"[a-z][a-z._-]{0,39}")
 REFUSALS = (
@@ -156,12 +169,14 @@ class Plan(Message):
     ``offset``: whether phi is learned (not in FedGC). ``refined_gradient``: whether dL/dĥ_a will be sent (the
     published Algorithm 1 sends only dL/dh_a). ``conjugate``: whether training starts with the conjugate solver, for a
     loss with ``penalty``/2 |D|²; at theta = phi = 0 a unit then knows its whole gradient, and need not ask for it.
+    ``refined_target``: whether the server's residual has ĥ_a[t] in it, where the paper has h_a[t].
     """
 
     offset: bool
     refined_gradient: bool
     conjugate: bool
     penalty: float
+    refined_target: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,17 +202,21 @@ class AugmentedStates(Message):
 
     From them the server forms A_mm(ĥ_a - ĥ_c) = h_a - phi - A_mm ĥ_c - B_mm u.
 
-    ``gradient_norm``: norm of the gradient in (theta, phi) at the previous round's point (0 in round 0).
+    ``gradient_norm``: norm of the gradient in (theta, phi) at the previous round's point (0 in round 0). ``refined``:
+    ĥ_a[t], row t as in ``predicted``; without rows unless the plan makes it the server's target.
     """
 
     round: int
     gradient_norm: float
     predicted: FloatArray = field(metadata=MATRIX)
     offset: FloatArray = field(metadata=VECTOR)
-    rows_fields: ClassVar[tuple[str, ...]] = ("predicted",)
+    refined: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), metadata=MATRIX)
+    rows_fields: ClassVar[tuple[str, ...]] = ("predicted", "refined")
 
     def check(self) -> None:
         self._expect(offset=(self.predicted.shape[1],))
+        if self.refined.size:
+            self._expect(refined=self.predicted.shape)
 
 
 @dataclass(frozen=True)
@@ -242,6 +261,9 @@ class PerturbedStates(Message):
 @dataclass(frozen=True)
 class StateGradients(Message):
     """Server to unit, every round: gradients of its loss with respect to the augmented states.
+
+    ``predicted``: in row t of the server's target, h_a[t] (or ĥ_a[t], if the plan says so); ``refined``: in ĥ_a[t-1],
+    through D.
 
     The penalty on disentanglement in that loss is ``penalty``/2 |D|²; with ``implicit`` the unit takes it implicitly
     (IMEX). ``conjugate`` says which of the two update rules the unit shall apply; after the ``last`` gradients no
@@ -481,6 +503,75 @@ class Reduced(_Measured):
 
 
 @dataclass(frozen=True)
+class Outline(Message):
+    """Unit to server, once: all but its measurements.
+
+    ``A``, ``B``, ``Q``: its own blocks, without rows if it has no model. ``observation`` C̃ (r, P): how its numbers see
+    its states. ``inputs`` (T+1, U); ``spans`` (k, 2): rows that are there, as half-open intervals.
+    """
+
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    Q: FloatArray = field(metadata=MATRIX)
+    observation: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    spans: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        states, (rows, inputs) = self.A.shape[0], self.inputs.shape
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states))
+        self._expect(observation=(self.observation.shape[0], states), spans=(self.spans.shape[0], 2))
+        edges = self.spans.ravel()
+        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+        if rows < 1 or not whole or (edges.size and edges[-1] > rows):
+            raise ProtocolError(f"{self.label}: field 'spans' must hold growing intervals of 0..{rows}")
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """(T+1,) which rows are there."""
+        out = np.zeros(len(self.inputs), bool)
+        for first, last in self.spans:
+            out[int(first) : int(last)] = True
+        return out
+
+
+@dataclass(frozen=True)
+class Basis(Message):
+    """Server to unit, every round: what to project the unit's numbers on.
+
+    ``functions`` Φ (T+1, K): signals that inputs make; no rows: those of the round before. ``centre`` (T+1, r): what is
+    foreseen of the numbers; no rows: nothing. ``shape`` W (r, r): rows W (s - centre) are clipped to a ball, of radius
+    ``least`` at least. None of it may depend on the unit's own measurements but through its own releases; whatever it
+    is, the unit's noise is measured by what one of its rows can do to the projections.
+    """
+
+    round: int
+    least: float
+    functions: FloatArray = field(metadata=MATRIX)
+    centre: FloatArray = field(metadata=MATRIX)
+    shape: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        numbers = self.shape.shape[0]
+        self._expect(shape=(numbers, numbers), centre=(self.centre.shape[0], numbers))
+        if not self.least >= 0:
+            raise ProtocolError(f"{self.label}: field 'least' must not be negative, got {self.least}")
+
+
+@dataclass(frozen=True)
+class Moments(Message):
+    """Unit to server, every round: Z = Φᵀ s (K, r); ``noise`` (r, r): covariance of the noise in each row of Z."""
+
+    round: int
+    values: FloatArray = field(metadata=MATRIX)
+    noise: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        numbers = self.values.shape[1]
+        self._expect(noise=(numbers, numbers))
+
+
+@dataclass(frozen=True)
 class Identified(Message):
     """Server to unit: its own blocks of the system, at the level of its ``Reduced`` numbers.
 
@@ -565,15 +656,20 @@ class Ask(Message):
     """Unit to server: the question, for ``steps`` steps or rows from ``first`` on; ``kind`` as in questions.registry.
 
     Whether there is such a kind is known where it is answered.
+    ``controllers``: "held" (inputs that controllers move stay as they are), "reacting" (controllers answer), or "": as
+    the server thinks best.
     """
 
     kind: str
     first: int
     steps: int
+    controllers: str = ""
 
     def check(self) -> None:
         if not _KIND.fullmatch(self.kind) or not 1 <= self.steps <= 10_000_000:
             raise ProtocolError(f"{self.label}: {self.kind[:40]!r} is no kind of question, or {self.steps} steps")
+        if self.controllers not in WORLDS:
+            raise ProtocolError(f"{self.label}: 'controllers' is {self.controllers[:40]!r}: held or reacting are known")
 
 
 @dataclass(frozen=True)
@@ -604,6 +700,53 @@ class Answer(Message):
     def noted(self) -> tuple[Caveat, ...]:
         """The caveats."""
         return from_text(self.caveats)
+
+
+@dataclass(frozen=True)
+class Trial(Message):
+    """Server to unit: in such a world, what would your inputs be?
+
+    K ``worlds`` stand one below the other, each with the same rows: ``lead`` rows that are settled, and from ``row`` on
+    those that are asked about. ``states`` (K n, P_m) and ``inputs`` (K n, U_m), these with what controllers did in
+    settled rows and what the question does in all: if ``past``, as differences from the record; else as they are,
+    inputs in engineering units, and ``rest`` (1, P_m) are the states of the last recorded row. ``held`` names the
+    inputs that stay as they are, as "0,2". ``foreign`` (K n, f): readings of other units that its controllers see.
+    """
+
+    row: int
+    past: bool
+    lead: int
+    worlds: int
+    held: str
+    states: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    foreign: FloatArray = field(metadata=MATRIX)
+    rest: FloatArray = field(metadata=MATRIX)
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
+
+    def check(self) -> None:
+        rows = len(self.states)
+        if not 1 <= self.worlds <= max(rows, 1) or rows % self.worlds or self.lead > rows // self.worlds:
+            raise ProtocolError(f"{self.label}: {rows} rows are not those of {self.worlds} worlds")
+        self._expect(inputs=(rows, self.inputs.shape[1]), foreign=(rows, self.foreign.shape[1]))
+        self._expect(rest=(0 if self.past else 1, self.states.shape[1]))
+        parts = self.held.split(",") if self.held else []
+        if not all(part.isascii() and part.isdigit() and int(part) < self.inputs.shape[1] for part in parts[:10_000]):
+            raise ProtocolError(f"{self.label}: 'held' must list columns of the inputs, got {self.held[:80]!r}")
+
+    @property
+    def held_columns(self) -> list[int]:
+        """The inputs that stay as they are."""
+        return [int(part) for part in self.held.split(",")] if self.held else []
+
+
+@dataclass(frozen=True)
+class Reaction(Message):
+    """Unit to server: its inputs (K n, U_m) in the worlds of a ``Trial``, as differences or as they are, like there."""
+
+    row: int
+    worlds: int
+    inputs: FloatArray = field(metadata=MATRIX)
 
 
 @dataclass(frozen=True)
@@ -666,5 +809,20 @@ KINDS: dict[str, type[Message]] = {
 }
 KINDS |= {
     kind.__name__: kind
-    for kind in (PerturbedStates, Reduced, Identified, Change, Ask, Answer, Refused, Terms, Openings)
+    for kind in (
+        PerturbedStates,
+        Reduced,
+        Outline,
+        Basis,
+        Moments,
+        Identified,
+        Change,
+        Ask,
+        Answer,
+        Refused,
+        Terms,
+        Openings,
+        Trial,
+        Reaction,
+    )
 }

@@ -1,4 +1,4 @@
-"""What if the joint effect φ of all others' inputs on a unit were another? (paper, Q3 and Eq. (18))
+"""What if the joint effect φ of all others' inputs on a unit were another? (paper, Q3 and Eq. (20))
 
 The unit computes it from what it holds, C_mm (φ_1 - φ_0). The server is asked only what the answer must be read with.
 """

@@ -10,8 +10,11 @@ import numpy as np
 from counterflow.caveats import distinct, to_text
 from counterflow.methods.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
+from counterflow.protocol.messages import HELD, REACTING
 from counterflow.questions.knowledge import Knowledge, Watch, with_caveats
 from counterflow.questions.registry import question
+
+FEEDBACK = "check-feedback-"  # codes of caveats that tell of inputs which react to measurements
 
 
 class Server(Knowledge):
@@ -49,10 +52,19 @@ class Server(Knowledge):
         """
         kind = question(ask.kind)
         self.unit(ask.unit)
+        ask = replace(ask, controllers=self.world(ask) if kind.of_worlds else HELD)
+        if kind.of_past or kind.after_record:
+            self.refuse_without_rows(ask.kind)
         for change in changes:
             self.refuse_doubtful(change, kind.columns(change))
+        if kind.of_worlds:
+            self.refuse_locked({change.cause: kind.columns(change) for change in changes}, ask.controllers)
         self.refuse_runaway(ask.steps)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)
-        whole = distinct([*kind.caveats(self, parts), *self.caveats, *parts[0].noted])
+        said = self.world_caveats(ask) if kind.of_worlds else []
+        of_fit = self.caveats
+        if ask.controllers == REACTING:  # what feedback makes unsafe is answered here
+            of_fit = tuple(each for each in of_fit if not each.code.startswith(FEEDBACK) or not self.answers_for(each))
+        whole = distinct([*said, *kind.caveats(self, parts), *of_fit, *parts[0].noted])
         return with_caveats([replace(parts[0], caveats=to_text(())), *parts[1:]], whole)

@@ -9,6 +9,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError, UnknownNameError
 from counterflow.plant.units import PublicUnit, Unit
+from counterflow.protocol.messages import HELD, REACTING
 
 ChangeLike = Sequence[float] | FloatArray | Mapping[str, float]
 MOST_STEPS = 1_000_000
@@ -22,6 +23,16 @@ def check_count(question: str, name: str, value: object) -> None:
 def check_level(question: str, level: object) -> None:
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= 0.999999:
         raise OptionError(f"{question}: level must lie between 0 and 1, got {level!r}")
+
+
+def check_world(question: str, controllers: object) -> str:
+    """How controllers are meant, as a message says it; "": as the server thinks best."""
+    if controllers is None or controllers in (HELD, REACTING):
+        return str(controllers or "")
+    raise OptionError(
+        f'{question}: controllers must be "held" (what controllers move stays as it is) or "reacting" (they answer, as '
+        f"in the running plant), or None for what the data can support; got {controllers!r:.80}"
+    )
 
 
 def check_window(question: str, rows: int, start: object, stop: object) -> None:

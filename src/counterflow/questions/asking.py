@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
+
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
+from counterflow.plant.calendar import Calendar, Moment, Span, as_row, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.questions.aggregate import Aggregate, AskAggregate
 from counterflow.questions.attribution import AskAttribution, Attribution
@@ -61,6 +65,7 @@ class Questions(ABC):
     plant: Described  # the units, as far as they are known here
     parts: Mapping[str, UnitPart]  # of the units whose outputs are seen here
     provenance: Provenance | None  # of the fit that answers come from, where that is known
+    calendar: Calendar | None = None  # of the rows that questions refer to, where dates are known
 
     @abstractmethod
     def source(self, question: type[Request], recording: Recording | None) -> Source:
@@ -76,7 +81,7 @@ class Questions(ABC):
 
     def ask(self, request: Request, recording: Recording | None = None, watch: Watch | None = None) -> Any:
         """The answer to a request of any kind."""
-        return self._put(request, self.source(type(request), recording), watch=watch)
+        return self._put(request, self.source(type(request), recording), recording, watch)
 
     def ask_all(
         self, requests: Iterable[Request], recording: Recording | None = None, watch: Watch | None = None
@@ -84,12 +89,30 @@ class Questions(ABC):
         """The answers to one request about several units' outputs, by their names."""
         wanted = list(requests)
         source = self.source(type(wanted[0]), recording)
-        return Trajectories({request.asker: self._put(request, source, watch=watch) for request in wanted})
+        return Trajectories({request.asker: self._put(request, source, recording, watch) for request in wanted})
 
-    def _put(self, request: Request, source: Source, watch: Watch | None = None) -> Any:
+    def _put(self, request: Request, source: Source, recording: Recording | None, watch: Watch | None) -> Any:
+        request = self.in_rows(request, recording)
         part = self.part_of(request.asker)
         y = source.measurements(request.asker)
-        return ask_server(request, self.plant, source.responder, part, y, watch=watch)
+        calendar = self.calendar if recording is None else recording.calendar
+        return ask_server(request, self.plant, source.responder, part, y, watch, calendar)
+
+    def in_rows(self, request: Request, recording: Recording | None = None) -> Request:
+        """A request whose dates and durations are rows and steps: they become so here, whoever asks."""
+        calendar = self.calendar if recording is None else recording.calendar
+        dt, kind = self.plant.dt, request.kind
+        found: dict[str, Any] = {}
+        for name in ("horizon", "duration"):
+            if (value := getattr(request, name, None)) is not None:
+                found[name] = as_steps(value, dt, f"{kind}: {name}")
+        for name in ("start", "stop"):
+            value = getattr(request, name, None)
+            if isinstance(value, (str, date, timedelta, np.datetime64, np.timedelta64)):
+                rows = self.source(type(request), None).responder.rows if recording is None else recording.rows
+                found[name] = as_row(value, calendar, rows, dt, f"{kind}: {name}", end=name == "stop")
+        changed = {name: value for name, value in found.items() if value is not getattr(request, name)}
+        return replace(request, **changed) if changed else request  # type: ignore[type-var]
 
     def _only(self, unit: str | None) -> str:
         if unit is not None:
@@ -101,8 +124,8 @@ class Questions(ABC):
     # ---- the questions
 
     def effect(
-        self, cause: str | Sequence[str], effect: str, change: Any, horizon: int = 1, duration: int | None = None,
-        level: float = 0.95, watch: Watch | None = None,
+        self, cause: str | Sequence[str], effect: str, change: Any, horizon: Span = 1, duration: Span | None = None,
+        level: float = 0.95, watch: Watch | None = None, controllers: str | None = None,
     ) -> Effect:  # fmt: skip
         """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).
 
@@ -111,9 +134,11 @@ class Questions(ABC):
         cause : a unit's name, or several.
         change : one number per input channel of ``cause``, {channel: number or series} (others unchanged), or an array
             (horizon, inputs) for any schedule; with several causes {cause: change}.
-        horizon : steps to follow.
-        duration : steps for which the change is held; None: throughout.
+        horizon : steps to follow, or a time such as "2h".
+        duration : steps, or time, for which the change is held; None: throughout.
         level : of the intervals (delta method on the Fisher information).
+        controllers : "held": inputs that controllers move stay as they are; "reacting": controllers answer, as in the
+            running plant; None: reacting where their laws are known, else held. The answer says which.
 
         Examples
         --------
@@ -124,11 +149,13 @@ class Questions(ABC):
         >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
         ((5, 8), True)
         """
-        request = AskEffect(cause, effect, change, horizon, duration, level=level)
+        request = AskEffect(
+            cause, effect, change, cast(Any, horizon), cast(Any, duration), level=level, controllers=controllers
+        )
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def paths(
-        self, cause: str, effect: str, change: Any, horizon: int = 50, duration: int | None = None,
+        self, cause: str, effect: str, change: Any, horizon: Span = 50, duration: Span | None = None,
         watch: Watch | None = None,
     ) -> Paths:  # fmt: skip
         """The effect of a change split by the way it takes: directly, and through each third unit.
@@ -142,17 +169,21 @@ class Questions(ABC):
         >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
         (True, True)
         """
-        return self.ask(AskPaths(cause, effect, change, horizon, duration), watch=watch)  # type: ignore[no-any-return]
+        request = AskPaths(cause, effect, change, cast(Any, horizon), cast(Any, duration))
+        return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def counterfactual(
-        self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: int = 0,
-        stop: int | None = None, level: float = 0.95, add: Mapping[str, Any] | None = None, watch: Watch | None = None,
+        self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: Moment = 0,
+        stop: Moment | None = None, level: float = 0.95, add: Mapping[str, Any] | None = None,
+        watch: Watch | None = None, controllers: str | None = None,
     ) -> Trajectories[Counterfactual]:  # fmt: skip
         """What would have happened: every unit's outputs, had inputs been others in rows start to stop - 1.
 
         The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
         change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
-        ``add``, of the same form, is added to what inputs were, instead of replacing them.
+        ``add``, of the same form, is added to what inputs were, instead of replacing them. ``start`` and ``stop`` are
+        rows, dates ("2024-11-01 14:00", in the recording's own zone) or times since the first row ("2h").
+        ``controllers``: "held" or "reacting", as in ``effect``.
 
         Examples
         --------
@@ -164,42 +195,50 @@ class Questions(ABC):
         >>> worlds["turbine"].mean.shape
         (50, 8)
         """
-        wanted = [AskCounterfactual(name, do, start, stop, add=add, level=level) for name in self.parts]
+        window = cast(Any, start), cast(Any, stop)
+        wanted = [
+            AskCounterfactual(name, do, *window, add=add, level=level, controllers=controllers) for name in self.parts
+        ]
         return self.ask_all(wanted, recording, watch=watch)
 
     def forecast(
-        self, recording: Recording | None = None, horizon: int = 50, plan: Mapping[str, Any] | None = None,
-        level: float = 0.95, watch: Watch | None = None,
+        self, recording: Recording | None = None, horizon: Span = 50, plan: Mapping[str, Any] | None = None,
+        level: float = 0.95, watch: Watch | None = None, controllers: str | None = None,
     ) -> Trajectories[Forecast]:  # fmt: skip
         """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
 
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
+        ``controllers``: "held" or "reacting", as in ``effect``; a loop whose target nobody records is taken to rest.
         """
-        wanted = [AskForecast(name, horizon, plan, level=level) for name in self.parts]
+        wanted = [
+            AskForecast(name, cast(Any, horizon), plan, level=level, controllers=controllers) for name in self.parts
+        ]
         return self.ask_all(wanted, recording, watch=watch)
 
     def attribute(
-        self, recording: Recording | None = None, unit: str | None = None, start: int = 0, stop: int | None = None,
-        watch: Watch | None = None,
+        self, recording: Recording | None = None, unit: str | None = None, start: Moment = 0,
+        stop: Moment | None = None, watch: Watch | None = None, controllers: str | None = None,
     ) -> Attribution:  # fmt: skip
         """Who moved ``unit``'s outputs in rows start to stop - 1: an exact split of their departure from the usual.
 
         The usual level is where the system rests under every input's mean; the shares are every unit's inputs, the
-        state at the start of the window, and the rest.
+        state at the start of the window, and the rest. ``controllers``: "held" or "reacting", as in ``effect``; where
+        they react, the answer says what they compensated, too.
         """
-        request = AskAttribution(self._only(unit), start, stop)
+        request = AskAttribution(self._only(unit), cast(Any, start), cast(Any, stop), controllers=controllers)
         return self.ask(request, recording, watch=watch)  # type: ignore[no-any-return]
 
     def restore(
         self, unit: str, target: Mapping[str, float], using: Sequence[str] | Mapping[str, Sequence[str]],
-        horizon: int = 50, tolerance: float = 1e-3, watch: Watch | None = None,
+        horizon: Span = 50, tolerance: float = 1e-3, watch: Watch | None = None, controllers: str | None = None,
     ) -> Restoration:  # fmt: skip
         """The smallest held change of ``using``'s inputs that moves ``unit``'s outputs by ``target`` at the horizon.
 
         ``target`` is {output channel: change}; ``using`` names units, or {unit: [input channels]}. Changes stay within
-        the channels' limits; a target that cannot be reached is said so, with the nearest that can.
+        the channels' limits; a target that cannot be reached is said so, with the nearest that can. ``controllers``:
+        "held" or "reacting", as in ``effect``.
         """
-        request = AskRestoration(unit, target, using, horizon, tolerance=tolerance)
+        request = AskRestoration(unit, target, using, cast(Any, horizon), tolerance=tolerance, controllers=controllers)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def aggregate_effect(
@@ -208,7 +247,7 @@ class Questions(ABC):
     ) -> Aggregate:  # fmt: skip
         """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
 
-        phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (18)).
+        phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (20)).
 
         Examples
         --------
@@ -231,6 +270,7 @@ class UnitView(Questions):
     server : as ``load_server`` gives it, or one on another machine.
     y : the unit's own measurements (rows, D_m) of all rows that the server refers to; for questions about the past.
     dt : seconds between rows.
+    calendar : when the rows were, where that is known.
 
     Examples
     --------
@@ -244,8 +284,11 @@ class UnitView(Questions):
 
     provenance: Provenance | None = None
 
-    def __init__(self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0) -> None:
-        self.part, self.server, self._y, self._dt = part, server, y, dt
+    def __init__(
+        self, part: UnitPart, server: Any, y: FloatArray | None = None, dt: float = 1.0,
+        calendar: Calendar | None = None,
+    ) -> None:  # fmt: skip
+        self.part, self.server, self._y, self._dt, self.calendar = part, server, y, dt, calendar
         self.parts = {part.unit.name: part}
 
     @cached_property

@@ -15,9 +15,11 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.arguments import check_window
+from counterflow.protocol.messages import HELD, REACTING
+from counterflow.questions.arguments import check_window, check_world
 from counterflow.questions.knowledge import Knowledge, part_of
-from counterflow.questions.question import START, STOP, Entry, Form, Request
+from counterflow.questions.question import CONTROLLERS, START, STOP, Entry, Form, Request
+from counterflow.questions.replicates import world_of
 from counterflow.questions.reply import SHOWN, About, Described, Reply, Responder, Surroundings, Table
 from counterflow.questions.views import (
     View,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
 
 BASELINE, INITIAL, REST = "baseline", "initial state", "rest"
+WITHOUT = "without controllers/"  # before a unit's name, which holds no slash: its share with controllers held
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,9 @@ class AskAttribution(Request):
     command = "explain"
     title = "Who moved a unit's outputs in some rows?"
     example = "counterflow explain fit --recording recording.safetensors --unit turbine --start 900 --stop 950"
-    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP)
+    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP, CONTROLLERS)
     of_past = True
+    of_worlds = True
     of_shares = True
     drawn = "channel"
     speaks_of_drawn = True
@@ -101,19 +105,25 @@ class AskAttribution(Request):
     stop: int | None = None
     headline: str | None = None
     question: str = ""
+    controllers: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskAttribution:
-        return cls(unit, given["start"], given["stop"])
+        return cls(unit, given["start"], given["stop"], controllers=given.get("controllers"))
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         stop = server.rows if self.stop is None else self.stop
         check_window("attribute", server.rows, self.start, stop)
-        return [], Ask(self.unit, self.kind, self.start, stop - self.start)
+        world = check_world("attribute", self.controllers)
+        return [], Ask(self.unit, self.kind, self.start, stop - self.start, world)
 
     @classmethod
     def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
-        """Shares of every unit's inputs (their departure from their mean), of the state at the start, the baseline."""
+        """Shares of every unit's inputs (their departure from their mean), of the state at the start, the baseline.
+
+        Where controllers react, a unit's share is that of its inputs which no controller moves, and what controllers
+        made of it is in it; beside it stands the share that it would have had with controllers held.
+        """
         rows, own = server.window(ask), server.own(ask.unit)
         if server.radius >= 1 - 1e-9:
             raise UnstableError("attribute: a system that does not settle has no level to compare with")
@@ -125,8 +135,16 @@ class AskAttribution(Request):
         start = server.states[0][ask.first] - level
         decay = np.vstack([start, linear_recurrence(A, np.zeros((ask.steps - 1, P)), start)])
         shares = {BASELINE: np.tile(level, (ask.steps, 1)), INITIAL: decay}
+        reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
+        moved = set(server.running_plant.moved()) if reacting else set()
         for name, inputs in server.input_slices.items():
-            if server.network is None:
+            if reacting:
+                back = np.zeros_like(departure)
+                free = [k for k in range(inputs.start, inputs.stop) if k not in moved]
+                back[:, free] = -departure[:, free]
+                for share, world in ((name, REACTING), (f"{WITHOUT}{name}", HELD)):
+                    shares[share] = -server.apart(back, ask.first, world)
+            elif server.network is None:
                 shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
             else:  # what was, less what would have been with these inputs at their mean
                 back = np.zeros_like(departure)
@@ -148,11 +166,14 @@ class AskAttribution(Request):
         baseline = part.at_level(mapped.pop(BASELINE))
         departure = y[self.start : self.start + len(baseline)] - baseline
         initial = mapped.pop(INITIAL)
+        alone = {share: mapped.pop(share) for share in list(mapped) if share.startswith(WITHOUT)}
         shares = {**mapped, INITIAL: initial}
+        answered = {name: alone[f"{WITHOUT}{name}"] - mapped[name] for name in mapped if f"{WITHOUT}{name}" in alone}
         shares[REST] = departure - sum(shares.values())
         return Attribution(
             self.unit, part.unit.output_names, self.start, frozen(baseline), frozen(departure),
             MappingProxyType({name: frozen(values) for name, values in shares.items()}), about.caveats, about,
+            MappingProxyType({name: frozen(values) for name, values in answered.items()}),
         )  # fmt: skip
 
     def words(self, plant: Described) -> str:
@@ -173,7 +194,8 @@ class Attribution(Reply):
     """Who moved a unit's outputs in a window: an exact split of their departure from the usual level.
 
     ``departure`` (rows, D_m) = measured - ``baseline``; ``shares`` maps every unit's name (its inputs), "initial state"
-    and "rest" (noise, and what the model does not explain) to arrays (rows, D_m) that add up to it.
+    and "rest" (noise, and what the model does not explain) to arrays (rows, D_m) that add up to it. Where controllers
+    react, ``compensated`` maps a unit's name to what controllers took off the share of its inputs (rows, D_m).
     """
 
     kind = "attribution"
@@ -186,6 +208,12 @@ class Attribution(Reply):
     shares: Mapping[str, FloatArray]
     caveats: tuple[Caveat, ...] = ()
     about: About = field(default=None, repr=False)  # type: ignore[assignment]
+    compensated: Mapping[str, FloatArray] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    @property
+    def controllers(self) -> str:
+        """ "reacting" or "held": the world that the answer is about."""
+        return world_of(self.caveats)
 
     @cached_property
     def total(self) -> FloatArray:
@@ -212,7 +240,7 @@ class Attribution(Reply):
     def sentence(self, channel: str | None = None) -> str:
         k = self.chosen(channel)
         output, whole = self.about.outputs[k], float(self.total[k])
-        rows = f"in {wording.rows(self.first, self.first + len(self.departure), self.about.dt)}"
+        rows = self.about.during(self.first, self.first + len(self.departure))
         if not np.isfinite(whole):
             return f"{self.unit} {output.name} was not measured {rows}."
         digits = wording.decimals(whole)
@@ -281,18 +309,26 @@ class Attribution(Reply):
         """One row a time and channel: row, channel, baseline, departure, and ``share/boiler`` and so on."""
         columns = {"baseline": np.broadcast_to(self.baseline, self.departure.shape), "departure": self.departure}
         shares = {f"share/{name}": share for name, share in self.shares.items()}
-        return long_frame("row", self.first, self.channels, columns | shares)
+        return long_frame("row", self.first, self.channels, columns | shares, self.about.calendar)
 
     def plot(self) -> Figure:
         """A matplotlib Figure: shares of the channel that departs most, against the whole departure."""
-        from counterflow.questions.plots import COLOURS, canvas, labelled, literal
+        from counterflow.questions.plots import COLOURS, canvas, dated, labelled, literal
 
         strongest = int(np.argmax(np.nan_to_num(mean_over_rows(np.abs(self.departure)))))
         figure, axes = canvas(1, 1, (8.0, 4.0))
-        axis, rows = axes[0, 0], np.arange(self.first, self.first + len(self.departure))
+        axis, calendar, stop = axes[0, 0], self.about.calendar, self.first + len(self.departure)
+        rows = np.arange(self.first, stop) if calendar is None else calendar.local_times(self.first, stop)
         ranked = [name for name, _ in self.ranked(self.channels[strongest])]
         for colour, name in zip(COLOURS * len(ranked), ranked, strict=False):
             axis.plot(rows, self.shares[name][:, strongest], color=colour, label=literal(name), linewidth=1.2)
         axis.plot(rows, self.departure[:, strongest], color="black", linestyle=":", label="departure")
-        labelled(axis, "row", self.channels[strongest], f"who moved {self.unit}", ncols=2)
+        dated(axis, calendar)
+        labelled(
+            axis,
+            "row" if calendar is None else calendar.label,
+            self.channels[strongest],
+            f"who moved {self.unit}",
+            ncols=2,
+        )
         return figure

@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.arguments import check_level, check_window, refuse_beyond_limits, replacements
-from counterflow.questions.knowledge import Knowledge, later_rows
+from counterflow.questions.arguments import (
+    check_level,
+    check_window,
+    check_world,
+    refuse_beyond_limits,
+    replacements,
+)
+from counterflow.questions.knowledge import RECORDED, Knowledge, later_in_worlds, later_rows
 from counterflow.questions.peaks import Peak, Peaked, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
-from counterflow.questions.question import LEVEL, START, STOP, Entry, Form, Request
+from counterflow.questions.question import CONTROLLERS, LEVEL, START, STOP, Entry, Form, Request
+from counterflow.questions.replicates import Replicates, world_of, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, line, series
@@ -56,9 +62,10 @@ class AskCounterfactual(Request):
     form = (
         Entry("unit", Form.UNITS, (), "Unit whose outputs are asked about (all).", option="effect"),
         Entry("changes", Form.PAST, ..., "Other inputs in these rows."),
-        START, STOP, LEVEL,
+        START, STOP, CONTROLLERS, LEVEL,
     )  # fmt: skip
     of_past = True
+    of_worlds = True
     schema = CounterfactualView
 
     unit: str
@@ -70,6 +77,7 @@ class AskCounterfactual(Request):
     add: Mapping[str, Any] | None = field(default=None, kw_only=True)
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
+    controllers: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskCounterfactual:
@@ -77,6 +85,7 @@ class AskCounterfactual(Request):
         return cls(
             unit, changes.values or None, given["start"], given["stop"],
             add=changes.add or None, level=given["level"], clause=changes.words,
+            controllers=given.get("controllers"),
         )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
@@ -96,7 +105,8 @@ class AskCounterfactual(Request):
                 values, channels = replacements(source, given, stop - self.start)
                 refuse_beyond_limits(source, values, absolute=absolute, channels=channels)
                 changes.append(Change(self.unit, cause, absolute, self.start, ",".join(map(str, channels)), values))
-        return changes, Ask(self.unit, self.kind, self.start, stop - self.start)
+        world = check_world("counterfactual", self.controllers)
+        return changes, Ask(self.unit, self.kind, self.start, stop - self.start, world)
 
     @classmethod
     def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
@@ -116,7 +126,11 @@ class AskCounterfactual(Request):
         schedule = server.schedule(aligned, factual, early) - factual
         # row ``first`` itself is not yet touched: its input acts on the next one
         delayed = np.vstack([np.zeros(schedule.shape[1]), schedule[:-1]])
-        found = tuple(later_rows(part, ask.first - early) for part in server.difference(delayed, whole, early))
+        rows, late = len(delayed), ask.first - early
+        found = tuple(
+            later_rows(part, late) if len(part.mean) == rows else later_in_worlds(part, late, rows)
+            for part in server.difference(delayed, whole, early)
+        )
         recorded = server.recorded(ask)
         return found if recorded is None else (*found, recorded)
 
@@ -126,7 +140,8 @@ class AskCounterfactual(Request):
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Counterfactual:
         assert y is not None
-        found, *recorded = parts
+        found, *more = parts
+        recorded = [piece for piece in more if piece.share == RECORDED]
         measured = y[self.start : self.start + len(found.mean)]
         was, doubt, C = np.array(measured), np.zeros_like(measured), part.model.C
         for states in recorded:  # of rows in which something was not measured: what it is estimated to have been
@@ -138,7 +153,7 @@ class AskCounterfactual(Request):
         world: Counterfactual = Counterfactual.of(
             about, part, found, self.start, measured, was + found.mean @ C.T, doubt
         )
-        return replace(world, was=frozen(was))
+        return replace(world, was=frozen(was), running=Replicates.of(part, more, len(measured)))
 
     def had(self, plant: Described) -> str:
         """ "boiler valve been 0.5 % and boiler speed 1 lower" """
@@ -184,6 +199,12 @@ class Counterfactual(Peaked, Trajectory):
     kind = "counterfactual"
 
     was: FloatArray = field(default=None, repr=False)  # type: ignore[arg-type]
+    running: Replicates | None = field(default=None, repr=False)
+
+    @property
+    def controllers(self) -> str:
+        """ "reacting" or "held": the world that the answer is about."""
+        return world_of(self.caveats)
 
     @property
     def difference(self) -> FloatArray:
@@ -209,22 +230,24 @@ class Counterfactual(Peaked, Trajectory):
 
     def sentence(self, channel: str | None = None) -> str:
         about, peak = self.about, self.peak(channel)
-        window = wording.rows(self.first, self.stop, about.dt)
-        had = f"Had {about.request.had(about.plant)} in {window}"
+        window = about.during(self.first, self.stop)
+        had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats)}"
         if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
         if peak.is_nothing:
             return f"{had}, nothing would have changed there."
         sign, by = peak.sentence(self.level)
         return (
-            f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} in "
-            f"{wording.rows(peak.row, peak.row + 1, about.dt)}."
+            f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} "
+            f"{about.during(peak.row, peak.row + 1)}."
         )
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:
         found = sorted((peak for world in worlds for peak in world.peaks), key=lambda peak: -peak.size)
-        return [peak_table("what would have differed most", found, worlds[0].level, "in row", 0)]
+        return [
+            peak_table("what would have differed most", found, worlds[0].level, "in row", 0, worlds[0].about.calendar)
+        ]
 
     @classmethod
     def json_of(cls, worlds: Sequence[Counterfactual]) -> dict[str, Any]:

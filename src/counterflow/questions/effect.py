@@ -19,13 +19,15 @@ from counterflow.questions.arguments import (
     as_schedule,
     check_count,
     check_level,
+    check_world,
     refuse_beyond_limits,
     unit_names,
 )
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
-from counterflow.questions.question import LEVEL, Entry, Form, Inputs, Request, horizon
+from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Inputs, Request, horizon
+from counterflow.questions.replicates import Replicates, world_of, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
 
@@ -83,8 +85,9 @@ class AskEffect(Request):
     command = "whatif"
     title = "What would outputs do with other inputs?"
     example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
-    form = (EFFECT, CHANGES, horizon(), DURATION, LEVEL)
+    form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LEVEL)
     of_states = True
+    of_worlds = True
     schema = EffectView
 
     cause: str | Sequence[str]
@@ -96,6 +99,7 @@ class AskEffect(Request):
     question: str = ""
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
+    controllers: str | None = field(default=None, kw_only=True)
 
     @property
     def asker(self) -> str:
@@ -106,7 +110,7 @@ class AskEffect(Request):
         changes = given["changes"]
         return cls(
             list(changes.values), unit, changes.values, given["horizon"], given.get("duration"),
-            level=given["level"], clause=changes.words,
+            level=given["level"], clause=changes.words, controllers=given.get("controllers"),
         )  # fmt: skip
 
     @property
@@ -120,7 +124,8 @@ class AskEffect(Request):
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_level("effect", self.level)
         changes = [addition(self, part.unit.name, server.unit(name), change_of(self, name)) for name in self.causes]
-        return changes, Ask(part.unit.name, self.kind, 0, self.horizon)
+        world = check_world("effect", self.controllers)
+        return changes, Ask(part.unit.name, self.kind, 0, self.horizon, world)
 
     @classmethod
     def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
@@ -131,13 +136,14 @@ class AskEffect(Request):
         return server.without_interval(parts)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Effect:
-        (found,) = parts
+        found, *more = parts
         C = part.model.C
         mean = found.mean @ C.T
         lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), self.level)
         return Effect(
             " and ".join(self.causes), self.effect, part.unit.output_names, frozen(mean), frozen(found.mean),
             about.caveats, lower, upper, self.level if lower is not None else None, about,
+            running=Replicates.of(part, more, len(mean)),
         )  # fmt: skip
 
     def words(self, plant: Described) -> str:
@@ -216,13 +222,19 @@ class Effect(Peaked):
     upper: FloatArray | None = None
     level: float | None = None
     about: About = field(default=None, repr=False)  # type: ignore[assignment]
+    running: Replicates | None = field(default=None, repr=False)
+
+    @property
+    def controllers(self) -> str:
+        """ "reacting" or "held": the world that the answer is about."""
+        return world_of(self.caveats)
 
     @property
     def peaks(self) -> list[Peak]:
         return peaks(self.about, self.mean, self.lower, self.upper)
 
     def sentence(self, channel: str | None = None) -> str:
-        return f"If {clause(self.about.request, self.about.plant)}, {self.would(channel)}"
+        return f"If {clause(self.about.request, self.about.plant)}{world_words(self.caveats)}, {self.would(channel)}"
 
     def would(self, channel: str | None = None) -> str:
         """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """

@@ -13,7 +13,8 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.arguments import check_count, check_level, refuse_beyond_limits, replacements
+from counterflow.protocol.messages import REACTING
+from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
 from counterflow.questions.knowledge import (
     Knowledge,
     part_of,
@@ -23,7 +24,8 @@ from counterflow.questions.knowledge import (
 )
 from counterflow.questions.peaks import left_out
 from counterflow.questions.phrases import moved, plainly
-from counterflow.questions.question import LEVEL, Entry, Form, Request, horizon
+from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Request, horizon
+from counterflow.questions.replicates import world_of
 from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings, Table
 from counterflow.questions.sensitivity import coupling_covariance
 from counterflow.questions.trajectory import Trajectory
@@ -78,9 +80,10 @@ class AskForecast(Request):
     form = (
         Entry("unit", Form.UNITS, (), "Units to show; may repeat (all)."),
         Entry("plan", Form.PLAN, (), "An input's value from now on; may repeat."),
-        horizon("Steps after the last row."), LEVEL,
+        horizon("Steps after the last row."), CONTROLLERS, LEVEL,
     )  # fmt: skip
     after_record = True
+    of_worlds = True
     speaks_of_drawn = True
     schema = ForecastView
 
@@ -90,10 +93,12 @@ class AskForecast(Request):
     headline: str | None = None
     question: str = ""
     level: float = field(default=0.95, kw_only=True)
+    controllers: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskForecast:
-        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"])
+        world = given.get("controllers")
+        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"], controllers=world)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_count(self.kind, "horizon", self.horizon)
@@ -107,7 +112,7 @@ class AskForecast(Request):
             values, channels = replacements(source, given, self.horizon)
             refuse_beyond_limits(source, values, absolute=True, channels=channels)
             changes.append(Change(self.unit, cause, True, 0, ",".join(map(str, channels)), values))
-        return changes, Ask(self.unit, self.kind, 0, self.horizon)
+        return changes, Ask(self.unit, self.kind, 0, self.horizon, check_world("forecast", self.controllers))
 
     @classmethod
     def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
@@ -117,7 +122,12 @@ class AskForecast(Request):
         size = own.stop - own.start
         base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
         plan = server.schedule(server.departures(changes), base)
-        if server.network is not None:
+        if ask.controllers == REACTING and server.running_plant.reactors:
+            found = server.running_plant.ahead(plan - base)
+            widening = 1.0 if server.network is None else server.network.widening
+            mean = found[0] if server.network is None else found.mean(axis=0)
+            covariance = spread_of_replicates(found[:, :, own], widening)[1] if len(found) > 1 else np.zeros((0, size))
+        elif server.network is not None:
             found = server.ahead(plan)
             mean = found.mean(axis=0)
             covariance = spread_of_replicates(found[:, :, own], server.network.widening)[1]
@@ -183,14 +193,16 @@ class Forecast(Trajectory):
         k = self.chosen(channel)
         value, interval = wording.measured(float(self.mean[-1, k]), *self.ends(-1, k), about.outputs[k].unit)
         spread = f" ({wording.percent(self.level)}: {interval})" if interval and self.level is not None else ""
-        condition = "If inputs stay as they are"
+        reacting = world_of(self.caveats) == REACTING
+        condition = "If controllers go on" if reacting else "If inputs stay as they are"
         if plan:
             words = [
                 " is ".join(moved(about.plant, unit, name, value, plainly, "as planned"))
                 for unit, channels in plan.items()
                 for name, value in (channels if isinstance(channels, Mapping) else {"inputs": channels}).items()
             ]
-            condition = f"If {wording.listed(words)} and other inputs stay as they are"
+            others = "controllers go on" if reacting else "other inputs stay as they are"
+            condition = f"If {wording.listed(words)} and {others}"
         after = wording.span(len(self.mean), about.dt)
         return f"{condition}, {self.unit} {about.outputs[k].name} will be {value}{spread} after {after}."
 

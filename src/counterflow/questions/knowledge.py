@@ -12,24 +12,27 @@ that it need not know where another unit's inputs rest, or on which row they act
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, slices
-from counterflow.caveats import EVERYBODY, Caveat, to_text
-from counterflow.errors import DataError, OptionError, UnidentifiedError, UnstableError
+from counterflow.caveats import EVERYBODY, Caveat, scope_of, to_text
+from counterflow.errors import DataError, OptionError, PrivacyError, UnidentifiedError, UnstableError
 from counterflow.estimation.completion import filled
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.filtering import rts_smoother
 from counterflow.plant.operating_point import OperatingPoint
-from counterflow.plant.units import PublicUnit, unit_named
+from counterflow.plant.units import MANIPULATED, SET_POINT, PublicUnit, unit_named
 from counterflow.protocol import Answer, Ask, Change, Message
-from counterflow.protocol.messages import CAVEATS_LIMIT, NO_LIMIT
+from counterflow.protocol.messages import CAVEATS_LIMIT, HELD, NO_LIMIT, REACTING
+from counterflow.questions.running import Reactor, Running, names_of, settles, unstable
 from counterflow.questions.sensitivity import Memory, Spread, driven_by
 
 if TYPE_CHECKING:
@@ -48,9 +51,11 @@ NOT_FOUND = Caveat(
     "effect-not-found", EVERYBODY,
     "no sign of this effect was found in these rows; the interval says how large it could be and be missed",
 )  # fmt: skip
-HELD = 0.2  # of the range seen, by which inputs are held higher to see what one of them does
+RAISED = 0.2  # of the range seen, by which inputs are held higher to see what one of them does
 EXTRAPOLATION = "extrapolation"
 RECORDED = "recorded"  # share of an answer that tells what the states were in rows that were not measured
+REPLICATES = "replicates"  # share of an answer: what every replicate says, one below the other
+REACTIONS = "reactions"  # share of an answer: what the asking unit's own inputs do, by replicate
 NEAR = 300  # rows before and after them that are looked at
 GUESSES = 12  # draws of what a network has not seen
 HALF, MOSTLY = 0.5, 0.99  # of the readings, that must be there and alike in rows that are the same
@@ -105,6 +110,18 @@ class Knowledge:
     points: Mapping[str, OperatingPoint] = field(default_factory=dict)  # of the inputs of units fitted from logs
 
     link: str | None = None  # of a stored server: what its units' files refer to
+    reactors: Mapping[str, Reactor] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def running(self, reactors: Mapping[str, Reactor], kept: dict[str, bool] | None = None) -> Self:
+        """The same with the units' controllers at hand: questions about the running plant can be answered.
+
+        ``kept``: a place to keep what takes long to find out, for as long as model and controllers stay the same.
+        """
+        out = copy(self)
+        out.__dict__["_kept"] = {} if kept is None else kept
+        out.__dict__.pop("running_plant", None)
+        object.__setattr__(out, "reactors", MappingProxyType(dict(reactors)))
+        return out
 
     # ---- units and their blocks
 
@@ -234,7 +251,10 @@ class Knowledge:
                 c if c.cause in ahead else replace(c, first=c.first + 1, values=c.values[:steps]) for c in changes
             ]
             longer = replace(ask, steps=steps + 1)
-            found = tuple(later_rows(part, 1) for part in respond(self.additions(shifted, steps + 1), longer))
+            found = tuple(
+                later_rows(part, 1) if len(part.mean) == steps + 1 else later_in_worlds(part, 1, steps + 1)
+                for part in respond(self.additions(shifted, steps + 1), longer)
+            )
         else:
             trimmed = [replace(change, values=change.values[:steps]) for change in changes]
             found = respond(self.additions(trimmed, steps), ask)
@@ -340,7 +360,7 @@ class Knowledge:
         blocks = spread[:, own, None] * np.eye(own.stop - own.start)
         return part_of(ask, mean[:, own], blocks.reshape(-1, own.stop - own.start), RECORDED)
 
-    def _before(self, row: int) -> FloatArray:
+    def before(self, row: int) -> FloatArray:
         """Standardised rows (memory, m) before a recorded row; before the record began, its first one."""
         assert self.network is not None
         there = self.standard_rows[max(row - self.network.memory, 0) : row]
@@ -357,21 +377,34 @@ class Knowledge:
         network = self.network
         assert network is not None
         n, r = len(schedule), network.size
-        moved = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
-        if not (moved <= TOO_FAR).all():
-            raise DataError(
-                f"the change is {moved.max():.3g} times the usual movement of an input: nothing is known so far away; "
-                "give a smaller one"
-            )
+        self._refuse_far(schedule)
         rows = self.standard_rows
         if row is None:
             inputs = np.tile(rows[-1, r:], (n, 1))
-            found, limited = network.difference(self._before(len(rows)), inputs, schedule, None, still)
+            found, limited = network.difference(self.before(len(rows)), inputs, schedule, None, still)
         else:
             found, limited = self._apart_then(schedule, row, still)
         out = np.zeros((len(found), n, self.A.shape[0]))
         out[:, :, self.number_states] = found
         return out, limited
+
+    def _refuse_far(self, schedule: FloatArray) -> None:
+        if self.network is None:
+            return
+        moved = np.abs(schedule).max(axis=0, initial=0.0) / self.network.scale[self.network.size :]
+        if not (moved <= TOO_FAR).all():
+            raise DataError(
+                f"the change is {moved.max():.3g} times the usual movement of an input: nothing is known so far away; "
+                "give a smaller one"
+            )
+
+    def last_states(self, rows: int) -> FloatArray:
+        """States (rows, P) of the last recorded rows: of a fit from logs its numbers, in the units' own terms."""
+        if self.network is None:
+            return self.states[0][-rows:]
+        r, out = self.network.size, np.zeros((rows, self.A.shape[0]))
+        out[:, self.number_states] = self.standard_rows[-rows:, :r] * self.network.scale[:r] + self.network.level[:r]
+        return out
 
     def _apart_then(self, schedule: FloatArray, row: int, still: Sequence[str]) -> tuple[FloatArray, float]:
         """The same (K, n, r) for recorded rows from ``row`` on, each by the network of its way of running."""
@@ -387,7 +420,7 @@ class Knowledge:
             first, last = max(start, row), min(stop, row + n)
             if first >= last:
                 continue
-            before = self._before(first)
+            before = self.before(first)
             inputs = np.vstack([before[-1:, r:], rows[first : last - 1, r:]])
             already = apart[:, first - row : first - row + p] if parts else None
             found, limited = network.difference(
@@ -403,7 +436,7 @@ class Knowledge:
         network = self.network
         assert network is not None
         r = network.size
-        found = network.ahead(self._before(len(self.standard_rows)), (inputs - network.level[r:]) / network.scale[r:])
+        found = network.ahead(self.before(len(self.standard_rows)), (inputs - network.level[r:]) / network.scale[r:])
         out = np.zeros((len(found), len(inputs), self.A.shape[0]))
         out[:, :, self.number_states] = found * network.scale[:r] + network.level[:r]
         return out
@@ -411,6 +444,8 @@ class Knowledge:
     def difference(self, schedule: FloatArray, ask: Ask, row: int | None = None) -> tuple[Answer, ...]:
         """What inputs ``schedule`` (n, U) do, with its covariance; ``row``: see ``worlds_apart``."""
         own = self.own(ask.unit)
+        if ask.controllers == REACTING and self.running_plant.reactors:
+            return self._running_difference(schedule, ask, row)
         if self.network is not None:
             found, limited = self.worlds_apart(schedule, row)
             refuse_overflow(found)
@@ -422,6 +457,118 @@ class Knowledge:
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
         refuse_overflow(response, covariance)
         return with_caveats([part_of(ask, response[:, own], covariance)], self.far(schedule))
+
+    def _running_difference(self, schedule: FloatArray, ask: Ask, row: int | None) -> tuple[Answer, ...]:
+        """The same where controllers react; the parts after the first are every replicate, and the unit's own inputs.
+
+        Of uncertain couplings the first replicate is the estimate, and the others vary about it.
+        """
+        own, inputs = self.own(ask.unit), self.input_slices[ask.unit]
+        self._refuse_far(schedule)
+        found, moved, limited = self.running_plant.difference(schedule, row)
+        refuse_overflow(found)
+        mine = found[:, :, own]
+        caveats = self.far(schedule)
+        if self.network is not None:
+            mean, covariance = spread_of_replicates(mine, self.network.widening)
+            covariance = self._at_least(covariance, schedule, ask.unit, mine)
+            caveats = [*caveats, *([BEYOND_SEEN] if limited > OFTEN_LIMITED else []), *self.doubts_of(found, ask.unit)]
+            worlds, widening = mine, self.network.widening
+        else:
+            mean, worlds, widening = mine[0], mine, 1.0
+            covariance = np.zeros((0, mean.shape[1]))
+            if len(mine) > 1:
+                worlds, moved = mine[1:], moved[1:]
+                gaps = (worlds - mean) / np.sqrt(len(worlds))
+                covariance = np.einsum("kni,knj->nij", gaps, gaps).reshape(-1, mean.shape[1])
+        wide = mean + widening * (worlds - mean)
+        parts = [part_of(ask, mean, covariance)]
+        parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
+        if inputs.stop > inputs.start:
+            answered = moved[:, :, inputs]
+            parts.append(part_of(ask, answered.reshape(-1, answered.shape[2]), share=REACTIONS))
+        return with_caveats(parts, caveats)
+
+    # ---- held or reacting
+
+    @cached_property
+    def running_plant(self) -> Running:
+        """The plant with the controllers that are at hand."""
+        return Running(self, self.reactors)
+
+    @property
+    def joint(self) -> bool:
+        """Whether what controllers move are outputs here: their targets are inputs, and nothing that they move is."""
+        roles = [{channel.role for channel in unit.inputs} for unit in self.units]
+        return any(SET_POINT in each and MANIPULATED not in each for each in roles)
+
+    def world(self, ask: Ask) -> str:
+        """The world that a question is about: the one that it asks for, or what the data can support.
+
+        That is the running plant where its controllers' laws are known and its model settles with them.
+        """
+        if self.joint:
+            if ask.controllers == HELD:
+                raise OptionError(
+                    'controllers="held": in this fit, what controllers move are outputs, and its answers are those of '
+                    "the running plant. Fit the recording with its loops as they are to ask about held ones",
+                    code="joint-fit",
+                )
+            return REACTING
+        if ask.controllers == HELD:
+            return HELD
+        asked = ask.controllers == REACTING
+        if not self.running_plant.reactors:
+            if asked:
+                raise OptionError(
+                    'controllers="reacting": no controllers are known here. Declare them, cf.Unit(..., loops=[cf.Loop('
+                    "moves=, reads=)]), and fit again; where nothing is declared, only loops that a unit's log shows "
+                    "beyond doubt are taken for such",
+                    code="no-controllers",
+                )
+            return HELD
+        if not self._settles:
+            if asked:
+                raise unstable()
+            return HELD
+        return REACTING
+
+    @property
+    def _settles(self) -> bool:
+        kept: dict[str, bool] = self.__dict__["_kept"]
+        if "settles" not in kept:
+            kept["settles"] = self.running_plant.switches or settles(self.running_plant)
+        return kept["settles"]
+
+    def world_caveats(self, ask: Ask) -> list[Caveat]:
+        """What to say of the world that an answer is about, where there are controllers."""
+        reactors = self.running_plant.reactors
+        if self.joint:
+            text = "controllers react: the fit is of the running plant, in which what they move are outputs"
+            return [Caveat("controllers-reacting", EVERYBODY, text)]
+        if not reactors:
+            return []
+        names, scope = ", ".join(names_of(reactors, self)), scope_of(tuple(reactors))
+        if ask.controllers != REACTING:
+            text = (
+                f"controllers are held: {names} stay as they are, whatever their readings do. In the running plant "
+                "their controllers would answer"
+            )
+            if not self._settles:
+                text += "; with them, the plant of this model does not settle, so nothing can be said of that"
+            return [Caveat("controllers-held", scope, text)]
+        out = [Caveat("controllers-reacting", scope, f"controllers react: they move {names} as their readings ask for")]
+        if self.running_plant.switches:
+            text = (
+                "a controller switches: when it does so is not certain, and single rows may be off by a whole switch. "
+                "What is certain is said of the window: mean, extremes, and the share of time that it is on"
+            )
+            out.append(Caveat("controllers-switch", scope, text))
+        return out
+
+    def answers_for(self, caveat: Caveat) -> bool:
+        """Whether every unit of which a caveat of feedback tells has controllers that react in the answers."""
+        return bool(set(caveat.units) & set(self.running_plant.reactors))
 
     def doubts_of(self, found: FloatArray, unit: str) -> list[Caveat]:
         """What to say of an effect on a unit, by replicate (K, n, P), that is hardly known."""
@@ -450,18 +597,31 @@ class Knowledge:
         blocks[:, at, at] += np.square(least * network.scale[numbers])
         return blocks.reshape(covariance.shape)
 
-    def held(self, column: int, steps: int) -> FloatArray:
+    def held(self, column: int, steps: int, controllers: str = HELD) -> FloatArray:
         """What input ``column``, held one higher from now on, does to all states (steps, P).
 
-        Of a curved network: what a fifth of the range seen would do, in proportion.
+        Of a curved network, and where controllers react: what a fifth of the range seen would do, in proportion.
         """
         schedule = np.zeros((steps, self.B.shape[1]))
+        if controllers == REACTING and self.running_plant.reactors:
+            size = RAISED * float(self.seen[column]) or 1.0
+            schedule[:, column] = size
+            return self.apart(schedule, None, REACTING) / size
         if self.network is None:
             schedule[:, column] = 1.0
             return driven_by(self.A, self.B, schedule)[0]
-        size = HELD * float(self.seen[column]) or 1.0
+        size = RAISED * float(self.seen[column]) or 1.0
         schedule[:, column] = size
         return np.asarray(self.worlds_apart(schedule)[0].mean(axis=0) / size)
+
+    def apart(self, schedule: FloatArray, row: int | None, controllers: str) -> FloatArray:
+        """What inputs ``schedule`` (n, U) do to all states (n, P) in one of the two worlds, without its uncertainty."""
+        if controllers == REACTING and self.running_plant.reactors:
+            found = self.running_plant.difference(schedule, row)[0]
+            return np.asarray(found[0] if self.network is None else found.mean(axis=0))
+        if self.network is None:
+            return driven_by(self.A, self.B, schedule)[0]
+        return np.asarray(self.worlds_apart(schedule, row)[0].mean(axis=0))
 
     def window(self, ask: Ask) -> slice:
         """The recorded rows that a question is about."""
@@ -527,6 +687,36 @@ class Knowledge:
             if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
                 raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
 
+    def refuse_locked(self, moved: Mapping[str, Sequence[int]], controllers: str) -> None:
+        """Where a controller's target never moved, what its input does by itself is not in the rows."""
+        for name, reactor in self.running_plant.reactors.items():
+            locked = [k for k in reactor.locked if controllers == HELD or k in moved.get(name, ())]
+            if locked:
+                names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
+                raise UnidentifiedError(
+                    f"not to be told from these data: {names} moved by its controller alone, whose target never moved, "
+                    "so that what it does by itself cannot be told from what its readings tell. Ask about other "
+                    'inputs with controllers="reacting"; or record rows in which the target, or a test signal, moves',
+                    code="loop-never-moved",
+                    scope=name,
+                )
+
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether anything is known of the recorded rows besides inputs; units may have sent moments alone."""
+        if self.couplings is None or not self.couplings.of_moments or self.shared is None:
+            return True
+        return bool(np.isfinite(self.shared.values).any())
+
+    def refuse_without_rows(self, kind: str) -> None:
+        """PrivacyError if a question needs rows, and units have sent moments of them alone."""
+        if not self.has_rows:
+            raise PrivacyError(
+                f"{kind}: this fit rests on moments, and the server knows no row of the period that is asked about. "
+                "Ask for effects, which need none; or fit that period with privacy=Privacy(..., release='rows')",
+                code="rows-needed",
+            )
+
     def refuse_runaway(self, steps: int) -> None:
         if self.radius > 1 and self.radius**steps > OVERFLOWING:
             raise UnstableError(
@@ -559,3 +749,11 @@ def later_rows(answer: Answer, rows: int) -> Answer:
         return answer
     size = answer.mean.shape[1]
     return replace(answer, mean=answer.mean[rows:], covariance=answer.covariance[rows * size :])
+
+
+def later_in_worlds(answer: Answer, late: int, rows: int) -> Answer:
+    """The same for a part that holds several worlds of so many rows each, one below the other."""
+    if not late:
+        return answer
+    worlds = answer.mean.reshape(-1, rows, answer.mean.shape[1])[:, late:]
+    return replace(answer, mean=np.ascontiguousarray(worlds.reshape(-1, answer.mean.shape[1])))

@@ -11,6 +11,7 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel
 from counterflow.protocol import Answer
 from counterflow.questions.reply import SHOWN, About, Reply, Table
@@ -118,9 +119,12 @@ def peaks(about: About, mean: FloatArray, lower: FloatArray | None, upper: Float
     return sorted(out, key=lambda peak: -peak.size)
 
 
-def peak_table(title: str, found: Sequence[Peak], level: float | None, when: str, first: int) -> Table:
+def peak_table(
+    title: str, found: Sequence[Peak], level: float | None, when: str, first: int, calendar: Calendar | None = None
+) -> Table:
     """A table of the largest changes."""
     several = len({peak.unit for peak in found}) > 1
+    when = when if calendar is None else "at"
     columns = [*(["unit"] if several else []), "channel", "largest change"]
     columns += [f"{wording.percent(level)} interval"] if level is not None else []
     columns += [when, *([] if several else ["at the end"]), "× noise"]
@@ -129,7 +133,8 @@ def peak_table(title: str, found: Sequence[Peak], level: float | None, when: str
         value, interval = wording.measured(peak.value, peak.lower, peak.upper, peak.channel.unit, sign=True)
         cells = [*([peak.unit] if several else []), peak.channel.name, value]
         cells += [interval] if level is not None else []
-        cells += [str(peak.row + first), *([] if several else [wording.number(peak.last, sign=True)])]
+        moment = str(peak.row + first) if calendar is None else calendar.shown(peak.row)
+        cells += [moment, *([] if several else [wording.number(peak.last, sign=True)])]
         rows.append([*cells, wording.number(peak.size)])
     return Table(title, columns, rows, 2 if several else 1, left_out(len(found)))
 

@@ -19,6 +19,7 @@ from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge, Watch
 from counterflow.questions.reply import About, Described, Reply, Responder
@@ -48,6 +49,7 @@ class Form(Enum):
     ROW = "row"
     LEVEL = "level"
     VECTOR = "vector"
+    WORLD = "world"  # whether controllers react
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,14 @@ class Moves:
 
 
 LEVEL = Entry("level", Form.LEVEL, 0.95, "Of the intervals, between 0 and 1.")
-START = Entry("start", Form.ROW, 0, "First row.")
-STOP = Entry("stop", Form.ROW, None, "Row after the last one (the end).")
+CONTROLLERS = Entry(
+    "controllers", Form.WORLD, None, "Whether controllers are held or react (as the data can support).",
+)  # fmt: skip
+START = Entry("start", Form.ROW, 0, "First row, or a date.")
+STOP = Entry("stop", Form.ROW, None, "Row or date after the last one (the end).")
 
 
-def horizon(help: str = "Steps to follow.") -> Entry:
+def horizon(help: str = "Steps to follow, or a time such as 2h.") -> Entry:
     return Entry("horizon", Form.STEPS, 50, help)
 
 
@@ -95,6 +100,7 @@ class Request(ABC):
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
     pictured: ClassVar[bool] = True  # its answer has a plot
+    of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
     unit: str
@@ -155,7 +161,7 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
 
 def ask_server(
     request: Request, plant: Described, server: Responder, part: UnitPart, y: FloatArray | None = None,
-    watch: Watch | None = None,
+    watch: Watch | None = None, calendar: Calendar | None = None,
 ) -> Any:  # fmt: skip
     """Ask: the unit's messages go to the server, and with its own part the unit makes the answer of what comes back.
 
@@ -171,7 +177,9 @@ def ask_server(
     parts = server.ask(changes, ask, watch)
     noise = np.sqrt(np.diag(part.model.R))
     caveats = distinct([*parts[0].noted, *part.caveats])
-    return request.answer(About(request, plant, part.unit.outputs, noise, caveats, server), part, parts, measured)
+    return request.answer(
+        About(request, plant, part.unit.outputs, noise, caveats, server, calendar), part, parts, measured
+    )
 
 
 def _own_measurements(question: str, server: Responder, part: UnitPart, y: object) -> FloatArray:

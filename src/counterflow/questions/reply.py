@@ -8,14 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.frames import as_pandas
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Watch
 
 if TYPE_CHECKING:
+    import pandas
     import polars
     from matplotlib.figure import Figure
 
@@ -75,6 +79,13 @@ class About:
     noise: FloatArray  # (D_m,) standard deviation of each output: makes changes of unlike channels comparable
     caveats: tuple[Caveat, ...]
     server: Responder
+    calendar: Calendar | None = None  # of the rows that the question refers to, where dates are known
+
+    def during(self, start: int, stop: int) -> str:
+        """ "in rows 3 to 9", or "from 2024-11-01 14:00 to 14:06 CET" where dates are known."""
+        if self.calendar is None:
+            return f"in {wording.rows(start, stop, self.dt)}"
+        return f"{'at' if stop == start + 1 else 'from'} {self.calendar.span(start, stop)}"
 
     @property
     def dt(self) -> float:
@@ -107,6 +118,8 @@ class Table:
 def as_csv(frame: polars.DataFrame) -> bytes:
     """A table as CSV: what is not a number is empty, and no spreadsheet takes a name for a formula.
 
+    Times are in ISO 8601, with their offset from UTC where the zone is known.
+
     >>> import polars
     >>> as_csv(polars.DataFrame({"=a": ["@sum(1)", "-x"], "b": [-1.0, float("nan")]}))
     b"'=a,b\\n'@sum(1),-1.0\\n'-x,\\n"
@@ -115,7 +128,16 @@ def as_csv(frame: polars.DataFrame) -> bytes:
 
     formula = r"^([=+\-@\t\r])"
     names = {name: f"'{name}" for name in frame.columns if re.match(formula, name)}
-    safe = frame.fill_nan(None).with_columns(polars.selectors.string().str.replace(formula, "'${1}")).rename(names)
+    times = [
+        polars.col(name).dt.to_string("%Y-%m-%d %H:%M:%S%.f" + ("%:z" if dtype.time_zone else ""))
+        for name, dtype in frame.schema.items() if isinstance(dtype, polars.Datetime)
+    ]  # fmt: skip
+    safe = (
+        frame.with_columns(times)
+        .fill_nan(None)
+        .with_columns(polars.selectors.string().str.replace(formula, "'${1}"))
+        .rename(names)
+    )
     return safe.write_csv().encode()
 
 
@@ -142,6 +164,11 @@ class Reply(ABC):
     @abstractmethod
     def to_frame(self) -> polars.DataFrame:
         """The answer as a table of numbers."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same for pandas; the times, or else rows or steps, are its index."""
+        frame = self.to_frame()
+        return as_pandas(frame, next((name for name in ("time", "row", "step") if name in frame.columns), ()))
 
     @abstractmethod
     def order(self) -> list[int]:

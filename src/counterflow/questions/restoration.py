@@ -15,12 +15,13 @@ from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError
 from counterflow.plant.units import Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.protocol.messages import NO_LIMIT
-from counterflow.questions.arguments import channel_index, check_count, unit_names
+from counterflow.protocol.messages import NO_LIMIT, REACTING
+from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
 from counterflow.questions.effect import AskEffect, Effect, EffectLineView
 from counterflow.questions.knowledge import FAR, Knowledge, far_change, part_of
 from counterflow.questions.phrases import signed, sized
-from counterflow.questions.question import Entry, Form, Request, ask_server, horizon
+from counterflow.questions.question import CONTROLLERS, Entry, Form, Request, ask_server, horizon
+from counterflow.questions.replicates import world_of
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
 from counterflow.questions.views import View, attributes, named
 
@@ -76,7 +77,9 @@ class AskRestoration(Request):
         Entry("target", Form.TARGET, ..., "By how much; may repeat."),
         Entry("using", Form.LEVERS, ..., "Inputs that may change; may repeat."),
         horizon("Steps until it should be reached."),
+        CONTROLLERS,
     )
+    of_worlds = True
     drawn = ""
     pictured = False
     schema = RestorationView
@@ -88,10 +91,13 @@ class AskRestoration(Request):
     question: str = ""
     tolerance: float = field(default=1e-3, kw_only=True)
     headline: str | None = field(default=None, kw_only=True)
+    controllers: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskRestoration:
-        return cls(unit, given["target"], given["using"], given["horizon"])
+        return cls(
+            unit, given["target"], given["using"], given["horizon"], controllers=given.get("controllers")
+        )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_count("restore", "horizon", self.horizon)
@@ -111,7 +117,7 @@ class AskRestoration(Request):
             marked = np.zeros((1, server.unit(name).n_inputs))
             marked[0, own] = 1.0
             changes.append(Change(self.unit, name, False, 0, ",".join(map(str, own)), marked))
-        return changes, Ask(self.unit, self.kind, 0, self.horizon)
+        return changes, Ask(self.unit, self.kind, 0, self.horizon, check_world("restore", self.controllers))
 
     def levers(self, server: Responder) -> list[tuple[PublicUnit, int]]:
         """The inputs that may change, each once."""
@@ -135,7 +141,7 @@ class AskRestoration(Request):
         for change in changes:
             column = server.input_slices[change.cause].start
             first = int(ahead and server.point(change.cause).same_row)
-            held = [server.held(column + k, steps)[:, own] for k in change.columns]
+            held = [server.held(column + k, steps, ask.controllers)[:, own] for k in change.columns]
             mean = np.vstack(
                 [rows[first : first + ask.steps] for rows in held] or [np.zeros((0, own.stop - own.start))]
             )
@@ -161,7 +167,8 @@ class AskRestoration(Request):
         found = lsq_linear(system, right, bounds=(low / scale, high / scale), tol=1e-14)
         change, reached = found.x * scale, G @ found.x
         told: list[Caveat] = []
-        if part.C_doubt is not None:  # a fit from logs may bend: what the change does is asked, not multiplied
+        # a fit from logs may bend, and a controller may meet a limit: what the change does is asked, not multiplied
+        if part.C_doubt is not None or world_of(about.caveats) == REACTING:
             change, reached, told = self._tried(about, part, levers, outputs, wanted, change, (low, high))
         feasible = bool((np.abs(reached - wanted) <= self.tolerance * np.maximum(np.abs(wanted), 1e-12)).all())
         grouped: dict[str, dict[str, float]] = {}
@@ -183,7 +190,7 @@ class AskRestoration(Request):
             asked: dict[str, dict[str, float]] = {}
             for (source, channel), value in zip(levers, change, strict=True):
                 asked.setdefault(source.name, {})[source.input_names[channel]] = float(value)
-            request = AskEffect(list(asked), self.unit, asked, self.horizon)
+            request = AskEffect(list(asked), self.unit, asked, self.horizon, controllers=self.controllers)
             found = ask_server(request, about.plant, about.server, part)
             reached = np.asarray(found.mean[-1, list(outputs)], np.float64)
             size = float(reached @ reached)
@@ -248,7 +255,8 @@ class Restoration(Reply):
         """The way there: what holding the change does, with its band."""
         assert self.part is not None
         change = {cause: dict(channels) for cause, channels in self.change.items()}
-        request = AskEffect(list(change), self.unit, change, self.horizon, level=level)
+        world = self.about.request.controllers
+        request = AskEffect(list(change), self.unit, change, self.horizon, level=level, controllers=world)
         return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
 
     def _outputs(self) -> list[tuple[Channel, float, float]]:

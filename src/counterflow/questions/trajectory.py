@@ -88,17 +88,19 @@ class Trajectory(Reply):
 
     def to_frame(self) -> polars.DataFrame:
         """One row a time and channel."""
-        return long_frame("row", self.first, self.channels, attributes(self, "factual", "mean", "lower", "upper"))
+        columns = attributes(self, "factual", "mean", "lower", "upper")
+        return long_frame("row", self.first, self.channels, columns, self.about.calendar)
 
     def plot(self) -> Figure:
         """A matplotlib Figure of the channels that differ most: factual and answered values, one panel each."""
-        from counterflow.questions.plots import COLOURS, canvas, literal
+        from counterflow.questions.plots import COLOURS, canvas, dated, literal
 
         gap = np.nan_to_num(np.abs(self.mean - self.factual))
         size = gap.max(axis=0) if gap.any() else np.ptp(self.mean, axis=0)
         order = np.argsort(-size)[:3]
         figure, axes = canvas(len(order), 1, (7.0, 1.0 + 1.9 * len(order)), sharex=True)
-        rows = np.arange(self.first, self.first + len(self.mean))
+        calendar, stop = self.about.calendar, self.first + len(self.mean)
+        rows = np.arange(self.first, stop) if calendar is None else calendar.local_times(self.first, stop)
         for axis, channel in zip(axes[:, 0], order, strict=True):
             axis.plot(rows, self.factual[:, channel], color=COLOURS[6], label="measured", linewidth=1.0)
             axis.plot(rows, self.mean[:, channel], color=COLOURS[1], label="answer")
@@ -108,7 +110,8 @@ class Trajectory(Reply):
             axis.set_ylabel(literal(self.channels[channel]))
         axes[0, 0].legend(frameon=False, ncols=2)
         axes[0, 0].set_title(literal(self.unit))
-        axes[-1, 0].set_xlabel("row")
+        axes[-1, 0].set_xlabel("row" if calendar is None else calendar.label)
+        dated(axes[-1, 0], calendar)
         return figure
 
 

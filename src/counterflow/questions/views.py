@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel
 
 if TYPE_CHECKING:
@@ -113,15 +114,18 @@ def line(channel: Channel, k: int, answer: Any, **more: Any) -> dict[str, Any]:
 
 
 def long_frame(
-    when: str, first: int, channels: Sequence[str], columns: Mapping[str, FloatArray | None]
-) -> polars.DataFrame:
-    """One row a step (or row) and channel; columns that are None are left out."""
+    when: str, first: int, channels: Sequence[str], columns: Mapping[str, FloatArray | None],
+    calendar: Calendar | None = None,
+) -> polars.DataFrame:  # fmt: skip
+    """One row a step (or row) and channel; columns that are None are left out, times where dates are not known."""
     import polars as pl
 
     known = {name: values for name, values in columns.items() if values is not None}
     rows, count = next(iter(known.values())).shape
+    times = {} if calendar is None else {"time": calendar.series(first, first + rows).repeat_by(count).explode()}
     return pl.DataFrame(
         {
+            **times,
             when: np.repeat(np.arange(first, first + rows), count),
             "channel": list(channels) * rows,
             **{name: values.ravel() for name, values in known.items()},

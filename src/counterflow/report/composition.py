@@ -171,6 +171,7 @@ def tell(
         known = ", ".join(kind.__name__ for kind in QUESTIONS.values())
         raise OptionError(f"report: {question!r:.80} is no question; use one of {known}")
     request: Any = question
+    request = fit.in_rows(request, recording)
     request = replace(request, level=level) if hasattr(request, "level") else request
     words = request.words(fit.plant)
     try:

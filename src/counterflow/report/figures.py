@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.fits.checks.kinds import KINDS, Verdict
-from counterflow.questions.plots import literal
-from counterflow.report.content import Remedy, Shares, Training, WhatIf, World
+from counterflow.questions.plots import literal, short_dates
+from counterflow.report.content import Clock, Remedy, Shares, Training, WhatIf, World
 from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
@@ -100,29 +100,33 @@ def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, flo
 def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
     """Measured and counterfactual values of one channel."""
     told, clock, name = world.trajectory, world.clock, named(world.channels[index])
-    times = clock.step * np.arange(told.first, told.first + len(told.mean))
+    times = _times(told, clock, len(told.mean))
     curves = [Curve(told.factual[:, index], FACT, look={"linewidth": 1.6, "zorder": 3})]
     curves.append(Curve.of(told, index, from_zero=False))
     if world.truth is not None:
         curves.append(Curve(world.truth[:, index], TRUTH, look={**_THIN, "zorder": 5}))
     held = None
     if world.changed is not None:
-        held = clock.step * world.changed[0], clock.step * (world.changed[1] - 1)
+        first, last = (
+            min(max(row - told.first, 0), len(times) - 1) for row in (world.changed[0], world.changed[1] - 1)
+        )
+        held = times[first], times[last]
     label = f"{name}: what was measured, and what would have been"
-    return _course(times, curves, prefix, size, label, clock.point, title=name if title else "", held=held, levels={})
+    below = _below(told, clock)
+    return _course(times, curves, prefix, size, label, below, title=name if title else "", held=held, levels={})
 
 
 def shares_over_time(shares: Shares, prefix: str, size: tuple[float, float]) -> Svg:
     """The departure of the headline channel from its usual level, and the units' shares of it."""
     found, at, clock = shares.attribution, shares.headline_index, shares.clock
-    times = clock.step * np.arange(found.first, found.first + len(found.departure))
+    times = _times(found, clock, len(found.departure))
     curves = [Curve(found.departure[:, at], TRUTH, look={**_THIN, "zorder": 5})]
     for name, values in found.shares.items():
         colour, dotted = share_colour(shares, name)
         look = {"dashes": (1, 1.2), "linewidth": 1.4, "zorder": 3} if dotted else {"zorder": 4}
         curves.append(Curve(values[:, at], colour, look=look))
     label = f"Departure of {shares.headline} from its usual level, and who made it"
-    return _course(times, curves, prefix, size, label, clock.point)
+    return _course(times, curves, prefix, size, label, _below(found, clock))
 
 
 def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
@@ -131,6 +135,17 @@ def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
     if name in units:
         return SERIES[units.index(name) % len(SERIES)], units.index(name) >= len(SERIES)
     return FACT, name == "rest"
+
+
+def _times(reply: Any, clock: Clock, rows: int) -> NDArray[Any]:
+    """Where rows stand along the axis: by their dates, where those are known."""
+    calendar, stop = reply.about.calendar, reply.first + rows
+    return clock.step * np.arange(reply.first, stop) if calendar is None else calendar.local_times(reply.first, stop)
+
+
+def _below(reply: Any, clock: Clock) -> str:
+    """What that axis is called."""
+    return clock.point if reply.about.calendar is None else str(reply.about.calendar.label)
 
 
 def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]) -> Svg:
@@ -155,7 +170,7 @@ def _course(
     below: str,
     *,
     title: str = "",
-    held: tuple[float, float] | None = None,
+    held: tuple[Any, Any] | None = None,
     levels: Mapping[float, tuple[str, dict[str, Any]]] | None = None,
 ) -> Svg:
     """Curves against time; ``held`` is shaded, ``levels`` are horizontal lines (None: one at zero)."""
@@ -171,6 +186,8 @@ def _course(
         if title:
             axes.set_title(literal(title))
         axes.set_xlabel(literal(below))
+        if times.dtype.kind == "M":
+            short_dates(axes)
         axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
         axes.margins(y=0.12)
         return _svg(figure, prefix, label)

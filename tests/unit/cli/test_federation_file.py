@@ -365,7 +365,7 @@ CSV_MISTAKES = [
     ("valve,pressure,flow\n1,2,3\n", "y has 1 rows"),
     ("", "boiler.csv "),
     (b"valve,pressure,flow\n1,\xff,3\n1,2,3\n", "boiler.csv "),
-    (b"\xff\xfe\x00v", "boiler.csv is not UTF-8"),
+    (b"\xff\xfe\x00v\x00", "boiler.csv is not utf-16"),
     (b"PAR1\x00\x01\x02\n\x00", "boiler.csv "),
 ]
 

@@ -180,7 +180,7 @@ MISTAKES = [
     (HEAD + '[units."a/b"]\ntags = "P1_*"\n', '5: units."a/b": unit: name \'a/b\' holds a slash'),
     (HEAD + UNITS + "[units.still]\noutputs = ['P1_still']\n", "15: units.still.outputs[0]: column 'P1_still' belongs"),
     (HEAD + "[units.still]\noutputs = ['P1_still']\n", "2: data.file: unit 'still': no output is left: 'P1_still' is"),
-    ("[data]\ndt = 60\n" + UNITS, "4: units.boiler.tags: this key is not known"),
+    ("[data]\ndt = 60\n" + UNITS, "3: units.boiler: it has no data"),
     ("[data]\nlongest_hold = 5\n" + LOGS.replace("boiler.csv", "count.csv"), "2: data.longest_hold: needs logs that"),
     (LOGS.replace("P2_speed", "P2_sped"), "6: units.turbine.log: turbine.parquet has no column 'P2_sped'"),
 ]  # fmt: skip

@@ -122,7 +122,7 @@ def test_every_command_is_there_and_says_what_its_group_says() -> None:
         return count
 
     root = typer.main.get_command(app)
-    assert walk(root, typer.Context(root)) == 14 + 5 + 3 + 15
+    assert walk(root, typer.Context(root)) == 14 + 7 + 3 + 15
     assert root.get_command(typer.Context(root), "nonsense") is None  # type: ignore[attr-defined]
 
 

@@ -574,3 +574,29 @@ def test_the_page_and_plotly_are_served(page: TestClient) -> None:
     assert (again.status_code, again.content) == (304, b"")
     described = page.get("/api/openapi.json").json()
     assert set(described["paths"]) >= {"/api/seats", "/api/seats/{seat}/effect", "/api/seats/{seat}/export/{kind}"}
+
+
+def test_dates_and_durations_are_rows_and_steps(tmp_path: Path) -> None:
+    """A fit of a dated recording: the page knows when its rows were, and questions take dates."""
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    plain = replace(plant, dt=60.0).simulate(300, rng=2)
+    arrays = {name: (part.y, part.u) for name, part in plain.items()}
+    recording = cf.Recording.from_arrays(arrays, 60.0, plain.units, start="2024-11-01 14:00", timezone="Europe/Berlin")
+    cf.fit(recording, plant.locals()).save(tmp_path / "fit")
+    with TestClient(create(tmp_path / "fit", data=recording)) as client:
+        calendar = client.get("/api/seats/unit:turbine/plant").json()["calendar"]
+        assert (calendar["begins"], calendar["step"], calendar["zone"]) == (1730466000000.0, 60000.0, "Europe/Berlin")
+        changes = [{"unit": "boiler", "input": "u1", "mode": "add", "value": 1.0}]
+        asked = {"unit": "turbine", "changes": changes, "start": "2024-11-01 16:00", "stop": "2024-11-01 17:00"}
+        told = _post(client, "unit:turbine/past", asked)
+        assert (told["start"], told["stop"]) == (120, 180)
+        assert "from 2024-11-01 16:00 to 16:59 CET" in told["sentence"]
+        said = _refusal(client, "unit:turbine/past", asked | {"start": "2030-01-01"}, 400)
+        assert "goes from 2024-11-01 14:00 CET" in said
+        assert "give a row" in _refusal(client, "unit:turbine/past", asked | {"start": "soon"}, 400)
+        moved = [{"unit": "boiler", "input": "u1", "size": 1.0}]
+        told = _post(client, "unit:turbine/effect", {"effect": "turbine", "changes": moved, "horizon": "10 min"})
+        assert told["horizon"] == 10
+        assert "more than 20,000" in _refusal(
+            client, "unit:turbine/effect", {"effect": "turbine", "changes": moved, "horizon": "400 d"}, 400
+        )

@@ -277,7 +277,7 @@ BROKEN = [
     (b" \n\n ", "is empty"),
     (b"time,flow,level\n", "has a header but no rows"),
     (b"\x00\x01\x02garbage\xff\xfe" * 50, "zero bytes"),
-    (b"\xff\xfet\x00i\x00", "UTF-16"),
+    (b"\xff\xfet\x00i", "is not utf-16"),
     (b"time,flow,level\n0,1,2\n1,\xff,3\n", "is not UTF-8"),
     (b"time,flow,level\n0,1,2\n1,2,3,4\n", "a row has 4 cells, the header has 3; it begins with '1,2,3'"),
     (b"time,flow,level,flow\n0,1,2,3\n", "two columns called 'flow'"),
@@ -354,7 +354,7 @@ def test_damaged_spreadsheets(tmp_path: Path) -> None:
 
 def test_what_is_no_table(tmp_path: Path) -> None:
     assert "there is no file" in refused(tmp_path / "none.csv")
-    assert "is a directory" in refused(tmp_path)
+    assert "is a folder without a table" in refused(tmp_path)
     (tmp_path / "a.docx").write_text("x")
     assert "a log is a .csv" in refused(tmp_path / "a.docx")
     for source in (3, [], [3], None):

@@ -1,4 +1,4 @@
-"""Distance to the oracle: Theorem 7.3 written out, equality, and verdicts."""
+"""Distance to the oracle: Theorem 8.3 written out, equality, and verdicts."""
 
 from __future__ import annotations
 

@@ -54,6 +54,19 @@ def test_every_title_caption_and_claim_of_a_stand_in_says_so(swat: Outcome) -> N
         assert all(STAND_IN in title for title in drawn(figure))
 
 
+def test_figures_have_the_panels_of_the_papers(swat: Outcome) -> None:
+    """Fig. 8: server loss, D, then L_m,a of six clients, then their delta_d; Fig. 7 the same of four."""
+    (figure,) = EXPERIMENT.figures([swat]).values()
+    assert figure.paper == "Fig. 8"
+    assert len(figure.panels) == 14
+    along = [panel.y.split(" ")[0] for panel in figure.panels]
+    assert along[2:8] == [f"$L_{{{k},a}}$" for k in range(1, 7)]
+    assert [label.replace("\\delta d", "d") for label in (panel.y for panel in figure.panels[8:])] == [
+        f"$d_{{{k}}}$ (states)" for k in range(1, 7)
+    ]
+    assert real_plants.FIGURES == {"hai": "Fig. 7", "swat": "Fig. 8"}
+
+
 def test_own_files_are_read_and_not_called_stand_ins(tmp_path: Path) -> None:
     files = write_stand_in("hai", "21.03", tmp_path, rows=600)
     request = Request(quick=True, hai=tmp_path)

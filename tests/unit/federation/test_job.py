@@ -86,8 +86,10 @@ def test_privacy_of_a_job_is_checked() -> None:
             Job.from_json({**good, "privacy": {**good["privacy"], key: value}})
     with pytest.raises(OptionError, match="own affair"):
         Job("a", "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6, ledger="budgets"))
-    with pytest.raises(PrivacyError, match="no bound"):
-        Job("a", "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6), from_logs=True)
+    with pytest.raises(PrivacyError, match="very rows"):
+        Job("a", "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6, release="rows"), from_logs=True)
+    with pytest.raises(CounterflowError, match="release"):
+        Job.from_json({**good, "privacy": {**good["privacy"], "release": "everything"}})
     with pytest.raises(OptionError, match="accounting='published'"):
         Job("a", "penalty", INPUTS, privacy=cf.Privacy(1.0, 1e-6))
 

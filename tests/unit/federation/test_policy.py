@@ -60,6 +60,7 @@ def test_defaults_are_strict() -> None:
     assert policy.demanded
     assert not policy.simulation
     assert not policy.published
+    assert not policy.inputs_shown
     assert policy.methods == ("sufficient",)
     assert not policy.ask
     assert policy.may_ask("turbine", "boiler", ["fuel"]) is not None

@@ -6,6 +6,7 @@ Membership: whether one measurement was a or b (``membership.py``). Reconstructi
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,8 @@ from counterflow.fits.leakage import Transcript
 from counterflow.methods.sufficient import private
 from counterflow.privacy import Cost, gaussian_delta, gaussian_mu, gaussian_release, total_epsilon
 from counterflow.privacy.leakage import leakage
+
+by_rows = partial(cf.Privacy, release="rows")  # what these tests are about
 
 
 def weakened(monkeypatch, factor):
@@ -36,7 +39,7 @@ SETTINGS = [(0.5, 0.01, 1), (1.0, 1e-6, 1), (1.0, 0.05, 1), (1.0, 0.05, 5), (2.0
 
 @pytest.mark.parametrize(("epsilon", "delta", "window"), SETTINGS)
 def test_membership_stays_below_what_is_allowed(epsilon, delta, window):
-    privacy = cf.Privacy(epsilon, delta, clip=CLIP, window=window, seed=1)
+    privacy = by_rows(epsilon, delta, clip=CLIP, window=window, seed=1)
     surely, estimate = advantage(*trials(privacy), epsilon)
     assert surely <= delta
     if delta >= 0.01:  # large enough to be measured: the bound is met, not missed by far
@@ -47,7 +50,7 @@ def test_membership_stays_below_what_is_allowed(epsilon, delta, window):
 @pytest.mark.parametrize("factor", [0.0, 1 / 3])
 def test_membership_breaks_the_bound_when_noise_is_off_or_cut(monkeypatch, epsilon, delta, window, factor):
     weakened(monkeypatch, factor)
-    surely, _ = advantage(*trials(cf.Privacy(epsilon, delta, clip=CLIP, window=window, seed=1)), epsilon)
+    surely, _ = advantage(*trials(by_rows(epsilon, delta, clip=CLIP, window=window, seed=1)), epsilon)
     assert surely > delta
     if not factor:
         assert surely > 0.9 - 0.003 * math.exp(epsilon)  # the guess is always right; the rest is doubt from the trials
@@ -57,19 +60,19 @@ def test_membership_breaks_the_bound_when_noise_is_off_or_cut(monkeypatch, epsil
 def test_half_the_noise_is_found_out(monkeypatch, epsilon, delta):
     """As if replacing a measurement moved its message by c, not by 2c."""
     weakened(monkeypatch, 0.5)
-    assert advantage(*trials(cf.Privacy(epsilon, delta, clip=CLIP, seed=1)), epsilon)[0] > delta
+    assert advantage(*trials(by_rows(epsilon, delta, clip=CLIP, seed=1)), epsilon)[0] > delta
 
 
 def test_without_clipping_a_single_reading_shows(monkeypatch):
     monkeypatch.setattr(private, "clipped_rows", lambda rows, radius: (rows, 0.0))
-    assert advantage(*trials(cf.Privacy(1.0, 1e-6, clip=CLIP, seed=1)), 1.0)[0] > 0.9
+    assert advantage(*trials(by_rows(1.0, 1e-6, clip=CLIP, seed=1)), 1.0)[0] > 0.9
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 def test_membership_over_all_rules_at_once(epsilon):
     """Right and wrong guesses are those of N(0, 1) against N(μ, 1), at every threshold, within what trials can tell."""
     delta = 1e-6
-    of_a, of_b = trials(cf.Privacy(epsilon, delta, clip=CLIP, seed=2))
+    of_a, of_b = trials(by_rows(epsilon, delta, clip=CLIP, seed=2))
     mu = gaussian_mu(epsilon, delta)
     assert stats.kstest(of_a + mu / 2, "norm").pvalue > 1e-4
     assert stats.kstest(of_b - mu / 2, "norm").pvalue > 1e-4
@@ -78,9 +81,9 @@ def test_membership_over_all_rules_at_once(epsilon):
 
 
 def test_more_rows_than_the_window_are_not_covered():
-    privacy = cf.Privacy(1.0, 0.05, clip=CLIP, seed=1)
+    privacy = by_rows(1.0, 0.05, clip=CLIP, seed=1)
     assert advantage(*trials(privacy, rows=9), 1.0)[0] > 0.05
-    wide = cf.Privacy(1.0, 0.05, clip=CLIP, window=9, seed=1)
+    wide = by_rows(1.0, 0.05, clip=CLIP, window=9, seed=1)
     assert advantage(*trials(wide, rows=9), 1.0)[0] <= 0.05
     assert advantage(*trials(wide, rows=4), 1.0)[0] <= 0.05
 
@@ -88,8 +91,8 @@ def test_more_rows_than_the_window_are_not_covered():
 def test_releases_that_are_repeated_add_up_as_the_accountant_says():
     """Four messages of the same rows: beyond what one may tell, within what the accountant says of four."""
     delta = 0.05
-    asked = cf.Privacy(1.0, delta, clip=CLIP)
-    parts = [trials(cf.Privacy(1.0, delta, clip=CLIP, seed=seed)) for seed in range(4)]
+    asked = by_rows(1.0, delta, clip=CLIP)
+    parts = [trials(by_rows(1.0, delta, clip=CLIP, seed=seed)) for seed in range(4)]
     of_a, of_b = (sum(part[k] for part in parts) / 2 for k in (0, 1))
     spent = total_epsilon([Cost(0, TRIALS, row_loss=asked.row_loss(2 * TRIALS))] * 4, delta)
     assert spent > 2.0
@@ -107,7 +110,7 @@ def test_membership_from_separate_messages(secure):
         signs = np.array([0.0, 0.3, sign, -0.2])
         of[sign] = np.array(
             [
-                guess(*message_of(measurements(signs), cf.Privacy(1.0, 0.05, clip=CLIP, seed=None if secure else k)))[2]
+                guess(*message_of(measurements(signs), by_rows(1.0, 0.05, clip=CLIP, seed=None if secure else k)))[2]
                 for k in range(200)
             ]
         )
@@ -126,7 +129,7 @@ def test_membership_when_the_clip_is_found_from_the_record(monkeypatch, other):
             for k in range(count):
                 signs = np.zeros(40)
                 signs[17] = sign
-                privacy = cf.Privacy(1.0, 0.05, seed=1000 * int(2 + sign) + k)
+                privacy = by_rows(1.0, 0.05, seed=1000 * int(2 + sign) + k)
                 message, release = message_of(measurements(signs), privacy)
                 at = private.foreseen(MODEL, compress(MODEL.C, MODEL.R).observation, np.zeros((40, 1)))
                 back = np.linalg.inv(at.W)
@@ -159,7 +162,7 @@ def test_reconstruction_by_a_curious_server_gets_worse_in_this_order():
     runs = [
         {"method": "penalty", "solver": "gradient", "rounds": 5},
         little,
-        *(little | {"privacy": cf.Privacy(epsilon, 1e-6, clip=5.0, seed=1)} for epsilon in (100.0, 10.0, 1.0)),
+        *(little | {"privacy": by_rows(epsilon, 1e-6, clip=5.0, seed=1)} for epsilon in (100.0, 10.0, 1.0)),
     ]
     errors = []
     for options in runs:

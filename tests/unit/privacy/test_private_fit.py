@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,18 +11,20 @@ import numpy as np
 import pytest
 
 import counterflow as cf
+from counterflow.estimation.foresight import nothing
 from counterflow.methods.sufficient.private import (
     SHARE,
     clipped_rows,
     foreseen,
     most_numbers,
-    plain,
     private_radius,
     privatised,
 )
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.privacy import Cost, gaussian_epsilon, total_epsilon
 from counterflow.protocol import Sufficient
+
+by_rows = partial(cf.Privacy, release="rows")  # what these tests are about
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], rng=1)
 RECORDING = PLANT.simulate(2000, rng=2)
@@ -54,7 +57,7 @@ def changed(unit: str, rows: slice, y: object) -> cf.Recording:
 @pytest.mark.parametrize("window", [1, 7])
 def test_replacing_rows_moves_the_release_by_no_more_than_the_sensitivity(window: int) -> None:
     """In the coordinates of the clip: the noise is the same, so the difference is that of the clipped rows."""
-    privacy = cf.Privacy(3.0, 1e-6, clip=5.0, window=window, seed=1)
+    privacy = by_rows(3.0, 1e-6, clip=5.0, window=window, seed=1)
     rows = slice(500, 500 + window)
     for y in (1e3, -1e300, 0.0, RECORDING["boiler"].y[rows][::-1]):
         ours, theirs = seen(privacy), seen(privacy, changed("boiler", rows, y))
@@ -68,7 +71,7 @@ def test_replacing_rows_moves_the_release_by_no_more_than_the_sensitivity(window
 
 
 def test_the_noise_is_what_the_analytic_mechanism_asks_for() -> None:
-    privacy = cf.Privacy(2.0, 1e-5, clip=4.0, window=3, seed=5)
+    privacy = by_rows(2.0, 1e-5, clip=4.0, window=3, seed=5)
     message = message_of("boiler")
     sent, release = privatised(message, MODELS["boiler"], privacy)
     mu = 2 * 4.0 * np.sqrt(3) / release.sigma
@@ -88,7 +91,7 @@ def test_the_message_says_its_own_noise_with_an_ellipsoid_too() -> None:
     message, model = message_of("boiler"), MODELS["boiler"]
     released = []
     for seed in range(30):
-        sent, release = privatised(message, model, cf.Privacy(5.0, 1e-6, seed=seed))
+        sent, release = privatised(message, model, by_rows(5.0, 1e-6, seed=seed))
         whole = sent.observation @ np.linalg.inv(message.observation)  # L⁻¹ with LLᵀ = I + σ² W⁻¹W⁻ᵀ
         assert release.found_clip
         noise = sent.numbers @ np.linalg.inv(whole).T - message.numbers
@@ -100,7 +103,7 @@ def test_the_message_says_its_own_noise_with_an_ellipsoid_too() -> None:
 
 
 def test_a_share_of_the_budget_finds_the_clip() -> None:
-    privacy = cf.Privacy(2.0, 1e-6, seed=3)
+    privacy = by_rows(2.0, 1e-6, seed=3)
     message = message_of("boiler")
     _, release = privatised(message, MODELS["boiler"], privacy)
     mu = 1 / privacy.multiplier(most_numbers(len(message.inputs), 2))
@@ -116,7 +119,7 @@ def test_a_share_of_the_budget_finds_the_clip() -> None:
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_the_radius_follows_the_rows(scale: float) -> None:
     rows = scale * np.random.default_rng(1).standard_normal((20_000, 2))
-    found = private_radius(rows, 0.3, cf.Privacy(1.0, 1e-6, seed=1), "boiler")
+    found = private_radius(rows, 0.3, by_rows(1.0, 1e-6, seed=1), "boiler")
     length = np.linalg.norm(rows, axis=1)
     assert (length > found).mean() < 0.02 or scale < 1e-2
     assert found < max(2 * length.max(), 0.36)
@@ -134,7 +137,7 @@ def test_a_model_that_does_not_settle_foresees_nothing() -> None:
     model = cf.LocalModel(A=[[1.0]], B=[[1.0]], C=[[1.0]], Q=[[1.0]], R=[[1.0]])
     at = foreseen(model, np.array([[1.0]]), np.ones((10, 1)))
     assert not at.centre.any()
-    assert np.array_equal(at.W, plain(10, 1).W)
+    assert np.array_equal(at.W, nothing(10, 1).W)
 
 
 def test_absurd_rows_cannot_get_out_of_the_region() -> None:
@@ -143,28 +146,28 @@ def test_absurd_rows_cannot_get_out_of_the_region() -> None:
     assert np.isfinite(inside).all()
     assert (np.linalg.norm(inside, axis=1) <= 2.0).all()
     assert share == 4 / 5
-    found = cf.fit(changed("boiler", slice(3, 6), 1e300), MODELS, privacy=cf.Privacy(5.0, 1e-6, seed=1))
+    found = cf.fit(changed("boiler", slice(3, 6), 1e300), MODELS, privacy=by_rows(5.0, 1e-6, seed=1))
     assert np.isfinite(found.plant.B).all()
 
 
 def test_missing_rows_stay_missing_and_cost_no_more() -> None:
     gappy = changed("boiler", slice(100, 150), np.nan)
-    sent = seen(cf.Privacy(3.0, 1e-6, seed=1), gappy)["boiler"]
+    sent = seen(by_rows(3.0, 1e-6, seed=1), gappy)["boiler"]
     assert np.flatnonzero(sent.labels).tolist() == list(range(100, 150))
-    found = cf.fit(gappy, MODELS, privacy=cf.Privacy(3.0, 1e-6, seed=1), **QUICK)
+    found = cf.fit(gappy, MODELS, privacy=by_rows(3.0, 1e-6, seed=1), **QUICK)
     assert found.privacy is not None
     assert found.privacy.epsilon == pytest.approx(3.0, rel=1e-9)
 
 
 def test_the_operating_system_gives_other_noise_each_time_and_a_seed_the_same() -> None:
-    secure, seeded = cf.Privacy(3.0, 1e-6), cf.Privacy(3.0, 1e-6, seed=1)
+    secure, seeded = by_rows(3.0, 1e-6), by_rows(3.0, 1e-6, seed=1)
     one, two = seen(secure)["boiler"], seen(secure)["boiler"]
     assert not np.isclose(one.values, two.values).any()
     assert np.array_equal(seen(seeded)["boiler"].values, seen(seeded)["boiler"].values)
 
 
 def test_units_in_another_order_send_the_same(tmp_path: Path) -> None:
-    privacy = cf.Privacy(3.0, 1e-6, seed=1)
+    privacy = by_rows(3.0, 1e-6, seed=1)
     found = cf.fit(RECORDING, MODELS, privacy=privacy)
     arrays = {n: {"y": RECORDING[n].y, "u": RECORDING[n].u} for n in reversed(RECORDING.names)}
     turned = cf.fit(cf.Recording.from_arrays(arrays, dt=RECORDING.dt), MODELS, privacy=privacy)
@@ -189,7 +192,7 @@ def test_the_error_falls_with_the_rows() -> None:
     lengths, runs = [500, 2000, 8000], 5
     mean = []
     for rows in lengths:
-        privacy = [cf.Privacy(20.0, 1e-6, seed=k) for k in range(runs)]
+        privacy = [by_rows(20.0, 1e-6, seed=k) for k in range(runs)]
         found = [
             cf.fit(PLANT.simulate(rows, rng=10 + k), MODELS, privacy=privacy[k], uncertainty=False) for k in range(runs)
         ]
@@ -204,7 +207,7 @@ def test_the_error_falls_with_the_rows() -> None:
 def test_intervals_hold_under_privacy() -> None:
     inside, total = 0, 0
     for k in range(6):
-        found = cf.fit(PLANT.simulate(2000, rng=100 + k), MODELS, privacy=cf.Privacy(20.0, 1e-6, seed=k))
+        found = cf.fit(PLANT.simulate(2000, rng=100 + k), MODELS, privacy=by_rows(20.0, 1e-6, seed=k))
         for letter, errors_of in (("A", found.standard_errors.A), ("B", found.standard_errors.B)):
             for effect, cause in (("boiler", "turbine"), ("turbine", "boiler")):
                 columns = PLANT.state_slice(cause) if letter == "A" else PLANT.input_slice(cause)
@@ -217,7 +220,7 @@ def test_intervals_hold_under_privacy() -> None:
 
 
 def test_privacy_can_be_bought_back_with_epsilon() -> None:
-    losses = [errors(cf.fit(RECORDING, MODELS, privacy=cf.Privacy(e, 1e-6, seed=2))) for e in (2.0, 20.0, 90.0)]
+    losses = [errors(cf.fit(RECORDING, MODELS, privacy=by_rows(e, 1e-6, seed=2))) for e in (2.0, 20.0, 90.0)]
     assert losses[0] > losses[1] > losses[2] > errors(cf.fit(RECORDING, MODELS))
 
 
@@ -227,7 +230,7 @@ def test_privacy_can_be_bought_back_with_epsilon() -> None:
 def test_the_report_says_what_was_spent_and_what_is_not_covered(tmp_path: Path) -> None:
     for name in RECORDING.names:
         cf.Ledger.create(tmp_path / f"{name}.ledger", name, 4.0, 1e-5).close()
-    found = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path, models=(0.25, 1e-7)), **QUICK)
+    found = cf.fit(RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, ledger=tmp_path, models=(0.25, 1e-7)), **QUICK)
     report = found.privacy
     assert report is not None
     assert report.epsilon == pytest.approx(1.0, rel=1e-9)
@@ -239,15 +242,15 @@ def test_the_report_says_what_was_spent_and_what_is_not_covered(tmp_path: Path) 
     assert "local models are counted with epsilon 0.25" in text
     assert "inputs and which rows are missing" in text
     assert "local models (A, B, Q" not in text
-    again = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path, models=(0.25, 1e-7)), **QUICK)
+    again = cf.fit(RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, ledger=tmp_path, models=(0.25, 1e-7)), **QUICK)
     assert again.privacy is not None
     assert [e.what for e in again.privacy.ledger["boiler"]] == ["sufficient message of 2001 rows"], "models cost once"
     assert again.privacy.epsilon == pytest.approx(1.0, rel=1e-6), "but they are part of what this fit costs"
     others = {n: replace(m, Q=1.01 * m.Q) for n, m in MODELS.items()}
-    third = cf.fit(RECORDING, others, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path, models=(0.25, 1e-7)), **QUICK)
+    third = cf.fit(RECORDING, others, privacy=by_rows(1.0, 1e-6, ledger=tmp_path, models=(0.25, 1e-7)), **QUICK)
     assert third.privacy is not None
     assert len(third.privacy.ledger["boiler"]) == 2, "other models cost anew"
-    plain_text = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, seed=0), **QUICK).summary()
+    plain_text = cf.fit(RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, seed=0), **QUICK).summary()
     assert "protects nothing" in plain_text
     assert "not written to a ledger" in plain_text
     assert "taken to come from other data" in plain_text
@@ -256,7 +259,7 @@ def test_the_report_says_what_was_spent_and_what_is_not_covered(tmp_path: Path) 
 def test_fits_add_up_until_the_budget_refuses(tmp_path: Path) -> None:
     for name in RECORDING.names:
         cf.Ledger.create(tmp_path / f"{name}.ledger", name, 2.0, 1e-6).close()
-    privacy = cf.Privacy(1.0, 1e-6, ledger=tmp_path, seed=1)
+    privacy = by_rows(1.0, 1e-6, ledger=tmp_path, seed=1)
     costs: list[Cost] = []
     done = 0
 
@@ -283,20 +286,20 @@ def test_a_refused_release_does_not_leave(tmp_path: Path) -> None:
     crossed: list[object] = []
     with pytest.raises(cf.PrivacyError, match="turbine"):
         cf.fit(
-            RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path),
+            RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, ledger=tmp_path),
             watch=lambda message, up: crossed.append(message) if up else None,
         )  # fmt: skip
     assert not crossed
     with pytest.raises(cf.PrivacyError, match="has no budget: there is no ledger"):
-        cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path / "elsewhere"))
+        cf.fit(RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, ledger=tmp_path / "elsewhere"))
 
 
 def test_a_ledger_of_wider_windows_refuses_narrow_ones(tmp_path: Path) -> None:
     for name in RECORDING.names:
         cf.Ledger.create(tmp_path / f"{name}.ledger", name, 5.0, 1e-6, window=10).close()
     with pytest.raises(cf.PrivacyError, match="pass window=10"):
-        cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path, window=5))
-    found = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path, window=10), **QUICK)
+        cf.fit(RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, ledger=tmp_path, window=5))
+    found = cf.fit(RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, ledger=tmp_path, window=10), **QUICK)
     assert found.privacy is not None
     assert found.privacy.units["boiler"].spent == pytest.approx(1.0, rel=1e-9)
 
@@ -311,13 +314,13 @@ def test_the_ledger_is_written_before_the_message_leaves(tmp_path: Path) -> None
             with cf.Ledger.open(tmp_path / f"{message.unit}.ledger") as ledger:  # type: ignore[attr-defined]
                 there.append(len(ledger.entries()))
 
-    cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path), watch=watch, evaluations=1)
+    cf.fit(RECORDING, MODELS, privacy=by_rows(1.0, 1e-6, ledger=tmp_path), watch=watch, evaluations=1)
     assert there == [1, 1]
 
 
 def test_nothing_public_hangs_on_a_measurement_but_the_release() -> None:
     """With the same seed, a change inside one clipped row leaves provenance and caveats as they were."""
-    privacy = cf.Privacy(1.0, 1e-6, seed=1)
+    privacy = by_rows(1.0, 1e-6, seed=1)
     one = cf.fit(RECORDING, MODELS, privacy=privacy, **QUICK)
     two = cf.fit(changed("boiler", slice(9, 10), 50.0), MODELS, privacy=privacy, **QUICK)
     assert one.provenance == two.provenance
@@ -328,7 +331,7 @@ def test_nothing_public_hangs_on_a_measurement_but_the_release() -> None:
 
 
 def test_questions_about_other_rows_are_refused() -> None:
-    found = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(10.0, 1e-6, seed=1))
+    found = cf.fit(RECORDING, MODELS, privacy=by_rows(10.0, 1e-6, seed=1))
     do = {"boiler": {"u1": 0.0}}
     world = found.counterfactual(RECORDING, do=do, start=900, stop=905)
     assert world["turbine"].mean.shape == (5, 8)
@@ -351,26 +354,24 @@ def test_questions_about_other_rows_are_refused() -> None:
 def test_an_update_is_a_release_of_its_own(tmp_path: Path) -> None:
     for name in RECORDING.names:
         cf.Ledger.create(tmp_path / f"{name}.ledger", name, 20.0, 1e-6).close()
-    first = cf.fit(RECORDING.slice(0, 1000), MODELS, privacy=cf.Privacy(20.0, 1e-6, ledger=tmp_path, seed=1, start=0))
+    first = cf.fit(RECORDING.slice(0, 1000), MODELS, privacy=by_rows(20.0, 1e-6, ledger=tmp_path, seed=1, start=0))
     later = RECORDING.slice(1000, 2001)
     with pytest.raises(cf.PrivacyError, match="boiler"):
-        first.update(
-            later, privacy=cf.Privacy(20.0, 1e-6, ledger=tmp_path, seed=2)
-        )  # of the same rows, as far as known
-    both = first.update(later, privacy=cf.Privacy(20.0, 1e-6, ledger=tmp_path, seed=2, start=1000))
+        first.update(later, privacy=by_rows(20.0, 1e-6, ledger=tmp_path, seed=2))  # of the same rows, as far as known
+    both = first.update(later, privacy=by_rows(20.0, 1e-6, ledger=tmp_path, seed=2, start=1000))
     assert both.privacy is not None
     assert both.privacy.epsilon == pytest.approx(20.0, rel=1e-6), "rows that do not overlap do not add up"
     assert len(both.privacy.ledger["boiler"]) == 2
     with pytest.raises(cf.PrivacyError, match="has been updated"):
         both.forecast(RECORDING, 3)
-    clear = cf.fit(RECORDING.slice(0, 1000), MODELS).update(later, privacy=cf.Privacy(5.0, 1e-6, seed=2))
+    clear = cf.fit(RECORDING.slice(0, 1000), MODELS).update(later, privacy=by_rows(5.0, 1e-6, seed=2))
     assert clear.privacy is not None
     assert any("sent without noise" in text for text in clear.privacy.excluded)
 
 
 def test_logs_without_models_are_never_private(tmp_path: Path) -> None:
     """Neither a fit nor an update of one; what is refused is not charged."""
-    private, later = cf.Privacy(1.0, 1e-6, ledger=tmp_path), RECORDING.slice(600, 700)
+    private, later = by_rows(1.0, 1e-6, ledger=tmp_path), RECORDING.slice(600, 700)
     logs = cf.fit(RECORDING.slice(0, 600), rank=2, same_row=False)
     for refused in (lambda: cf.fit(RECORDING, privacy=private), lambda: logs.update(later, privacy=private)):
         with pytest.raises(cf.PrivacyError) as raised:
@@ -380,7 +381,7 @@ def test_logs_without_models_are_never_private(tmp_path: Path) -> None:
 
 
 def test_a_private_fit_on_disk_is_split_as_trust_is(tmp_path: Path) -> None:
-    found = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(10.0, 1e-6, seed=1))
+    found = cf.fit(RECORDING, MODELS, privacy=by_rows(10.0, 1e-6, seed=1))
     found.save(tmp_path / "fit")
     loaded = cf.load(tmp_path / "fit")
     assert loaded.privacy is not None
@@ -410,7 +411,7 @@ def test_a_private_fit_on_disk_is_split_as_trust_is(tmp_path: Path) -> None:
 )
 def test_methods_without_this_accounting_are_refused(kind: type[Exception], options: dict[str, str], text: str) -> None:
     with pytest.raises(kind, match=text):
-        cf.fit(RECORDING, PLANT, privacy=cf.Privacy(1.0, 1e-6), **options)
+        cf.fit(RECORDING, PLANT, privacy=by_rows(1.0, 1e-6), **options)
     with pytest.raises(cf.OptionError, match="rigorous accounting"):
         cf.fit(RECORDING, PLANT, privacy=cf.Privacy(1.0, 1e-6, accounting="published"))
 
@@ -448,19 +449,19 @@ def test_methods_without_this_accounting_are_refused(kind: type[Exception], opti
 )
 def test_what_cannot_be_asked_for(given: dict[str, object]) -> None:
     with pytest.raises(cf.OptionError, match="rivacy"):
-        cf.Privacy(**({"epsilon": 1.0, "delta": 1e-6} | given))  # type: ignore[arg-type]
+        by_rows(**({"epsilon": 1.0, "delta": 1e-6} | given))  # type: ignore[arg-type]
 
 
 def test_an_epsilon_that_the_noise_source_cannot_serve_is_refused() -> None:
     with pytest.raises(cf.OptionError, match="noise source"):
-        cf.Privacy(100.0, 1e-20).multiplier(10**6)
-    assert replace(cf.Privacy(1.0, 1e-6), epsilon=2.0).multiplier(10) < cf.Privacy(1.0, 1e-6).multiplier(10)
+        by_rows(100.0, 1e-20).multiplier(10**6)
+    assert replace(by_rows(1.0, 1e-6), epsilon=2.0).multiplier(10) < by_rows(1.0, 1e-6).multiplier(10)
 
 
 def test_the_report_shows_the_promise_and_no_digest_of_measurements(tmp_path: Path) -> None:
     from counterflow.report import AskEffect, write_report
 
-    found = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(10.0, 1e-6, seed=1))
+    found = cf.fit(RECORDING, MODELS, privacy=by_rows(10.0, 1e-6, seed=1))
     write_report(tmp_path / "report.html", found, RECORDING, [AskEffect("boiler", "turbine", {"u1": 1.0}, horizon=9)])
     page = (tmp_path / "report.html").read_text()
     assert "What was promised to measurements" in page
@@ -477,7 +478,7 @@ def test_rows_that_nobody_has_named_overlap_all_others(tmp_path: Path) -> None:
     costs = []
     first, second = RECORDING.slice(0, 1000), RECORDING.slice(1000, 2000)
     for recording, start in ((first, None), (first, 50_000), (second, 90_000), (first, 10_000), (first, 50_000)):
-        privacy = cf.Privacy(1.0, 1e-6, ledger=tmp_path, start=start)
+        privacy = by_rows(1.0, 1e-6, ledger=tmp_path, start=start)
         found = cf.fit(recording, MODELS, privacy=privacy, **QUICK)
         assert found.privacy is not None
         costs.append(found.privacy.units["boiler"].spent)
@@ -492,7 +493,7 @@ def test_nothing_that_travels_tells_of_a_row_beyond_the_clip(tmp_path: Path) -> 
     told = []
     for factor in (1e2, 1e6):
         recording = changed("boiler", slice(7, 8), factor)
-        found = cf.fit(recording, MODELS, privacy=cf.Privacy(1.0, 1e-6, clip=5.0, seed=3), evaluations=20)
+        found = cf.fit(recording, MODELS, privacy=by_rows(1.0, 1e-6, clip=5.0, seed=3), evaluations=20)
         same_time = replace(found.provenance, fitted="2026-03-01T09:30:00+00:00")
         found = replace(found, provenance=same_time)
         found.save(tmp_path / f"{factor:g}")
@@ -504,7 +505,7 @@ def test_nothing_that_travels_tells_of_a_row_beyond_the_clip(tmp_path: Path) -> 
 
 def test_seeded_noise_is_another_for_other_rows() -> None:
     """A study of updates must not see the same noise twice."""
-    privacy = cf.Privacy(1.0, 1e-6, clip=5.0, seed=1)
+    privacy = by_rows(1.0, 1e-6, clip=5.0, seed=1)
     one, two = (
         privatised(message_of("boiler", PLANT.simulate(500, rng=k)), MODELS["boiler"], privacy)[0].values
         for k in (1, 2)
@@ -513,10 +514,10 @@ def test_seeded_noise_is_another_for_other_rows() -> None:
 
 
 def test_a_small_budget_says_that_it_may_clip_much() -> None:
-    small = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(0.1, 1e-6), **QUICK)
+    small = cf.fit(RECORDING, MODELS, privacy=by_rows(0.1, 1e-6), **QUICK)
     assert any(c.code == "clipped-rows" for c in small.caveats)
     assert not any(
-        c.code == "clipped-rows" for c in cf.fit(RECORDING, MODELS, privacy=cf.Privacy(20.0, 1e-6), **QUICK).caveats
+        c.code == "clipped-rows" for c in cf.fit(RECORDING, MODELS, privacy=by_rows(20.0, 1e-6), **QUICK).caveats
     )
 
 
@@ -524,17 +525,17 @@ def test_a_small_budget_says_that_it_may_clip_much() -> None:
 def test_inputs_beyond_all_measure_are_refused_as_without_privacy() -> None:
     arrays = {n: {"y": RECORDING[n].y, "u": 1e160 * RECORDING[n].u} for n in RECORDING.names}
     with pytest.raises(cf.CounterflowError):
-        cf.fit(cf.Recording.from_arrays(arrays), MODELS, privacy=cf.Privacy(1.0, 1e-6))
+        cf.fit(cf.Recording.from_arrays(arrays), MODELS, privacy=by_rows(1.0, 1e-6))
 
 
 def test_what_the_ledger_has_room_for(tmp_path: Path) -> None:
     for name in RECORDING.names:
         cf.Ledger.create(tmp_path / f"{name}.ledger", name, 4.0, 1e-6).close()
-    cf.fit(RECORDING, MODELS, privacy=cf.Privacy(3.0, 1e-6, ledger=tmp_path), **QUICK)
+    cf.fit(RECORDING, MODELS, privacy=by_rows(3.0, 1e-6, ledger=tmp_path), **QUICK)
     with cf.Ledger.open(tmp_path / "boiler.ledger") as ledger:
         room, left = ledger.room, ledger.left
     assert left == pytest.approx(1.0, rel=1e-6)
     assert room > 2.0
     with pytest.raises(cf.PrivacyError):
-        cf.fit(RECORDING, MODELS, privacy=cf.Privacy(1.01 * room, 1e-6, ledger=tmp_path), **QUICK)
-    cf.fit(RECORDING, MODELS, privacy=cf.Privacy(0.999 * room, 1e-6, ledger=tmp_path), **QUICK)
+        cf.fit(RECORDING, MODELS, privacy=by_rows(1.01 * room, 1e-6, ledger=tmp_path), **QUICK)
+    cf.fit(RECORDING, MODELS, privacy=by_rows(0.999 * room, 1e-6, ledger=tmp_path), **QUICK)

@@ -16,13 +16,17 @@ from counterflow.protocol import (
     Answer,
     Ask,
     AugmentedStates,
+    Basis,
     Change,
     Finished,
     Identified,
     Introduction,
+    Moments,
     Openings,
+    Outline,
     PerturbedStates,
     Plan,
+    Reaction,
     Reduced,
     Refused,
     Request,
@@ -30,6 +34,7 @@ from counterflow.protocol import (
     StateGradients,
     Sufficient,
     Terms,
+    Trial,
     decode,
     encode,
     encoded_size,
@@ -37,6 +42,10 @@ from counterflow.protocol import (
 from counterflow.protocol.messages import KINDS, schema
 
 EXACT = (np.zeros((1, 2)), np.array([[0.0, 3.0]]))  # one pattern, of three rows in which nothing is missing
+
+
+def trial(worlds=2, lead=1, held="", past=True):
+    return Trial("b", 7, past, lead, worlds, held, np.ones((6, 2)), np.ones((6, 1)), np.zeros((6, 0)), np.zeros((0, 2)))
 
 
 def examples():
@@ -57,6 +66,21 @@ def examples():
         sufficient(),
         Reduced("boiler", np.ones((3, 2)), np.array([[0.0, 2.0], [4.0, 5.0]]), np.ones((6, 1)), *EXACT),
         Identified("boiler", True, np.eye(2), np.ones((2, 1)), np.eye(2), np.ones((1, 2)), np.eye(1), np.ones(1)),
+        Outline(
+            "boiler", np.eye(2), np.ones((2, 1)), np.eye(2), np.ones((1, 2)), np.ones((6, 1)), np.array([[0.0, 6.0]])
+        ),
+        Outline(
+            "no model",
+            *np.zeros((1, 0, 0)),
+            np.zeros((0, 1)),
+            np.zeros((0, 0)),
+            np.zeros((3, 0)),
+            np.ones((6, 1)),
+            np.array([[0.0, 2.0], [3.0, 5.0]]),
+        ),
+        Basis("boiler", 0, 3.0, np.ones((6, 4)), np.ones((6, 2)), np.eye(2)),
+        Basis("boiler", 1, 0.0, np.zeros((0, 4)), np.zeros((0, 2)), np.eye(2)),
+        Moments("boiler", 1, np.ones((4, 2)), np.eye(2)),
         Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))),
         Change("turbine", "boiler", True, 3, "1", np.ones((4, 2))).naming(["fuel", "größe µ"]),
         Openings("turbine"),
@@ -64,6 +88,10 @@ def examples():
         Ask("turbine", "effect", 0, 10),
         Answer("turbine", "effect", "", to_text([Caveat("far", "", "far")]), np.ones((3, 2)), np.ones((6, 2))),
         Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 3))),
+        Ask("turbine", "effect", 0, 10, "reacting"),
+        Trial("boiler", 7, True, 1, 2, "0", np.ones((6, 2)), np.ones((6, 1)), np.ones((6, 1)), np.zeros((0, 2))),
+        Trial("boiler", 7, False, 1, 2, "", np.ones((6, 2)), np.ones((6, 1)), np.zeros((6, 0)), np.zeros((1, 2))),
+        Reaction("boiler", 7, 2, np.ones((6, 1))),
         Refused("turbine", "UnidentifiedError", "unidentified", "größe µ " * 250),
         Terms("turbine", "\N{GREEK SMALL LETTER MU}" * 30_000),
     ]
@@ -77,6 +105,11 @@ def examples():
         lambda: Refused("turbine", "DataError", "data", "x" * 10_001),
         lambda: Refused("turbine", "DataError", "\x1b[1m", "why"),
         lambda: Terms("turbine", ""),
+        lambda: Basis("turbine", 0, -1.0, np.ones((6, 4)), np.ones((6, 2)), np.eye(2)),
+        lambda: Basis("turbine", 0, 1.0, np.ones((6, 4)), np.ones((6, 3)), np.eye(2)),
+        lambda: Moments("turbine", 1, np.ones((4, 2)), np.eye(3)),
+        lambda: Outline("turbine", *[np.eye(1)] * 4, np.ones((6, 1)), np.array([[3.0, 7.0]])),
+        lambda: Outline("turbine", *[np.eye(1)] * 4, np.ones((6, 1)), np.array([[3.0, 4.0], [2.0, 5.0]])),
         lambda: Terms("turbine", "x" * 30_001),
         lambda: Answer("turbine", "restoration", "boiler", "", np.zeros((0, 2)), np.zeros((0, 2)), np.ones((2, 2))),
     ],
@@ -234,6 +267,11 @@ BAD = {
     "change of columns that are not there": lambda: Change("b", "c", False, 0, "0,7", np.ones((2, 2))),
     "columns that are no numbers": lambda: Change("b", "c", False, 0, "a", np.ones((2, 2))),
     "no kind of question": lambda: Ask("b", "Every thing", 0, 1),
+    "a world that nobody knows": lambda: Ask("b", "effect", 0, 1, "loud"),
+    "rows of other worlds": lambda: trial(worlds=4),
+    "more rows before than rows": lambda: trial(lead=4),
+    "held columns that are not there": lambda: trial(held="3"),
+    "no rest": lambda: trial(past=False),
     "no steps": lambda: Ask("b", "effect", 0, 0),
     "too many steps": lambda: Ask("b", "effect", 0, 10**9),
     "covariance of other rows": lambda: Answer("b", "effect", "", "", np.ones((3, 2)), np.ones((5, 2))),

@@ -57,6 +57,19 @@ BAD = {
     "algorithm-1 with conjugate": (
         lambda: train(RECORDING, PLANT.locals(), gradients="algorithm-1"), cf.OptionError, "gradient"
     ),
+    "algorithm-1 with a refined target": (
+        lambda: train(RECORDING, PLANT.locals(), solver="gradient", gradients="algorithm-1", target="refined"),
+        cf.OptionError,
+        "no h_a in it",
+    ),
+    "unknown target": (lambda: train(RECORDING, PLANT.locals(), target="smoothed"), cf.OptionError, "refined"),
+    "a refined target under privacy": (
+        lambda: train(
+            RECORDING, PLANT.locals(), target="refined", privacy=cf.Privacy(10.0, 1e-6, accounting="published")
+        ),
+        cf.OptionError,
+        "target",
+    ),
     "negative seed": (lambda: train(RECORDING, PLANT.locals(), seed=-1), cf.OptionError, "seed"),
     "oracle without plant": (lambda: train(RECORDING, PLANT.locals(), method="oracle"), cf.ModelError, "plant"),
     "oracle with options": (lambda: train(RECORDING, PLANT, method="oracle", xi=1.0), cf.OptionError, "xi"),

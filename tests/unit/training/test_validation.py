@@ -66,7 +66,7 @@ def test_units_must_match(setting):
 
 
 def test_questions_one_two_and_three(setting):
-    """Eqs. (2), (16) and (18): C B Δu at the unit, B Δu at the server, C Δphi at the unit alone."""
+    """Eqs. (3), (19) and (20): C B Δu at the unit, B Δu at the server, C Δphi at the unit alone."""
     plant, training, _ = setting
     found = cf.fit(training, plant.locals(), method="penalty", xi=1.0)
     cause, effect = plant.names

@@ -52,6 +52,17 @@ export function percent(level) {
   return `${Number((100 * level).toPrecision(6))} %`;
 }
 
+/** When a row was, as clocks of its own zone show it: "2024-11-01 14:00"; "" if dates are not known. */
+export function dateOf(row, calendar) {
+  if (!calendar) return "";
+  const later = calendar.jumps.reduce((sum, [first, extra]) => sum + (row >= first ? extra : 0), 0);
+  const moment = new Date(calendar.begins + row * calendar.step + later);
+  const parts = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit" };
+  const whole = calendar.step % 60000 === 0 ? parts : { ...parts, second: "2-digit" };
+  const shown = moment.toLocaleString("sv-SE", { ...whole, timeZone: calendar.zone || "UTC", hourCycle: "h23" });
+  return calendar.zone ? `${shown} ${calendar.zone}` : shown;
+}
+
 /** So many steps in the clock's unit: "12 min", or "12 steps". */
 export function span(steps, clock) {
   const amount = Number((steps * clock.step).toPrecision(6));

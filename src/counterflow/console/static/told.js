@@ -113,6 +113,13 @@ export function levelOf(value, left) {
   return 0.95;
 }
 
+/** How controllers are meant; undefined: as the server thinks best. */
+export function worldOf(value, left) {
+  if (value === "held" || value === "reacting") return value;
+  if (!absent(value)) left.impossible(`controllers ${said(value)}`);
+  return undefined;
+}
+
 /** Names of channels to draw that the unit has; null if none. */
 export function drawOf(value, name, plant, left) {
   const has = new Set(plant.units.find((one) => one.name === name)?.outputs.map((output) => output.name));

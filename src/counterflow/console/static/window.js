@@ -2,7 +2,7 @@
 import { get, seatPath } from "./api.js";
 import { byId, make, numberField, put, select } from "./dom.js";
 import { colour, panelsFigure, plain, show } from "./plots.js";
-import { quantity, timeTitle } from "./format.js";
+import { dateOf, quantity, timeTitle } from "./format.js";
 
 export const BACKWARDS = "The window ends before it begins: move one of its ends.";
 
@@ -58,7 +58,9 @@ export function windowPicker(context, question, changed) {
   }
   function tellRows() {
     const { start, stop } = question;
-    rows.textContent = step === 1 || stop <= start ? "" : `Rows ${start} to ${stop - 1}.`;
+    const dates = `${dateOf(start, plant.calendar)} to ${dateOf(stop - 1, plant.calendar)}`;
+    const numbers = step === 1 || stop <= start ? "" : `Rows ${start} to ${stop - 1}.`;
+    rows.textContent = plant.calendar && stop > start ? `${numbers} ${dates}.`.trim() : numbers;
   }
   async function drawLog() {
     const channel = context.logChannel;

@@ -333,7 +333,8 @@ class CoordinatorFolder:
     ) -> Job:  # fmt: skip
         """A job of the plants that are members now (``units``: of these, in this order), from their cards.
 
-        ``settings``: options, seed, privacy and from_logs of ``Job``.
+        ``settings``: options, seed, privacy and from_logs of ``Job``. A private job that does not say what is released
+        asks for moments if every plant's card lets others be shown signals of its inputs, for rows otherwise.
         """
         known = self.plants()
         if not known:
@@ -353,6 +354,9 @@ class CoordinatorFolder:
         inputs = {unit: known[unit].card.inputs for unit in chosen}
         if begins is None:
             begins = self._common_beginning({unit: known[unit].card.begins for unit in chosen})
+        privacy = settings.get("privacy")
+        if privacy is not None and privacy.release is None and all(known[unit].card.inputs_shown for unit in chosen):
+            settings |= {"privacy": replace(privacy, release="moments")}
         job = Job(job_id or self._free_id(), method, inputs, dt=steps.pop(), begins=begins, **settings)
         last = max((known.order for known in self.jobs()), default=job.order)
         if job.order <= last:  # a clock that was set back

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGEST = 1_000_000  # bytes of a file, and of all that is in it
 _CARD, _SIGNATURE, _REQUEST = "card.json", "card.sig", "request.zip"
-_KEYS = ("format", "unit", "organisation", "federation", "inputs", "dt", "begins")
+_KEYS = ("format", "unit", "organisation", "federation", "inputs", "dt", "begins", "inputs_shown")
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,15 @@ class Card:
     inputs: tuple[Channel, ...]
     dt: float
     begins: str = ""  # time of the log's first row
+    inputs_shown: bool = False  # whether other plants may be shown signals that are made of its inputs
 
     def __post_init__(self) -> None:
         Participant(self.unit, "plant", self.organisation)
         certificates.check_federation(self.federation)
         job = Job("card", "sufficient", {self.unit: self.inputs}, dt=self.dt, begins=self.begins)  # checks the rest
         object.__setattr__(self, "dt", job.dt)
+        if not isinstance(self.inputs_shown, bool):
+            raise OptionError(f"'inputs_shown' of a card must be true or false, got {self.inputs_shown!r:.80}")
 
     def to_json(self) -> dict[str, Any]:
         """In plain types."""

@@ -191,7 +191,8 @@ class PlantFolder:
             made = certificates.request(shop, self.federation, who)
         request = self.folder / made.relative_to(shop)
         inputs = _own(recording, self.unit).unit.inputs
-        card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt, self.site.begins)
+        shown = self.policy.inputs_shown
+        card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt, self.site.begins, shown)
         letters.write_join(self.join_file, card, self.folder / "request" / f"{self.unit}.key", request)
 
     def refuse_running(self) -> None:
@@ -307,6 +308,10 @@ methods = ["sufficient"]
 largest_rows = {strict.largest_rows}
 # New jobs that are looked at, whatever comes of them.
 jobs_per_hour = {strict.jobs_per_hour}
+# Whether other plants may be shown signals that are made of this one's inputs. If all plants let them, a private fit
+# releases moments, which are far more exact at the same epsilon, and fits from logs can be private. The coordinator
+# knows what stood here when this plant asked to join.
+inputs_shown = false
 
 [privacy]
 # true: nothing leaves without noise that keeps the promise below. false: exact numbers leave, see the threat model.

@@ -62,7 +62,8 @@ class PlantSite:
         ``begins``: time of the log's first row, "" if it has none; None: as it was.
         """
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        Recording({self.unit: recording[self.unit]}, recording.dt).save(self.home / "log.safetensors")
+        own = Recording({self.unit: recording[self.unit]}, recording.dt, recording.calendar)
+        own.save(self.home / "log.safetensors")
         Policy.from_text(policy, self.home / "policy.toml")
         write_whole(self.home / "policy.toml", policy.encode(), durable=True)
         if model is not None:
@@ -112,7 +113,9 @@ class PlantSite:
 
     def view(self, fit: str | None = None, patience: float = 60.0) -> PlantView:
         """What this plant sees of a finished fit; the latest, if none is named."""
-        return PlantView(saved_unit(self.home, self.unit, fit), self.box, self.own, patience)
+        calendar = Recording.load(self.home / "log.safetensors").calendar
+        zone = "" if calendar is None else calendar.zone
+        return PlantView(saved_unit(self.home, self.unit, fit), self.box, self.own, patience, zone)
 
     def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
         """The session of one job, where it stopped."""

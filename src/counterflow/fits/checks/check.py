@@ -89,15 +89,17 @@ def server_checks(
     server = server.present
     material = Material.of(server)
     found = [_convergence(server, status), _stability(server, material)]
-    if material is None:
-        text = f"method {server.method!r} keeps no rows to look at"
-        found += [
-            Check(name, "", "unknown", math.nan, "", text, "give a recording")
-            for name in KINDS
-            if name not in ("convergence", "stability", *SOMETIMES)
-        ]
-        return Checks(_sorted(found))
     doubts = () if server.couplings is None else server.couplings.doubts
+    if material is None or not server.has_rows:
+        made = {"convergence", "stability", *SOMETIMES}
+        text, remedy = f"method {server.method!r} keeps no rows to look at", "give a recording"
+        if material is not None:
+            made.add("excitation")
+            found += excitation_checks(material, doubts)
+            text = "units have sent moments alone, so that there are no rows to look at"
+            remedy = "without privacy, give a recording; with it, fit with release='rows'"
+        found += [Check(name, "", "unknown", math.nan, "", text, remedy) for name in KINDS if name not in made]
+        return Checks(_sorted(_with_units(server, found)), 0 if material is None else material.rows, fitted)
     found += excitation_checks(material, doubts)
     for checks in (feedback_checks, white_checks, size_checks):
         found += checks(material)

@@ -1,10 +1,13 @@
 """The augmented client: a proprietary estimate plus (theta, phi), its loss and its gradients.
 
-Paper, Eqs. (3)-(5), written for all rows t = 1..T at once (time first)::
+Paper, Eqs. (4)-(6), written for all rows t = 1..T at once (time first)::
 
     ĥ_a[t-1] = ĥ_c[t-1] + theta y[t-1]
     h_a[t]   = A ĥ_a[t-1] + B u[t-1] + phi
     r_a[t]   = y[t] - C h_a[t],        L_a = 1/T sum |r_a[t]|²
+
+The server compares h_a[t] with its own prediction (Eq. (12)); with a *refined target* it compares ĥ_a[t] = ĥ_c[t] +
+theta y[t], which has seen the measurement of row t. Then phi is no part of the server's loss.
 
 Everything here is linear in (theta, phi) and quadratic in the data, so nothing changes if the rows of ``ClientData``
 are replaced by any rows with the same inner products; ``counterflow.methods.published.compression`` uses that. For the
@@ -27,8 +30,8 @@ from counterflow.plant import LocalModel
 class ClientData:
     """What a unit trains on; the first axis is t = 1..T, or fewer rows with the same inner products.
 
-    ``measured`` y[t], ``previous`` y[t-1], ``refined`` ĥ_c[t-1], ``inputs`` u[t-1], ``predicted`` h_c[t], ``ones``
-    the constant 1 (one axis), ``steps`` T.
+    ``measured`` y[t], ``previous`` y[t-1], ``refined`` ĥ_c[t-1], ``inputs`` u[t-1], ``predicted`` h_c[t], ``current``
+    ĥ_c[t], ``ones`` the constant 1 (one axis), ``steps`` T.
     """
 
     measured: FloatArray
@@ -36,6 +39,7 @@ class ClientData:
     refined: FloatArray
     inputs: FloatArray
     predicted: FloatArray
+    current: FloatArray
     ones: FloatArray
     steps: int
 
@@ -43,7 +47,8 @@ class ClientData:
     def from_rows(cls, y: FloatArray, u: FloatArray, estimates: Estimates) -> ClientData:
         """From a recording's rows 0..T and the proprietary estimates of the same rows."""
         steps = y.shape[0] - 1
-        return cls(y[1:], y[:-1], estimates.refined[:-1], u[:-1], estimates.predicted[1:], np.ones(steps), steps)
+        refined, predicted = estimates.refined, estimates.predicted
+        return cls(y[1:], y[:-1], refined[:-1], u[:-1], predicted[1:], refined[1:], np.ones(steps), steps)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ class AugmentedModel:
     def gram(self) -> FloatArray:
         """1/T sum y[t-1] y[t-1]ᵀ."""
         return self.data.previous.T @ self.data.previous / self.data.steps
+
+    @cached_property
+    def current_gram(self) -> FloatArray:
+        """1/T sum y[t] y[t]ᵀ."""
+        return self.data.measured.T @ self.data.measured / self.data.steps
 
     @cached_property
     def centred_gram(self) -> FloatArray:
@@ -94,6 +104,10 @@ class AugmentedModel:
         """h_a[t] for all rows (T, P_m)."""
         return self.base + self.data.previous @ (self.model.A @ theta).T + np.outer(self.data.ones, phi)
 
+    def refined_states(self, theta: FloatArray) -> FloatArray:
+        """ĥ_a[t] for all rows (T, P_m)."""
+        return self.data.current + self.data.measured @ theta.T
+
     def loss_and_gradients(self, states: FloatArray) -> tuple[float, FloatArray, FloatArray]:
         """L_a at ``states`` = h_a, and its gradients in theta (P_m, D_m) and phi (P_m,)."""
         residual = self.data.measured - states @ self.model.C.T
@@ -102,21 +116,27 @@ class AugmentedModel:
         return loss, self.model.A.T @ (pulled.T @ self.data.previous), pulled.T @ self.data.ones
 
     def chain_rule(self, predicted: FloatArray, refined: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """dL_s/dtheta and dL_s/dphi from dL_s/dh_a[t] and dL_s/dĥ_a[t-1] (paper, Eqs. (6)-(7))."""
+        """dL_s/dtheta and dL_s/dphi from dL_s/dh_a[t] and dL_s/dĥ_a[t-1] (paper, Eqs. (7)-(8))."""
         d_theta = self.model.A.T @ (predicted.T @ self.data.previous)
         if refined is not None:
             d_theta = d_theta + refined.T @ self.data.previous
         return d_theta, predicted.T @ self.data.ones
 
-    def step_sizes(self, explicit_penalty: float) -> tuple[float, float]:
+    def refined_chain_rule(self, current: FloatArray, refined: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The same with a refined target: both shares of dL_s/dtheta, from dL_s/dĥ_a[t] and through D; phi has none."""
+        return current.T @ self.data.measured, refined.T @ self.data.previous
+
+    def step_sizes(self, explicit_penalty: float, refined_target: bool = False) -> tuple[float, float]:
         """Steps for theta and phi with which the combined loss never rises, whatever the data.
 
         The four blocks theta, phi, Â, B̂ move at once. A term q/2 |J_1 x_1 + .. + J_n x_n|² has a Hessian below the
         block-diagonal one with blocks n q |J_i|², so each block's constant is that sum over the terms it stands in:
-        |r_a|² (q=2, n=2), |r_s|² (q=2, n=4) and penalty/2 |D|² (q=penalty, n=2).
+        |r_a|² (q=2, n=2), |r_s|² (q=2, n=4) and penalty/2 |D|² (q=penalty, n=2). A refined target has theta y[t] in
+        |r_s|², in the place of A theta y[t-1] + phi.
         """
         norm_a, norm_c, norm_ca = self._norms
-        theta = (4 * norm_ca**2 + (8 + 2 * explicit_penalty) * norm_a**2) * self.gram_norm
+        theta = (4 * norm_ca**2 + 2 * explicit_penalty * norm_a**2) * self.gram_norm
+        theta += 8 * (float(np.linalg.norm(self.current_gram, 2)) if refined_target else norm_a**2 * self.gram_norm)
         phi = 4 * norm_c**2 + 8
         return (1 / theta if theta > 0 else 0.0), 1 / phi
 

@@ -26,20 +26,23 @@ from counterflow.methods.published.augmented import ClientData
 CHUNK = 4096
 
 
-def compressed_rows(data: Mapping[str, ClientData]) -> int:
+def compressed_rows(data: Mapping[str, ClientData], refined_target: bool = False) -> int:
     """How many rows ``compress`` leaves."""
     shared = 1 + sum(d.refined.shape[1] + d.inputs.shape[1] for d in data.values())
-    own = [2 * d.measured.shape[1] + d.predicted.shape[1] for d in data.values()]
+    own = [2 * d.measured.shape[1] + (1 + refined_target) * d.predicted.shape[1] for d in data.values()]
     return int(shared + max(own))
 
 
-def compress(data: Mapping[str, ClientData]) -> dict[str, ClientData]:
-    """The same data in fewer rows; every inner product of columns of one unit with its own or shared ones is kept."""
+def compress(data: Mapping[str, ClientData], refined_target: bool = False) -> dict[str, ClientData]:
+    """The same data in fewer rows; every inner product of columns of one unit with its own or shared ones is kept.
+
+    ĥ_c[t] is among the columns, P_m more rows, only if it is part of the server's target; else there are none of it.
+    """
     from scipy.linalg import lapack
 
     names = list(data)
     shared = np.hstack([np.hstack([data[n].refined, data[n].inputs]) for n in names] + [data[names[0]].ones[:, None]])
-    own = {n: _own(data[n]) for n in names}
+    own = {n: _own(data[n], refined_target) for n in names}
     steps, width = shared.shape
     triangle = np.zeros((0, width))  # R of the shared columns so far
     rotated = {n: np.zeros((0, own[n].shape[1])) for n in names}  # the own columns in the rows of ``triangle``
@@ -64,8 +67,8 @@ def compress(data: Mapping[str, ClientData]) -> dict[str, ClientData]:
     return _unpacked(data, triangle, rotated, rest, rows)
 
 
-def _own(data: ClientData) -> FloatArray:
-    return np.hstack([data.measured, data.previous, data.predicted])
+def _own(data: ClientData, refined_target: bool) -> FloatArray:
+    return np.hstack([data.measured, data.previous, data.predicted, *([data.current] if refined_target else [])])
 
 
 def _unpacked(
@@ -86,7 +89,8 @@ def _unpacked(
             inputs=np.ascontiguousarray(whole[:, at + n_states : at + n_states + n_inputs]),
             measured=np.ascontiguousarray(mine[:, :n_outputs]),
             previous=np.ascontiguousarray(mine[:, n_outputs : 2 * n_outputs]),
-            predicted=np.ascontiguousarray(mine[:, 2 * n_outputs :]), ones=whole[:, -1].copy(),
+            predicted=np.ascontiguousarray(mine[:, 2 * n_outputs : 2 * n_outputs + n_states]),
+            current=np.ascontiguousarray(mine[:, 2 * n_outputs + n_states :]), ones=whole[:, -1].copy(),
         )  # fmt: skip
         at += n_states + n_inputs
     return out

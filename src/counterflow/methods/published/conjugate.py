@@ -193,6 +193,11 @@ def advance(state: ConjugateState, own: Gradient, server: Gradient, tolerance: f
     if state.probe is None:  # rounding, or a direction not seen before: go on from here, keeping what is known of K
         theta_0, phi_0 = state.parameters()
         zero = np.zeros_like(state.solution)
+        if float(np.linalg.norm(whole)) > float(np.linalg.norm(state.target)):
+            # worse than the centre: rounding has spoilt what is known of K, so learn it anew from there
+            nothing = np.zeros((0, state.span.shape[1]))
+            fresh = replace(state, span=nothing, image=nothing, solution=zero, solution_image=zero)
+            return _next_point(fresh, tolerance)
         moved = replace(
             state, theta_0=theta_0, phi_0=phi_0, target=-whole, server=theirs, solution=zero, solution_image=zero
         )

@@ -1,6 +1,6 @@
 """How far one measurement reaches in what a unit sends: the constants of the published privacy analysis.
 
-The paper assumes them (Assumptions 1 and 2, Lemma A.7); here they come from the unit's own Kalman estimator. With
+The paper assumes them (Assumptions A.3 and A.4, Lemma A.6); here they come from the unit's own Kalman estimator. With
 K_t its gain and F_t = (I - K_t C) A, a change of y[s] moves (paper's letters; j rows later)
 
     ĥ_c[s+j]     by  X_j = F .. F K                 j >= 0
@@ -177,7 +177,7 @@ def estimator_responses(unit: str, estimator: Estimator, model: LocalModel, rows
 def signal_bound(
     unit: Unit, model: LocalModel, u: FloatArray, given: float | None = None, inputs_sent: bool = True
 ) -> float:
-    """R_max of Assumption 1: the length to which measurements and inputs are cut, found without a measurement.
+    """R_max of Assumption A.3: the length to which measurements and inputs are cut, found without a measurement.
 
     ``given``, or else the larger of the longest input row (if inputs are sent at all) and R_y: from the limits of the
     output channels if all have them, or else what the unit's own model and inputs foresee.
@@ -222,6 +222,18 @@ def _foreseen_length(unit: str, model: LocalModel, u: FloatArray) -> float:
     beyond = math.sqrt(scale * float(chi2.ppf(INSIDE, variances.sum() / scale)))
     centre = moved @ C.T
     return float(np.sqrt(np.square(centre).sum(axis=1)).max()) + beyond
+
+
+def settled_gain(model: LocalModel, rows: int = 1000) -> FloatArray:
+    """K (P, D) of the unit's Kalman filter once it has settled, which it must within so many rows.
+
+    Examples
+    --------
+    >>> model = LocalModel(A=[[0.0]], B=[[1.0]], C=[[1.0]], Q=[[1.0]], R=[[1.0]])
+    >>> settled_gain(model).tolist()
+    [[0.5]]
+    """
+    return np.asarray(_gains(model, rows)[0][-1])
 
 
 def _gains(model: LocalModel, rows: int) -> tuple[FloatArray, int]:

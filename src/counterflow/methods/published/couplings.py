@@ -1,12 +1,13 @@
 """The server's mathematics in the published method: losses, gradients and exact elimination of the couplings.
 
-For all rows t = 1..T at once (time first; paper, Eqs. (10)-(12))::
+For all rows t = 1..T at once (time first; paper, Eqs. (11)-(13))::
 
     x = Σ_n Â_mn ĥ_c,n[t-1]        z = A_mm(ĥ_a[t-1] - ĥ_c[t-1]) = h_a - phi - A_mm ĥ_c - B_mm u
     r = h_a - A_mm ĥ_c - B_mm u - x - Σ_n B̂_mn u_n[t-1]               D = z - x
     loss = 1/T Σ ( |r|² + λᵀD + w/2 |D|² )
 
-with w = 2 xi, λ = 0 in the penalty method and w = rho in the augmented Lagrangian. The columns of all units stand
+with w = 2 xi, λ = 0 in the penalty method and w = rho in the augmented Lagrangian. With a refined target r has ĥ_a[t]
+in the place of h_a[t], and D is as it was. The columns of all units stand
 side by side, so a unit's block is a slice; nothing is added up between the residuals of different units.
 """
 
@@ -106,7 +107,7 @@ class Evidence(Layout):
     def step_sizes(self, explicit_penalty: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Steps for each unit's row of Â and of B̂, with which the combined loss never rises.
 
-        The same bound as in ``client.augmented.AugmentedModel.step_sizes``: |r|² has four moving blocks, D two.
+        The same bound as in ``augmented.AugmentedModel.step_sizes``: |r|² has four moving blocks, D two.
         """
         a, b = [], []
         for m, (values, _) in enumerate(self.others_spectra):
@@ -140,12 +141,18 @@ class Residuals:
 
 
 def residuals(
-    evidence: Evidence, predicted: FloatArray, offset: FloatArray, A_cross: FloatArray, B_cross: FloatArray
-) -> Residuals:
-    """r and D for augmented states ``predicted`` = h_a (T, P), ``offset`` = phi (P,), and the couplings."""
+    evidence: Evidence, predicted: FloatArray, offset: FloatArray, A_cross: FloatArray, B_cross: FloatArray,
+    target: FloatArray | None = None,
+) -> Residuals:  # fmt: skip
+    """r and D for augmented states ``predicted`` = h_a (T, P), ``offset`` = phi (P,), and the couplings.
+
+    ``target`` (T, P): what the server explains, h_a[t] if it is not given.
+    """
     crossed = evidence.refined @ A_cross.T
     innovation = predicted - evidence.base
     entanglement = innovation - np.outer(evidence.ones, offset) - crossed
+    if target is not None:
+        innovation = target - evidence.base
     return Residuals(innovation - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
 
 
@@ -219,7 +226,7 @@ def coupling_gradients(evidence: Evidence, found: Residuals, dual: FloatArray) -
 
 
 def state_gradients(evidence: Evidence, found: Residuals, dual: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """dL/dh_a[t] and dL/dĥ_a[t-1] (T, P)."""
+    """dL/dh_a[t] (of a refined target: dL/dĥ_a[t]), and dL/dĥ_a[t-1] through D (T, P)."""
     return found.prediction * (2 / evidence.steps), dual @ evidence.A_local / evidence.steps
 
 
@@ -255,12 +262,18 @@ class Eliminator:
             out.append((keep_A, keep_B, *_spectral_factors(normal)))
         return tuple(out)
 
-    def solve(self, predicted: FloatArray, offset: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def solve(
+        self, predicted: FloatArray, offset: FloatArray, target: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         evidence = self.evidence
-        innovation = predicted - evidence.base
-        target = (2 + evidence.per_state(self.penalty)) * innovation
-        target -= evidence.per_state(self.penalty) * np.outer(evidence.ones, offset)
-        right_A = target.T @ evidence.refined / evidence.steps
+        innovation = (predicted if target is None else target) - evidence.base
+        if target is None:
+            both = (2 + evidence.per_state(self.penalty)) * innovation
+            both -= evidence.per_state(self.penalty) * np.outer(evidence.ones, offset)
+        else:
+            entangled = predicted - evidence.base - np.outer(evidence.ones, offset)
+            both = 2 * innovation + evidence.per_state(self.penalty) * entangled
+        right_A = both.T @ evidence.refined / evidence.steps
         right_B = 2 * innovation.T @ evidence.u / evidence.steps
         A_cross, B_cross = np.zeros_like(right_A), np.zeros_like(right_B)
         for m, (keep_A, keep_B, vectors, values) in enumerate(self._factors):

@@ -38,8 +38,13 @@ DROWNED = (
     "use method 'sufficient'"
 )
 BIASED = (
-    "the published method cannot recover B_mn when inputs are white and is biased otherwise (docs/theory/paper.md): "
-    "treat this number as the method's output, not as the plant's answer"
+    "with zero-mean inputs, which the paper assumes, the published method cannot recover B_mn, and with others it is "
+    "biased by what depends on the plant (docs/theory/finding.md tells where it works): treat this number as the "
+    "method's output, not as the plant's answer"
+)
+REFINED_BIASED = (
+    "with a refined target B_mn comes out multiplied by (K_m + theta_m) C_mm, too small where measurements are noisy, "
+    "and A_mn is biased (docs/theory/paper.md): treat this number as the method's output, not as the plant's answer"
 )
 NOT_COVERED = (
     "inputs: they are noised like the states, but the analysis is about measurements only",
@@ -89,9 +94,10 @@ class PublishedMethod:
         parts = {name: _whole_part(task, own[name]) for name in task.units}
         data = {name: part.client_data(own[name].y, own[name].u) for name, part in parts.items()}
         first = data[task.units[0]]
-        if chosen.compress is None and 2 * compressed_rows(data) >= first.steps:
+        refined = chosen.target == "refined"
+        if chosen.compress is None and 2 * compressed_rows(data, refined) >= first.steps:
             return None
-        fewer = compress(data)
+        fewer = compress(data, refined)
         server = TrainingServer(config_of(task), ones=fewer[task.units[0]].ones, steps=first.steps)
         return server, {name: client_state(task, parts[name], fewer[name]) for name in task.units}
 
@@ -101,7 +107,8 @@ class PublishedMethod:
         B = evidence.B_local + state.B_cross
         if not self.uses_inputs(task):  # FedGC: B ≡ 0
             B = np.zeros((len(B), sum(map(len, task.inputs.values()))))
-        caveats: tuple[Caveat, ...] = (Caveat("published-method", "", BIASED),)
+        refined = options_of(task).target == "refined"
+        caveats: tuple[Caveat, ...] = (Caveat("published-method", "", REFINED_BIASED if refined else BIASED),)
         if state.growth > 2:
             caveats += (Caveat("noise-grew", "", DROWNED.format(growth=state.growth)),)
         # process noise is not sent; no question that this method answers needs it
@@ -175,6 +182,11 @@ def private_options(method: str, options: Mapping[str, Any], privacy: Privacy | 
             raise OptionError(f"fit: option {name!r} is a stopping rule, but {why}; leave it out, give rounds")
     if given.get("compress"):
         raise OptionError("fit: option 'compress' does not go with privacy, whose noise is per row; leave it out")
+    if given.get("target", "predicted") == "refined":
+        raise OptionError(
+            "fit: option 'target'='refined' does not go with privacy: the published analysis bounds messages whose "
+            "target is h_a; leave it out, or use method='sufficient'"
+        )
     if given.get("solver", "gradient") == "conjugate":
         raise OptionError(
             "fit: option 'solver'='conjugate' does not go with privacy: noise differs by the round; leave it out"
@@ -214,7 +226,8 @@ def server_config(task: Task) -> ServerConfig:
     scale = (0.0 if conjugate else 0.1) if chosen.initial_scale is None else float(chosen.initial_scale)
     return ServerConfig(
         names, phases, chosen.tol, chosen.loss_tol, chosen.alpha_A, chosen.alpha_B, offset=task.method != "fedgc",
-        refined_gradient=chosen.gradients == "both", seed=task.seed, initial_scale=scale,
+        refined_gradient=chosen.gradients == "both", refined_target=chosen.target == "refined", seed=task.seed,
+        initial_scale=scale,
     )  # fmt: skip
 
 

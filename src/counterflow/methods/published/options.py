@@ -27,6 +27,8 @@ class TrainingOptions:
     eta_1, eta_2, gamma_1, gamma_2, alpha_A, alpha_B : step sizes of the paper; None: derived from the data.
     initial_scale : standard deviation of the random initial parameters; default 0.1 for "gradient", 0 for "conjugate".
     gradients : "both" (∂L/∂h_a and ∂L/∂ĥ_a are sent) or "algorithm-1" (only the first, as in the pseudocode).
+    target : "predicted" (the server explains h_a[t], Eq. (12) of the paper) or "refined" (it explains ĥ_a[t], which has
+        seen the measurement of row t: the smallest repair).
     compress : let rounds in one process cost the same whatever T is; None: where it pays and nobody watches.
     """
 
@@ -45,6 +47,7 @@ class TrainingOptions:
     alpha_B: float | None = None
     initial_scale: float | None = None
     gradients: str = "both"
+    target: str = "predicted"
     compress: bool | None = None
 
     @classmethod
@@ -62,6 +65,7 @@ class TrainingOptions:
     def _check(self, method: str) -> None:
         choice("solver", self.solver, ("conjugate", "gradient"))
         choice("gradients", self.gradients, ("both", "algorithm-1"))
+        choice("target", self.target, ("predicted", "refined"))
         if method == "lagrangian" and self.solver == "conjugate":
             raise OptionError(
                 "fit: option 'solver'='conjugate' is for the penalty objective; the augmented "
@@ -71,6 +75,11 @@ class TrainingOptions:
             raise OptionError(
                 "fit: option 'gradients'='algorithm-1' goes only with solver='gradient' of the penalty "
                 "method: without ∂L/∂ĥ_a the units' gradient is not that of the loss"
+            )
+        if self.gradients == "algorithm-1" and self.target == "refined":
+            raise OptionError(
+                "fit: option 'gradients'='algorithm-1' sends ∂L/∂h_a only, and with 'target'='refined' the server's "
+                "loss has no h_a in it: leave one of the two out"
             )
         weights = self.xi.values() if isinstance(self.xi, Mapping) else [self.xi]
         for value in weights:

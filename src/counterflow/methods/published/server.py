@@ -103,6 +103,7 @@ class ServerConfig:
     alpha_B: float | None = None
     offset: bool = True
     refined_gradient: bool = True
+    refined_target: bool = False
     seed: int = 0
     initial_scale: float = 0.0
     noise: GradientNoise | None = None
@@ -153,7 +154,7 @@ class TrainingServer:
     def begin(self) -> tuple[TrainingServer, Replies]:
         config, phase = self.config, self.config.phases[0]
         return self, tuple(
-            Plan(name, config.offset, config.refined_gradient, phase.conjugate, float(penalty))
+            Plan(name, config.offset, config.refined_gradient, phase.conjugate, float(penalty), config.refined_target)
             for name, penalty in zip(config.units, phase.penalty, strict=True)
         )
 
@@ -226,6 +227,8 @@ def _receive(state: TrainingServer, message: AugmentedStates) -> TrainingServer:
             f"server: unit {message.unit!r} must send states of shape {known.refined.shape}, "
             f"got {message.predicted.shape}"
         )
+    if state.config.refined_target != bool(message.refined.size):
+        raise ProtocolError(f"server: 'refined' states of unit {message.unit!r} do not go with the plan")
     return replace(state, inbox=MappingProxyType({**state.inbox, message.unit: message}))
 
 
@@ -287,12 +290,14 @@ def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
         offset = mean_offset(evidence, predicted, augmented)
         found = residuals_as_sent(evidence, predicted, augmented, state.A_cross, state.B_cross)
     else:
-        offset = np.concatenate([a.offset for a in arrived if isinstance(a, AugmentedStates)])
+        plain = [a for a in arrived if isinstance(a, AugmentedStates)]
+        offset = np.concatenate([a.offset for a in plain])
+        target = np.hstack([a.refined for a in plain]) if config.refined_target else None
         if phase.conjugate:
             eliminator = state.eliminator or Eliminator(evidence, phase.penalty)
-            A_cross, B_cross = eliminator.solve(predicted, offset)
+            A_cross, B_cross = eliminator.solve(predicted, offset, target)
             state = replace(state, eliminator=eliminator, A_cross=A_cross, B_cross=B_cross)
-        found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross)
+        found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross, target)
     weight = evidence.per_state(phase.penalty)
     if phase.method == "lagrangian":
         previous = state.multipliers

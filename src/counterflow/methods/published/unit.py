@@ -13,7 +13,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, ProtocolError
-from counterflow.methods.published import conjugate
+from counterflow.methods.published import conjugate, refined
 from counterflow.methods.published.augmented import AugmentedModel
 from counterflow.methods.published.contraction import Contraction, Responses
 from counterflow.methods.sufficient.private import clipped_rows
@@ -83,6 +83,7 @@ class TrainingUnit:
     plan: Plan | None = None
     sent: FloatArray | None = None  # h_a of the last message
     conjugate: conjugate.ConjugateState | None = None
+    refined: refined.RefinedState | None = None  # the same with a refined target
     loss: float | None = None  # L_a of the last round that has been answered
     finished: bool = False
     noise: MessageNoise | None = None
@@ -123,7 +124,9 @@ def _begin(state: TrainingUnit) -> tuple[TrainingUnit, tuple[Message, ...]]:
         state, perturbed = _perturb(state, state.noise)
         return state, (perturbed,)
     introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
-    if plan.conjugate and not state.theta.any() and not state.phi.any():
+    if plan.conjugate and plan.refined_target:
+        state = replace(state, phi=refined.best_offset(state.model, state.theta, plan.offset))
+    elif plan.conjugate and not state.theta.any() and not state.phi.any():
         # here the server's best couplings are zero, and so is its gradient
         loss, own_theta, own_phi = state.model.loss_and_gradients(state.model.base)
         own = own_theta, own_phi if plan.offset else np.zeros_like(own_phi)
@@ -144,7 +147,10 @@ def _send(state: TrainingUnit, gradient_norm: float) -> tuple[TrainingUnit, Augm
             f"gamma_2={state.steps.gamma_2}, or at the server), leave them out to use derived ones; else put the "
             "measurements on a common scale"
         )
-    message = AugmentedStates(state.unit, state.round, gradient_norm, states, state.phi)
+    plan = state.plan
+    assert plan is not None
+    seen = (state.model.refined_states(state.theta),) if plan.refined_target else ()
+    message = AugmentedStates(state.unit, state.round, gradient_norm, states, state.phi, *seen)
     return replace(state, sent=states), message
 
 
@@ -199,8 +205,12 @@ def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit,
     if plan.refined_gradient != bool(message.refined.shape[0]):
         raise ProtocolError(f"unit {state.unit!r}: 'refined' gradients do not go with the plan")
     loss, own_theta, own_phi = state.model.loss_and_gradients(sent)
-    refined = message.refined if plan.refined_gradient else None
-    their_theta, their_phi = state.model.chain_rule(message.predicted, refined)
+    if plan.refined_target:
+        shares = state.model.refined_chain_rule(message.predicted, message.refined)
+        their_theta, their_phi = shares[0] + shares[1], np.zeros_like(own_phi)
+    else:
+        theirs = message.refined if plan.refined_gradient else None
+        their_theta, their_phi = state.model.chain_rule(message.predicted, theirs)
     if not plan.offset:
         own_phi, their_phi = np.zeros_like(own_phi), np.zeros_like(their_phi)
     state = replace(state, loss=loss, round=state.round + 1)
@@ -208,6 +218,8 @@ def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit,
         # the server's couplings are the best ones for the point that was sent: stay there if nothing more is to come
         if message.last:
             return state, ()
+        if plan.refined_target:
+            return _refined_update(state, message, own_theta, shares)
         return _conjugate_update(state, message, (own_theta, own_phi), (their_theta, their_phi))
     eta_1, eta_2, gamma_1, gamma_2 = _steps(state, message)
     change = -eta_1 * own_theta - eta_2 * their_theta, -gamma_1 * own_phi - gamma_2 * their_phi
@@ -231,7 +243,8 @@ def _norm(d_theta: FloatArray, d_phi: FloatArray) -> float:
 def _steps(state: TrainingUnit, message: StateGradients) -> list[float]:
     """Step sizes eta_1, eta_2, gamma_1 and gamma_2: as given, or derived."""
     given = state.steps
-    theta, phi = state.model.step_sizes(0.0 if message.implicit else message.penalty)
+    assert state.plan is not None
+    theta, phi = state.model.step_sizes(0.0 if message.implicit else message.penalty, state.plan.refined_target)
     pairs = ((given.eta_1, theta), (given.eta_2, theta), (given.gamma_1, phi), (given.gamma_2, phi))
     return [derived if step is None else step for step, derived in pairs]
 
@@ -239,7 +252,7 @@ def _steps(state: TrainingUnit, message: StateGradients) -> list[float]:
 def _descend(
     state: TrainingUnit, message: StateGradients, change: tuple[FloatArray, FloatArray], eta_2: float
 ) -> TrainingUnit:
-    """theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (8)-(9)); the penalty implicit in IMEX."""
+    """theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (9)-(10)); the penalty implicit in IMEX."""
     d_theta, d_phi = change
     if message.implicit and message.penalty > 0:
         # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
@@ -260,6 +273,27 @@ def _conjugate_update(
     norm = _norm(own[0] + theirs[0], own[1] + theirs[1])
     if progress.verified:
         return state, (Settled(state.unit, state.round, progress.relative),)
-    theta, phi = progress.parameters()
-    state, states = _send(replace(state, theta=theta, phi=phi), norm)
+    return _moved(state, progress.parameters(), norm)
+
+
+def _refined_update(
+    state: TrainingUnit, message: StateGradients, own: FloatArray, theirs: refined.Shares
+) -> tuple[TrainingUnit, tuple[Message, ...]]:
+    plan = state.plan
+    assert plan is not None
+    if state.refined is None:
+        progress = refined.start(state.model, state.theta, own, theirs, message.penalty, plan.offset)
+    else:
+        progress = refined.advance(state.refined, state.model, own, theirs, state.tolerance)
+    state = replace(state, refined=progress)
+    if progress.verified:
+        return state, (Settled(state.unit, state.round, progress.relative),)
+    return _moved(state, progress.parameters(state.model), float(np.linalg.norm(own + theirs[0] + theirs[1])))
+
+
+def _moved(
+    state: TrainingUnit, point: tuple[FloatArray, FloatArray], norm: float
+) -> tuple[TrainingUnit, tuple[Message, ...]]:
+    """At the next point of a conjugate solver, which is sent."""
+    state, states = _send(replace(state, theta=point[0], phi=point[1]), norm)
     return state, (states,)

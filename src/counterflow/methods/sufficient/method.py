@@ -194,14 +194,7 @@ def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool)
     """What a reader should know of the message that a unit has sent; nothing of it tells of a measurement."""
     out: list[Caveat] = []
     if private:
-        used, whole = rows_and_channels(y)
-        dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
-        lost = [f"{dropped} rows in which a channel was missing"] if dropped else []
-        if not whole.all():
-            names = [unit.output_names[k] for k in np.flatnonzero(~whole)]
-            lost.append(f"channels missing most of the time: {', '.join(names)}")
-        if lost:
-            out.append(Caveat("rows-left-out", unit.name, f"unit {unit.name!r}: left out were {' and '.join(lost)}"))
+        out += left_out_caveats(unit, y)
     elif exact := _exact_rows(y, model.C):
         which = "its measurements" if exact == len(y) else f"its measurements in {exact} of {len(y)} rows"
         text = (
@@ -210,6 +203,19 @@ def message_caveats(unit: Unit, y: FloatArray, model: LocalModel, private: bool)
         )
         out.append(Caveat("exact-message", unit.name, text))
     return (*out, *(() if private else absurd_readings(unit, y, unit.output_names)))
+
+
+def left_out_caveats(unit: Unit, y: FloatArray) -> tuple[Caveat, ...]:
+    """Of a message that is made of whole rows: what was not whole."""
+    used, whole = rows_and_channels(y)
+    dropped = int(np.isfinite(y).any(axis=1).sum()) - int(used.sum())
+    lost = [f"{dropped} rows in which a channel was missing"] if dropped else []
+    if not whole.all():
+        names = [unit.output_names[k] for k in np.flatnonzero(~whole)]
+        lost.append(f"channels missing most of the time: {', '.join(names)}")
+    if not lost:
+        return ()
+    return (Caveat("rows-left-out", unit.name, f"unit {unit.name!r}: left out were {' and '.join(lost)}"),)
 
 
 def _exact_rows(y: FloatArray, C: FloatArray) -> int:

@@ -22,10 +22,10 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
+from counterflow.estimation.foresight import Foreseen, nothing, own_response
 from counterflow.plant import LocalModel
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 from counterflow.protocol import Sufficient
-from counterflow.recurrence import linear_recurrence
 
 MECHANISM = "analytic Gaussian mechanism on clipped sufficient messages"
 UNPROTECTED = (
@@ -40,15 +40,6 @@ MODELS_EXCLUDED = (
 SHARE = 0.05  # of μ²: what finding the clip costs
 STEPS, RATIO, FIRST = 6, 1.2, 0.25  # of the bisection among 64 radii, from 0.25 √r to 24,000 √r
 OUTSIDE = 1e-3  # share of rows that may be clipped, if noise lets it be seen
-FURTHER = 3.0  # the ellipsoid is drawn as if others moved a unit so many times as far as its own inputs do
-
-
-@dataclass(frozen=True, eq=False)
-class Coordinates:
-    """In which rows are clipped: W (s - centre). They depend on nothing private."""
-
-    centre: FloatArray  # (T+1, r)
-    W: FloatArray  # (r, r)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,47 +64,21 @@ def needed_noise(privacy: Privacy, release: PrivateRelease, rows: int, states: i
     return 2 * release.clip * math.sqrt(privacy.window) / mu
 
 
-def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Coordinates:
-    """Around the response of the unit's own model to its own inputs, scaled by how they and its noise move it.
-
-    A model that does not settle foresees nothing: coordinates are then s itself.
-
-    Examples
-    --------
-    >>> model = LocalModel(A=[[0.5]], B=[[1.0]], C=[[1.0]], Q=[[0.75]], R=[[1.0]])
-    >>> found = foreseen(model, np.array([[1.0]]), np.zeros((3, 1)))
-    >>> found.centre.ravel().tolist(), (1 / found.W**2).round(6).tolist()
-    ([0.0, 0.0, 0.0], [[2.0]])
-    """
-    from scipy.linalg import solve_discrete_lyapunov
-
-    A, B, numbers = model.A, model.B, len(observation)
-    if np.abs(np.linalg.eigvals(A)).max(initial=0.0) > 1 - 1e-9 or not numbers:
-        return plain(len(u), numbers)
-    with np.errstate(all="ignore"):  # inputs beyond all measure foresee nothing either
-        rest = np.linalg.solve(np.eye(len(A)) - A, B @ u.mean(axis=0))
-        moved = np.vstack([rest, linear_recurrence(A, u[:-1] @ B.T, rest)])
-        away = moved - rest
-        spread = solve_discrete_lyapunov(A, model.Q) + FURTHER**2 * away.T @ away / len(away)
-        covariance = observation @ spread @ observation.T + np.eye(numbers)
-    if not (np.isfinite(covariance).all() and np.isfinite(moved).all()):
-        return plain(len(u), numbers)
-    W = np.linalg.inv(np.linalg.cholesky((covariance + covariance.T) / 2))
-    return Coordinates(moved @ observation.T, W)
+def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Foreseen:
+    """In which rows are clipped: around the response of the unit's own model to its own inputs."""
+    return own_response(model.A, model.B, model.Q, observation, u)
 
 
-def plain(rows: int, numbers: int) -> Coordinates:
-    """s itself."""
-    return Coordinates(np.zeros((rows, numbers)), np.eye(numbers))
-
-
-def private_radius(rows: FloatArray, mu: float, privacy: Privacy, *names: str) -> float:
+def private_radius(
+    rows: FloatArray, mu: float, privacy: Privacy, *names: str, outside: float = OUTSIDE, least: float = 0.0
+) -> float:
     """A radius that few of ``rows`` (n, r) exceed: bisection by counts with Gaussian noise of total ``mu``.
 
     Replacing w rows moves a count by at most w. A count is taken for zero up to three standard deviations of its noise:
-    mistaking zero for more would cost a radius that is many times too large.
+    mistaking zero for more would cost a radius that is many times too large. ``outside``: share of the rows that may
+    exceed it; ``least``: the smallest radius to try, 0: a quarter of √r.
     """
-    edges = FIRST * math.sqrt(max(rows.shape[1], 1)) * RATIO ** np.arange(2**STEPS)
+    edges = (least or FIRST * math.sqrt(max(rows.shape[1], 1))) * RATIO ** np.arange(2**STEPS)
     with np.errstate(all="ignore"):
         length = np.nan_to_num(_lengths(rows), nan=np.inf)
     sigma = math.sqrt(STEPS) * privacy.window / mu
@@ -122,7 +87,7 @@ def private_radius(rows: FloatArray, mu: float, privacy: Privacy, *names: str) -
         middle = (low + high) // 2
         beyond = np.array([float((length > edges[middle]).sum())])
         count = gaussian_release(beyond, sigma, privacy.source, *names, "rows beyond", str(step))
-        if count[0] <= OUTSIDE * len(rows) + 3 * sigma:
+        if count[0] <= outside * len(rows) + 3 * sigma:
             high = middle
         else:
             low = middle
@@ -150,7 +115,7 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
     rows, numbers = int(there.sum()), len(observation)
     mu = 1 / privacy.multiplier(most_numbers(len(message.inputs), observation.shape[1]))
     given = privacy.clip is not None
-    at = plain(len(message.inputs), numbers) if given else foreseen(model, observation, message.inputs)
+    at = nothing(len(message.inputs), numbers) if given else foreseen(model, observation, message.inputs)
     centre = at.centre[there]
     with np.errstate(all="ignore"):
         moved = (message.numbers[there] - centre) @ at.W.T

@@ -73,6 +73,7 @@ export const effect = {
     return {
       effect: affected, changes, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 60, "horizon", left),
       level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, affected, plant, left),
+      controllers: reading.worldOf(told.controllers, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
@@ -80,8 +81,8 @@ export const effect = {
   body(question) {
     const changes = question.changes.filter((one) => !isZero(one));
     if (!changes.length) return null;
-    const { effect: affected, horizon, level, draw } = question;
-    return { effect: affected, changes, horizon, level, draw };
+    const { effect: affected, horizon, level, draw, controllers } = question;
+    return { effect: affected, changes, horizon, level, draw, controllers };
   },
 
   picked: (question) => question.causes,
@@ -128,7 +129,8 @@ export const effect = {
         Object.assign(question, { effect: name, draw: null });
         rebuild(performance.now());
       }),
-      make("div", { class: "row" }, parts.horizonField(question, plant, changed), parts.levelField(question, changed)),
+      make("div", { class: "row" }, parts.horizonField(question, plant, changed), parts.levelField(question, changed),
+        parts.worldField(question, plant, changed)),
     );
     redraw();
   },

@@ -38,6 +38,16 @@ export function levelField(question, changed) {
   }));
 }
 
+/** Whether controllers react, where the plant has some; nothing elsewhere. */
+export function worldField(question, plant, changed) {
+  if (!plant.controllers) return null;
+  const options = [["", "as known"], ["reacting", "react"], ["held", "held"]];
+  return field("Controllers", select("controllers", options, question.controllers ?? "", (text) => {
+    question.controllers = text || undefined;
+    changed(performance.now());
+  }));
+}
+
 /** The unit asked about: any with outputs at the server, one's own at a unit. */
 export function unitField(label, plant, value, onChange) {
   const possible = plant.units.filter((unit) => unit.outputs.length || unit.name === value);

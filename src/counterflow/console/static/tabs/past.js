@@ -44,14 +44,15 @@ export const past = {
     return {
       unit, changes, ...reading.windowOf(told, plant, firstWindow(plant), left),
       level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, unit, plant, left),
+      controllers: reading.worldOf(told.controllers, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
 
   body(question) {
     const changes = question.changes.filter((one) => one.values || one.mode === "set" || one.value !== 0);
-    const { unit, start, stop, level, draw } = question;
-    return changes.length && stop > start ? { unit, changes, start, stop, level, draw } : null;
+    const { unit, start, stop, level, draw, controllers } = question;
+    return changes.length && stop > start ? { unit, changes, start, stop, level, draw, controllers } : null;
   },
 
   picked: (question) => question.causes,
@@ -100,7 +101,8 @@ export const past = {
         context.rebuild();
         context.changed(performance.now());
       }),
-      make("div", { class: "row" }, parts.levelField(question, context.changed)),
+      make("div", { class: "row" }, parts.levelField(question, context.changed),
+        parts.worldField(question, plant, context.changed)),
     );
   },
 

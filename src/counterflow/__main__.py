@@ -1,0 +1,5 @@
+"""``python -m counterflow``: the command line."""
+
+from counterflow.cli import main
+
+main()

@@ -1,0 +1,11 @@
+"""Controllers of a unit: loops, the laws they follow, and how a law is learned from a unit's own log.
+
+A law says what the moved input is in a row, from what the log shows of earlier rows: its own last values, the reading
+and the target. So every state of a law is recorded, and what a law leaves of the record can be replayed in a world
+that never was, as the residuals of the plant are. All laws are computed for many worlds side by side.
+"""
+
+from counterflow.control.laws import PID, Law, Manual, Ratio, Relay, Schedule, Seen
+from counterflow.control.loop import Loop
+
+__all__ = ["PID", "Law", "Loop", "Manual", "Ratio", "Relay", "Schedule", "Seen"]

@@ -1,0 +1,360 @@
+"""The laws that controllers follow, each a function of what a log shows of the last rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from counterflow.arrays import FloatArray, real_number
+from counterflow.errors import ModelError
+
+FREE = (-np.inf, np.inf)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a law sees in one row, of K worlds side by side.
+
+    ``moved`` (K, memory): what it moves, in the rows before. ``reading`` and ``target`` (K, memory + 1): up to the row
+    itself, which is the last column; ``target`` is NaN where nobody knows it. ``row``: the number of the row.
+    ``dt``: time between rows.
+    """
+
+    moved: FloatArray
+    reading: FloatArray
+    target: FloatArray
+    row: int
+    dt: float = 1.0
+
+    @property
+    def error(self) -> FloatArray:
+        """Target less reading (K, memory + 1)."""
+        return np.asarray(self.target - self.reading)
+
+
+@runtime_checkable
+class Law(Protocol):
+    """What a controller does: any object with ``memory`` and ``output`` will do.
+
+    ``memory``: how many rows before its own a law looks at. ``output``: the moved input (K,) of the row, a pure
+    function of what is seen.
+
+    Examples
+    --------
+    >>> class Proportional:
+    ...     memory = 0
+    ...     def output(self, seen):
+    ...         return 50.0 + 2.0 * seen.error[:, -1]
+    >>> isinstance(Proportional(), Law)
+    True
+    """
+
+    @property
+    def memory(self) -> int: ...
+
+    def output(self, seen: Seen) -> FloatArray: ...
+
+
+class _Stored:
+    """Laws of this module are frozen dataclasses of numbers, which can stand in a file."""
+
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """In plain types; an open end of the limits is null."""
+        found: dict[str, Any] = {"kind": self.kind}
+        for entry in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, entry.name)
+            if isinstance(value, tuple):
+                found[entry.name] = [each if np.isfinite(each) else None for each in value]
+            else:
+                found[entry.name] = None if isinstance(value, float) and not np.isfinite(value) else value
+        return found
+
+
+def _limits(given: object, what: str) -> tuple[float, float]:
+    if given is None:
+        return FREE
+    try:
+        low, high = (float(end) for end in given)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        low, high = 1.0, 0.0
+    if not low < high:
+        raise ModelError(f"{what}: limits are {given!r:.80}: pass (low, high) with low < high, or None.")
+    return low, high
+
+
+@dataclass(frozen=True)
+class PID(_Stored):
+    """PI or PID with limits; at a limit the integral stands still (the incremental form has no windup).
+
+        u[t] = u[t-1] + gain ( e[t] - e[t-1] + dt / integral_time e[t]
+                               - derivative_time / dt (y[t] - 2 y[t-1] + y[t-2]) )
+
+    with e = target - y, held within the limits. The derivative is of the reading alone, so that a step of the target
+    gives no kick.
+
+    Parameters
+    ----------
+    gain : of the moved input over the reading; negative where more input lowers the reading.
+    integral_time : in the time unit of the recording's ``dt``; infinite: no integral.
+    derivative_time : in the same unit.
+    limits : (low, high) of the moved input.
+    delay : rows by which the controller sees its reading late.
+
+    Examples
+    --------
+    >>> law = PID(gain=2.0, integral_time=10.0, limits=(0.0, 100.0))
+    >>> seen = Seen(np.array([[50.0]]), np.array([[20.0, 19.0]]), np.array([[20.0, 20.0]]), row=1)
+    >>> law.output(seen).tolist()
+    [52.2]
+    """
+
+    kind: ClassVar[str] = "pid"
+
+    gain: float
+    integral_time: float = np.inf
+    derivative_time: float = 0.0
+    limits: tuple[float, float] = FREE
+    delay: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gain", real_number(self.gain, "PID: gain", kind=ModelError))
+        object.__setattr__(self, "limits", _limits(self.limits, "PID"))
+        for name in ("integral_time", "derivative_time"):
+            value = getattr(self, name)
+            lowest = 0.0 if name == "derivative_time" else np.finfo(float).tiny
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= lowest:
+                raise ModelError(f"PID: {name} is {value!r:.80}: pass a time above zero (integral_time may be inf).")
+            object.__setattr__(self, name, float(value))
+        if type(self.delay) is not int or not 0 <= self.delay <= 100:
+            raise ModelError(f"PID: delay is {self.delay!r:.80}: pass a whole number of rows from 0 to 100.")
+
+    @property
+    def memory(self) -> int:
+        return 1 + (self.derivative_time > 0) + self.delay
+
+    def weights(self, dt: float) -> FloatArray:
+        """(3,): what the errors of the row, the one before and the one before that add to the moved input."""
+        integral, derivative = dt / self.integral_time, self.derivative_time / dt
+        return self.gain * np.array([1 + integral + derivative, -1 - 2 * derivative, derivative])
+
+    def output(self, seen: Seen) -> FloatArray:
+        last = seen.error.shape[1] - 1 - self.delay
+        error, reading = seen.error, seen.reading
+        step = error[:, last] * (1 + seen.dt / self.integral_time) - error[:, last - 1]
+        if self.derivative_time > 0:
+            bend = reading[:, last] - 2 * reading[:, last - 1] + reading[:, last - 2]
+            step = step - self.derivative_time / seen.dt * bend
+        return np.clip(seen.moved[:, -1] + self.gain * step, *self.limits)
+
+    def __str__(self) -> str:
+        integral = "" if np.isinf(self.integral_time) else f", integral time {self.integral_time:.4g}"
+        derivative = "" if not self.derivative_time else f", derivative time {self.derivative_time:.4g}"
+        kind = "P" + "I" * (self.integral_time < np.inf) + "D" * (self.derivative_time > 0)
+        return f"{kind}: gain {self.gain:.4g}{integral}{derivative}{_ends(self.limits)}"
+
+
+@dataclass(frozen=True)
+class Relay(_Stored):
+    """Two positions with hysteresis: below ``low`` the moved input goes to ``below``, above ``high`` to ``above``.
+
+    Between the two it stays where it was.
+
+    Examples
+    --------
+    >>> pump = Relay(low=5.2, high=5.8, below=1.0, above=0.0)  # starts when the tank is low
+    >>> pump.output(Seen(np.array([[0.0]]), np.array([[5.3, 5.1]]), np.full((1, 2), np.nan), row=1)).tolist()
+    [1.0]
+    """
+
+    kind: ClassVar[str] = "relay"
+    memory: ClassVar[int] = 1
+
+    low: float
+    high: float
+    below: float = 1.0
+    above: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "below", "above"):
+            object.__setattr__(self, name, real_number(getattr(self, name), f"Relay: {name}", kind=ModelError))
+        if not self.low <= self.high or self.below == self.above:
+            raise ModelError(
+                f"Relay: switches at {self.low:g} and {self.high:g} between {self.below:g} and {self.above:g}: low "
+                "must not lie above high, and the two positions must differ."
+            )
+
+    def output(self, seen: Seen) -> FloatArray:
+        now = seen.reading[:, -1]
+        return np.where(now < self.low, self.below, np.where(now > self.high, self.above, seen.moved[:, -1]))
+
+    def __str__(self) -> str:
+        return f"relay: {self.below:.4g} below {self.low:.4g}, {self.above:.4g} above {self.high:.4g}"
+
+
+@dataclass(frozen=True)
+class Ratio(_Stored):
+    """The moved input is a multiple of the reading: u = ratio y + bias, within the limits.
+
+    Where the loop has a target, that is the ratio, and ``ratio`` multiplies it.
+
+    Examples
+    --------
+    >>> Ratio(0.5, bias=1.0).output(Seen(np.zeros((1, 0)), np.array([[4.0]]), np.array([[np.nan]]), row=0)).tolist()
+    [3.0]
+    """
+
+    kind: ClassVar[str] = "ratio"
+    memory: ClassVar[int] = 0
+
+    ratio: float = 1.0
+    bias: float = 0.0
+    limits: tuple[float, float] = FREE
+
+    def __post_init__(self) -> None:
+        for name in ("ratio", "bias"):
+            object.__setattr__(self, name, real_number(getattr(self, name), f"Ratio: {name}", kind=ModelError))
+        object.__setattr__(self, "limits", _limits(self.limits, "Ratio"))
+
+    def output(self, seen: Seen) -> FloatArray:
+        target = np.where(np.isnan(seen.target[:, -1]), 1.0, seen.target[:, -1])
+        return np.clip(self.ratio * target * seen.reading[:, -1] + self.bias, *self.limits)
+
+    def __str__(self) -> str:
+        return f"ratio {self.ratio:.4g}, bias {self.bias:.4g}{_ends(self.limits)}"
+
+
+@dataclass(frozen=True)
+class Schedule(_Stored):
+    """A programme by the clock that repeats itself: ``values`` one after the other, each for ``rows`` rows from row 0.
+
+    Examples
+    --------
+    >>> day = Schedule((0.0, 1.0), rows=12)
+    >>> day.output(Seen(np.zeros((2, 0)), np.zeros((2, 1)), np.zeros((2, 1)), row=30)).tolist()
+    [0.0, 0.0]
+    """
+
+    kind: ClassVar[str] = "schedule"
+    memory: ClassVar[int] = 0
+
+    values: tuple[float, ...]
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        values = tuple(real_number(value, "Schedule: values", kind=ModelError) for value in self.values)
+        if not values or type(self.rows) is not int or self.rows < 1:
+            raise ModelError("Schedule: give at least one value, and for how many rows each of them stands.")
+        object.__setattr__(self, "values", values)
+
+    def output(self, seen: Seen) -> FloatArray:
+        value = self.values[seen.row // self.rows % len(self.values)]
+        return np.full(len(seen.reading), value)
+
+    def __str__(self) -> str:
+        return f"schedule of {len(self.values)} values, {self.rows} rows each"
+
+
+@dataclass(frozen=True)
+class Manual(_Stored):
+    """No controller: the moved input stays where it was.
+
+    Examples
+    --------
+    >>> Manual().output(Seen(np.array([[3.0]]), np.zeros((1, 2)), np.zeros((1, 2)), row=1)).tolist()
+    [3.0]
+    """
+
+    kind: ClassVar[str] = "manual"
+    memory: ClassVar[int] = 1
+
+    def output(self, seen: Seen) -> FloatArray:
+        return np.array(seen.moved[:, -1])
+
+    def __str__(self) -> str:
+        return "manual"
+
+
+@dataclass(frozen=True)
+class Absent(_Stored):
+    """Stands in a file for a law that is a Python object of its unit, which no file can hold."""
+
+    kind: ClassVar[str] = "own"
+    memory: ClassVar[int] = 0
+
+    name: str
+
+    def output(self, seen: Seen) -> FloatArray:
+        raise ModelError(f"the law {self.name!r} is an object of its unit and not stored: give it again with its Loop.")
+
+    def __str__(self) -> str:
+        return f"law {self.name!r}, which is not stored"
+
+
+STORED: dict[str, type[Any]] = {law.kind: law for law in (PID, Relay, Ratio, Schedule, Manual, Absent)}
+
+
+def law_json(law: Law | None) -> dict[str, Any] | None:
+    """A law in plain types; one that is an object of its unit leaves its name only."""
+    if law is None:
+        return None
+    return law.to_json() if isinstance(law, _Stored) else Absent(type(law).__name__).to_json()
+
+
+def law_of(given: object) -> Law:
+    """A law by the name of its kind and its numbers, as a person writes it; what is left out has its default.
+
+    Examples
+    --------
+    >>> print(law_of({"kind": "pid", "gain": 2, "integral_time": 10}))
+    PI: gain 2, integral time 10
+    """
+    written = {name: kind for name, kind in STORED.items() if kind is not Absent}
+    if not isinstance(given, dict) or given.get("kind") not in written:
+        raise ModelError(
+            f"a law is a table with kind, one of {', '.join(written)}, and its numbers; got {given!r:.80}."
+        )
+    kind = written[given["kind"]]
+    known = [entry.name for entry in fields(kind)]
+    for name in given:
+        if name != "kind" and name not in known:
+            raise ModelError(f"a law of kind {given['kind']!r} has no {name!r:.80}; it has {', '.join(known)}.")
+    try:
+        return kind(**{name: value for name, value in given.items() if name != "kind"})  # type: ignore[no-any-return]
+    except TypeError as error:
+        raise ModelError(f"a law of kind {given['kind']!r}: {error}") from None
+
+
+def law_from_json(found: object) -> Law | None:
+    """From plain types that nobody has checked.
+
+    Examples
+    --------
+    >>> law_from_json(law_json(Relay(1.0, 2.0))) == Relay(1.0, 2.0)
+    True
+    """
+    if found is None:
+        return None
+    if not isinstance(found, dict) or found.get("kind") not in STORED:
+        raise ModelError(f"a law has one of the kinds {', '.join(STORED)}, got {found!r:.80}.")
+    kind = STORED[found["kind"]]
+    given = {name: value for name, value in found.items() if name != "kind"}
+    if set(given) != {entry.name for entry in fields(kind)}:
+        raise ModelError(f"a law of kind {found['kind']!r} has {', '.join(e.name for e in fields(kind))}.")
+    for name, value in given.items():
+        if name == "limits":
+            ends = value if isinstance(value, list) and len(value) == 2 else [None, None]
+            given[name] = tuple(end if own is None else own for own, end in zip(ends, FREE, strict=True))
+        elif name == "integral_time" and value is None:
+            given[name] = np.inf
+        elif isinstance(value, list):
+            given[name] = tuple(value)
+    return kind(**given)  # type: ignore[no-any-return]
+
+
+def _ends(limits: tuple[float, float]) -> str:
+    low, high = limits
+    return "" if np.isinf(low) and np.isinf(high) else f", limits {low:.4g} to {high:.4g}"

@@ -1,0 +1,507 @@
+"""A law learned from a unit's own log: which reading foretells what an input does, and how.
+
+A PI controller moves its input by u[t] - u[t-1] = a e[t] + b e[t-1], with e the error of its reading. Where the target
+is recorded that is a regression. Where it is not, it either stands still (then it is the regression's constant) or
+moves in steps: of the second differences of both sides only the rows of its steps are left, and a robust regression
+passes over them. What stands still for some rows while its reading moves is in manual, or at a limit.
+
+A relay is an input with two values; the readings at its switches, in either direction, are its levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.control.laws import PID, Law, Relay, Schedule, Seen
+from counterflow.control.loop import Loop
+
+BoolArray = NDArray[np.bool_]
+
+STILL = 3  # rows without any move, from which on an input is in manual or at a limit
+FEWEST = 60  # automatic rows that a law can be learned from
+FEWEST_SWITCHES = 6  # of a relay
+APPROACH = 6  # rows before a switch that tell where its reading was going
+LATEST = 2  # rows by which a reading may come late
+BELIEVED = 0.9  # share of the moves that a law must explain, to be taken for one that was not declared
+USED = 0.5  # the same for a declared loop, below which its law is called unknown
+PROMISING = 0.3  # share of the bends of an input that a reading tells at first sight, to be looked at with care
+TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have moved
+ROUNDS = 60  # of a robust regression
+EXACT = 1e-12  # share of the moves below which nothing is left but rounding
+SLOWEST = 1e4  # rows or seconds of an integral time: beyond, there is no integral part
+NEAR = 0.25  # of a relay's hysteresis: how far from its level a reading may stand at a switch
+BESIDE = 1e-9  # of a relay's levels: how far beside one a reading is that explains what it did
+LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
+RECORDED, MOVING, CONSTANT = "recorded", "moving", "constant"
+
+
+@dataclass(frozen=True)
+class Controller:
+    """A loop with its law, and how well the law tells what was recorded.
+
+    ``learned``: whether the law was learned from the log, or given. ``reproduced``: share of what the input did in
+    automatic rows that the law tells (1: all of it; of a relay: share of rows, less what chance gives). ``automatic``:
+    share of rows in which the controller was at work. ``target``: "recorded", "moving" (in steps that nobody records)
+    or "constant".
+    """
+
+    loop: Loop
+    learned: bool
+    reproduced: float
+    automatic: float
+    target: str
+    supposed: Law | None = field(default=None, init=False)
+
+    @property
+    def law(self) -> Law:
+        """What it did in the record."""
+        assert self.loop.law is not None
+        return self.loop.law
+
+    @property
+    def acting(self) -> Law:
+        """What it does in the worlds that are asked about: its own law, or one that a question supposes."""
+        return self.law if self.supposed is None else self.supposed
+
+    def supposing(self, law: Law) -> Controller:
+        """The same controller in worlds in which it had another law."""
+        out = replace(self)
+        object.__setattr__(out, "supposed", law)
+        return out
+
+    @property
+    def usable(self) -> bool:
+        """Whether the law tells enough of the record to be asked what it would have done."""
+        return self.reproduced >= USED
+
+    @property
+    def locked(self) -> bool:
+        """Whether the input moved by its controller alone, towards a target that never moved.
+
+        What the input does by itself cannot be told from such rows: it is a sum of readings.
+        """
+        law_tells_all = self.reproduced >= LOCKED and self.automatic >= 1 - TRIMMED
+        return self.target == CONSTANT and isinstance(self.law, PID) and law_tells_all
+
+    @property
+    def switches(self) -> bool:
+        """Whether it is a relay, whose switching times are not certain."""
+        return isinstance(self.acting, Relay)
+
+    def __str__(self) -> str:
+        aim = {
+            RECORDED: f"target {self.loop.target}",
+            MOVING: "a target that moves unrecorded",
+            CONSTANT: "a fixed target",
+        }
+        how = "learned" if self.learned else "given"
+        towards = "" if self.switches else f" towards {aim[self.target]}"
+        return (
+            f"{self.loop.moves} follows {self.loop.reads}{towards} ({self.loop.law}; {how}); tells "
+            f"{100 * self.reproduced:.3g} % of its moves, automatic in {100 * self.automatic:.3g} % of the rows"
+        )
+
+
+# ---- a loop whose channels are known
+
+
+def learned_loop(
+    loop: Loop, moved: FloatArray, reading: FloatArray, target: FloatArray | None, dt: float
+) -> Controller | None:
+    """The loop with its law, learned from what it moves, reads and aims at (T,), or given and judged; None: no law.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> law, u, y = PID(2.0, 10.0), np.zeros(300), np.zeros(300)
+    >>> for t in range(1, 300):
+    ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1] + 0.1 * rng.standard_normal()
+    ...     u[t] = u[t - 1] + law.weights(1.0)[:2] @ -y[[t, t - 1]]
+    >>> found = learned_loop(Loop("valve", "temperature"), u, y, None, 1.0)
+    >>> round(found.law.gain, 6), round(found.law.integral_time, 6), found.target
+    (2.0, 10.0, 'constant')
+    """
+    automatic = working(moved)
+    if loop.law is not None:
+        return _judged(loop, moved, reading, target, dt, automatic)
+    relay = _relay(loop, moved, reading)
+    if relay is not None:
+        return relay
+    return _pid(loop, moved, reading, target, dt, automatic)
+
+
+def working(moved: FloatArray) -> BoolArray:
+    """Rows (T,) in which an input is at work: it moves in the row, or within a few rows of it.
+
+    Examples
+    --------
+    >>> working(np.array([0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0])).tolist()
+    [False, True, True, False, False, False, False, True]
+    """
+    still = np.diff(moved, prepend=moved[:1]) == 0
+    edges = np.flatnonzero(np.diff(still.astype(np.int8), prepend=0, append=0))
+    out = np.ones(len(moved), bool)
+    for first, last in zip(edges[::2], edges[1::2], strict=True):
+        if last - first >= STILL or first == 0:
+            out[first:last] = False
+    return out
+
+
+def _pid(
+    loop: Loop, moved: FloatArray, reading: FloatArray, target: FloatArray | None, dt: float, automatic: BoolArray
+) -> Controller | None:
+    """The PI or PID law that tells the moves best, with its delay and limits."""
+    move = np.diff(moved, prepend=np.nan)
+    T, reach = len(moved), LATEST + 3
+    rows = np.arange(reach + 1, T)
+    limits = _limits(moved)
+    inside = (moved > limits[0]) & (moved < limits[1])
+    steady = automatic & inside
+    both = steady[rows] & steady[rows - 1]
+    level = reading if target is None else reading - target
+    finite = np.isfinite(np.stack([level[rows - lag] for lag in range(reach + 1)])).all(axis=0)
+    rows = rows[both & finite & np.isfinite(move[rows]) & np.isfinite(move[rows - 1])]
+    if len(rows) < FEWEST:
+        return None
+    best: tuple[float, Controller] | None = None
+    for delay in range(LATEST + 1):
+        for order in (2, 3):
+            lags = np.stack([level[rows - delay - k] for k in range(order)], axis=1)
+            found = _regressions(move, level, reading, rows, lags, delay, order, target)
+            for score, weights, kind, spread in found:
+                law = _law(weights, dt, limits, delay)
+                if law is None:
+                    continue
+                told = max(0.0, 1 - spread)
+                share = float(automatic.mean())
+                controller = Controller(replace(loop, law=law), True, told, share, kind)
+                if best is None or score < best[0]:
+                    best = (score, controller)
+    return None if best is None else best[1]
+
+
+def _regressions(
+    move: FloatArray, level: FloatArray, reading: FloatArray, rows: NDArray[np.intp], lags: FloatArray, delay: int,
+    order: int, target: FloatArray | None,
+) -> list[tuple[float, FloatArray, str, float]]:  # fmt: skip
+    """(score, weights of the readings, kind of target, share of the moves that is left) of each way to see the law."""
+    out = []
+    size = max(float(np.square(_trimmed(move[rows])).mean()), 1e-300)
+    n = len(rows)
+    if target is None:
+        tries = [(move[rows], np.hstack([lags, np.ones((n, 1))]), CONSTANT, 1.0)]
+        earlier = np.stack([level[rows - 1 - delay - k] for k in range(order)], axis=1)
+        tries.append((move[rows] - move[rows - 1], lags - earlier, MOVING, 2.0))
+    else:
+        # the derivative is of the reading alone: what the target does to it is left out of the error
+        tries = [(move[rows], lags, RECORDED, 1.0)]
+        if order == 3:
+            bend = reading[rows - delay] - 2 * reading[rows - delay - 1] + reading[rows - delay - 2]
+            tries = [(move[rows], np.column_stack([lags[:, :2], bend]), RECORDED, 1.0)]
+    for goal, regressors, kind, doubled in tries:
+        weights, error = robust(regressors, goal)
+        if error is None:
+            continue
+        left = float(np.square(_trimmed(error) if kind != RECORDED else error).mean()) / doubled
+        # what both tell exactly is told by the simpler one: a target that stands still
+        score = n * np.log(left + EXACT * size) + (order + (kind == MOVING)) * np.log(n) * 2
+        own = weights[:order]
+        if target is not None and order == 3:
+            own = np.array([own[0] + own[2], own[1] - 2 * own[2], own[2]])
+        out.append((score, own, kind, left / size))
+    return out
+
+
+def _law(weights: FloatArray, dt: float, limits: tuple[float, float], delay: int) -> PID | None:
+    """The law whose readings have these weights; None: no PI controller has them."""
+    a, b, *more = -weights
+    derivative = more[0] if more else 0.0
+    gain = -b - 2 * derivative
+    integral = a + b + derivative
+    if gain == 0 or not np.isfinite(gain) or derivative / gain < 0:
+        return None
+    time = np.inf if integral / gain <= 1e-9 else dt * gain / integral
+    return PID(float(gain), float(time), float(dt * derivative / gain), limits, delay)
+
+
+def _limits(moved: FloatArray) -> tuple[float, float]:
+    """Values at which an input stands again and again, at the ends of what it did."""
+    out = []
+    for end, far in ((moved.min(), -np.inf), (moved.max(), np.inf)):
+        out.append(float(end) if (moved == end).sum() > STILL else far)
+    return (out[0], out[1]) if out[0] < out[1] else (-np.inf, np.inf)
+
+
+def _trimmed(error: FloatArray) -> FloatArray:
+    """Without the largest: rows in which a target moved."""
+    size = np.abs(error)
+    return np.asarray(error[size <= np.quantile(size, 1 - TRIMMED)])
+
+
+def robust(regressors: FloatArray, goal: FloatArray) -> tuple[FloatArray, FloatArray | None]:
+    """Weights by which regressors (n, k) tell a goal (n,) in most rows, and what they leave; None: they do not.
+
+    Least absolute errors first, by weighted least squares; then rows that are far off lose their weight (Tukey).
+
+    Examples
+    --------
+    >>> x = np.column_stack([np.arange(20.0), np.ones(20)])
+    >>> goal = x @ [2.0, 1.0]
+    >>> goal[[3, 9]] += 100.0
+    >>> robust(x, goal)[0].round(6).tolist()
+    [2.0, 1.0]
+    """
+    scale = np.sqrt(np.square(regressors).mean(axis=0))
+    size = float(np.sqrt(np.square(goal).mean()))
+    if not (scale > 0).all() or size == 0:
+        return np.zeros(regressors.shape[1]), None
+    x, g = regressors / scale, goal / size
+    weight = np.ones(len(g))
+    found = np.zeros(x.shape[1])
+    for k in range(ROUNDS):
+        root = np.sqrt(weight)[:, None]
+        try:
+            new = np.linalg.lstsq(x * root, g * root[:, 0], rcond=1e-12)[0]
+        except np.linalg.LinAlgError:
+            return found, None
+        error = np.abs(g - x @ new)
+        done = np.abs(new - found).max() <= 1e-12 * max(np.abs(new).max(), 1e-300)
+        found = new
+        if k < ROUNDS // 2:
+            weight = 1 / np.maximum(error, 1e-9)
+        else:
+            if done:
+                break
+            spread = max(1.4826 * float(np.median(error)), 1e-12)
+            weight = np.square(np.maximum(0.0, 1 - np.square(error / (4.685 * spread))))
+    return found * size / scale, goal - regressors @ (found * size / scale)
+
+
+# ---- relays
+
+
+def _relay(loop: Loop, moved: FloatArray, reading: FloatArray) -> Controller | None:
+    """The relay behind an input with two values; None: it is none, or its switches do not go by the reading."""
+    values, which, counts = np.unique(moved, return_inverse=True, return_counts=True)
+    if not 2 <= len(values) <= 20:
+        return None
+    one, two = np.sort(np.argsort(-counts)[:2])
+    if counts[one] + counts[two] < 0.98 * len(moved):
+        return None
+    smooth = smoothed(reading)
+    up, down = (
+        np.flatnonzero((which[1:] == now) & (which[:-1] == before)) + 1 for now, before in ((two, one), (one, two))
+    )
+    if min(len(up), len(down)) < FEWEST_SWITCHES // 2 or not np.isfinite(smooth).all():
+        return None
+    at_up, at_down = (_level(reading, moved, rows) for rows in (up, down))
+    if not (np.isfinite(at_up) and np.isfinite(at_down)) or at_up == at_down:
+        return None
+    low, high = sorted((float(at_up), float(at_down)))
+    ends = (float(values[two]), float(values[one]))
+    below, above = ends if at_up < at_down else ends[::-1]
+    law = Relay(low, high, below, above)
+    return _relay_judged(loop, law, moved, smooth, True)
+
+
+def _level(reading: FloatArray, moved: FloatArray, switched: NDArray[np.intp]) -> float:
+    """The reading at which an input switches in these rows: where it was going, half a row before.
+
+    It crossed its level somewhere between the row before and the row of the switch, in which it may have turned
+    already; so only rows before are looked at, by a straight line through them.
+    """
+    rows = switched[switched >= APPROACH]
+    rows = rows[(moved[rows[:, None] - 1 - np.arange(APPROACH)] == moved[rows - 1][:, None]).all(axis=1)]
+    before = reading[rows[:, None] - 1 - np.arange(APPROACH)] if len(rows) else np.zeros((0, APPROACH))
+    before = before[np.isfinite(before).all(axis=1)]
+    if len(before) < FEWEST_SWITCHES // 2:
+        return float(np.nanmedian((reading[switched] + reading[switched - 1]) / 2))
+    lag = np.arange(1.0, APPROACH + 1)
+    line = np.linalg.pinv(np.column_stack([np.ones(APPROACH), lag]))
+    return float(np.median(before @ (line[0] + 0.5 * line[1])))
+
+
+def _relay_judged(loop: Loop, law: Relay, moved: FloatArray, smooth: FloatArray, learned: bool) -> Controller:
+    """How well a relay tells a record: by how much its reading would have to be another one.
+
+    The lesser of two shares: of the switches at which it stood near their level, and of all rows in which it stood on
+    the side that the input tells. A run by itself would be the wrong judge: one switch that noise hides or makes puts
+    it out of step for long.
+    """
+    gap = explaining(law, moved, smooth) - smooth
+    near = np.abs(gap) <= NEAR * (law.high - law.low)
+    switched = np.flatnonzero(np.diff(moved)) + 1
+    told = float(min(near.mean(), near[switched].mean())) if len(switched) else 0.0
+    return Controller(replace(loop, law=law), learned, told, 1.0, CONSTANT)
+
+
+def explaining(law: Relay, moved: FloatArray, reading: FloatArray) -> FloatArray:
+    """The reading (T,) nearest to a given one with which a relay would have moved its input as it did.
+
+    Examples
+    --------
+    >>> law = Relay(low=1.0, high=2.0, below=1.0, above=0.0)
+    >>> moved, reading = np.array([0.0, 0.0, 1.0, 1.0]), np.array([1.5, 0.9, 1.2, 1.5])
+    >>> explaining(law, moved, reading).round(3).tolist()
+    [1.5, 1.0, 1.0, 1.5]
+    """
+    gap = BESIDE * max(law.high - law.low, abs(law.low), abs(law.high), 1e-300)
+    on, before = moved == law.below, np.concatenate([moved[:1], moved[:-1]]) == law.below
+    out = np.where(on & ~before, np.minimum(reading, law.low - gap), reading)  # it switched here
+    out = np.where(~on & before, np.maximum(out, law.high + gap), out)
+    out = np.where(on & before, np.minimum(out, law.high), out)  # it did not
+    return np.asarray(np.where(~on & ~before, np.maximum(out, law.low), out))
+
+
+def smoothed(reading: FloatArray) -> FloatArray:
+    """A reading (T,) without its noise, as far as neighbouring rows tell: a local parabola, gaps closed straight."""
+    from scipy.signal import savgol_filter
+
+    rows, there = np.arange(len(reading)), np.isfinite(reading)
+    if there.sum() < 8:
+        return np.full(len(reading), np.nan)
+    whole = np.interp(rows, rows[there], reading[there])
+    return np.asarray(savgol_filter(whole, 7, 2))
+
+
+# ---- laws that were given, and loops that nobody has declared
+
+
+def _judged(
+    loop: Loop, moved: FloatArray, reading: FloatArray, target: FloatArray | None, dt: float, automatic: BoolArray
+) -> Controller:
+    """A given law, with how well it tells the record."""
+    law = loop.law
+    assert law is not None
+    if isinstance(law, Relay):
+        return _relay_judged(loop, law, moved, smoothed(reading), False)
+    kind = MOVING if target is None else RECORDED
+    aim = np.full(len(moved), np.nan) if target is None else target
+    if target is None and isinstance(law, PID):  # any level will do: its constant is looked for
+        aim = np.full(len(moved), float(np.nanmean(reading)))
+    told = law_rows(law, moved, reading, aim, dt)
+    rows = np.flatnonzero(automatic & np.isfinite(told) & (np.arange(len(moved)) > law.memory))
+    if len(rows) < STILL:
+        return Controller(loop, False, 1.0, float(automatic.mean()), kind)
+    error, move = (moved - told)[rows], np.diff(moved, prepend=moved[0])[rows]
+    if target is None and isinstance(law, PID):
+        fixed = float(np.square(_trimmed(error - np.median(error))).mean())
+        jumps = float(np.square(_trimmed(np.diff(error))).mean()) / 2
+        kind, left = (CONSTANT, fixed) if fixed <= jumps else (MOVING, jumps)
+        size = float(np.square(_trimmed(move)).mean())
+    else:
+        left, size = float(np.square(error).mean()), float(np.square(move).mean())
+    return Controller(loop, False, max(0.0, 1 - left / max(size, 1e-300)), float(automatic.mean()), kind)
+
+
+def aimed_at(law: Law, moved: FloatArray, reading: FloatArray, dt: float) -> FloatArray:
+    """The target (T,) that a PI controller must have had, to have moved its input as it did.
+
+    Its first value is not known and taken to be the reading's; what is wrong with it decays with the integral time.
+    """
+    if not isinstance(law, PID) or not np.isfinite(law.integral_time):
+        return np.full(len(moved), np.nan)
+    from scipy.signal import lfilter
+
+    a, b = law.gain * (1 + dt / law.integral_time), -law.gain
+    late = np.concatenate([np.repeat(reading[:1], law.delay), reading])[: len(reading)]
+    bend = np.diff(late, 2, prepend=[late[0], late[0]])
+    step = np.diff(moved, prepend=moved[0]) + law.gain * law.derivative_time / dt * bend
+    right = step + a * late + b * np.concatenate([late[:1], late[:-1]])
+    found, _ = lfilter([1 / a], [1.0, b / a], right, zi=[-b / a * late[0]])
+    return np.asarray(np.concatenate([found[law.delay :], np.repeat(found[-1:], law.delay)]))
+
+
+def law_rows(law: Law, moved: FloatArray, reading: FloatArray, target: FloatArray, dt: float) -> FloatArray:
+    """What a law says of every row (T,) of a record from the rows before it; NaN in the first ``memory`` rows.
+
+    All rows are asked at once, as so many worlds; only a law that goes by the clock is asked row by row.
+    """
+    T, memory = len(moved), law.memory
+    out = np.full(T, np.nan)
+    if memory >= T:
+        return out
+    if isinstance(law, Schedule):
+        out[:] = [
+            law.output(Seen(moved[:0][None], reading[t : t + 1][None], target[t : t + 1][None], t, dt))[0]
+            for t in range(T)
+        ]
+        return out
+    at = np.arange(memory, T)[:, None]
+    before, through = at - memory + np.arange(memory), at - memory + np.arange(memory + 1)
+    out[memory:] = law.output(Seen(moved[before], reading[through], target[through], memory, dt))
+    return out
+
+
+def found_loops(
+    inputs: tuple[str, ...], outputs: tuple[str, ...], u: FloatArray, y: FloatArray, dt: float, skip: set[str]
+) -> list[Controller]:
+    """Loops that a unit's own log shows and nobody has declared: inputs (T, U) that follow an output (T, D).
+
+    A relation counts as a controller's only where it has an integral part: an output that shows what an input is, or
+    does, would be taken for one otherwise.
+    """
+    out = []
+    for j, name in enumerate(inputs):
+        if name in skip or np.ptp(u[:, j]) == 0:
+            continue
+        tried = []
+        for k, reads in enumerate(outputs):
+            if _promising(u[:, j], y[:, k]):
+                tried += _candidates(name, reads, u[:, j], y[:, k], inputs, u, dt, j)
+        good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one)]
+        if good:  # of two that tell as much, one whose target is recorded tells what it aims at, too
+            out.append(max(good, key=lambda one: (round(one.reproduced, 2), one.target == RECORDED, one.reproduced)))
+    return out
+
+
+def _promising(moved: FloatArray, reading: FloatArray) -> bool:
+    """Whether a reading may foretell what an input does: a quick look, before anything is fitted with care."""
+    if len(np.unique(moved[: 50 * FEWEST])) <= 20:  # two values, or steps
+        return False
+    automatic = working(moved)
+    rows = np.arange(LATEST + 4, len(moved))
+    lags = np.stack([reading[rows - k] - reading[rows - k - 1] for k in range(LATEST + 2)], axis=1)
+    goal = moved[rows] - 2 * moved[rows - 1] + moved[rows - 2]
+    good = automatic[rows] & automatic[rows - 1] & np.isfinite(lags).all(axis=1)
+    if good.sum() < FEWEST:
+        return False
+    goal, lags = goal[good], lags[good]
+    most = 4 * 1.4826 * float(np.median(np.abs(goal)))
+    goal = np.clip(goal, -most, most)
+    left = goal - lags @ np.linalg.lstsq(lags, goal, rcond=None)[0]
+    return float(left @ left) < (1 - PROMISING) * float(goal @ goal)
+
+
+def _candidates(
+    name: str,
+    reads: str,
+    moved: FloatArray,
+    reading: FloatArray,
+    inputs: tuple[str, ...],
+    u: FloatArray,
+    dt: float,
+    j: int,
+) -> list[Controller]:
+    """The loop with each input that may be its target, and with none."""
+    found = [learned_loop(Loop(name, reads), moved, reading, None, dt)]
+    low, high = np.nanmin(reading), np.nanmax(reading)
+    for k, target in enumerate(inputs):
+        likely = k != j and u[:, k].max() >= low and u[:, k].min() <= high and np.ptp(u[:, k]) > 0
+        if likely:
+            found.append(learned_loop(Loop(name, reads, target), moved, reading, u[:, k], dt))
+    return [one for one in found if one is not None]
+
+
+def _is_control(found: Controller) -> bool:
+    """Whether a relation is a controller's: it has an integral part.
+
+    A relay is believed only where it is declared: a reading that follows an input of two values stands near the same
+    two levels whenever that switches, whoever switches it.
+    """
+    law = found.law
+    return isinstance(law, PID) and law.integral_time < SLOWEST

@@ -1,0 +1,325 @@
+"""A first description of a plant, from the names of its tags and what its channels hold: units, inputs and outputs.
+
+It is made to be used as it is, and to be read: what is uncertain is asked as a question, with the choice that was made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from counterflow.data.headers import without_measure
+from counterflow.data.inspection import ChannelFacts, Inspection
+from counterflow.data.selection import channel_name
+from counterflow.data.tags import Role, Tag, read_tag
+from counterflow.wording import listed
+
+_STEPS = 0.5  # a channel that repeats the value before in so many rows is moved by steps, as people move things
+_STILL = 0.8  # the same for a channel of which nothing else is known
+_MOST_TEXT = 0.2  # share of cells of text from which a channel is left out
+_MOST_UNITS = 40
+_LABELS = frozenset(["label", "labels", "anomaly", "normal/attack", "target", "class"])
+_LIMITS = (0.0, 100.0)  # of what is moved in per cent
+
+
+@dataclass(frozen=True)
+class DraftChannel:
+    """A channel of a drafted unit: its column, unit of measure, limits if they are known, and why it is what it is."""
+
+    column: str
+    measure: str = ""
+    limits: tuple[float, float] | None = None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """As the channel will be called."""
+        return channel_name(without_measure(self.column, {self.column: self.measure}))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        limits = None if self.limits is None else list(self.limits)
+        return {"column": self.column, "name": self.name, "unit": self.measure, "limits": limits, "why": self.why}
+
+
+@dataclass(frozen=True)
+class DraftUnit:
+    """A drafted unit."""
+
+    name: str
+    inputs: tuple[DraftChannel, ...]
+    outputs: tuple[DraftChannel, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        sides = {side: [each.to_json() for each in getattr(self, side)] for side in ("inputs", "outputs")}
+        return {"name": self.name, **sides}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What was understood of a table: units, what was left out and why, and questions.
+
+    Examples
+    --------
+    >>> import polars
+    >>> from counterflow.data import draft, inspect
+    >>> steps = [float(k // 5 % 3) for k in range(60)]
+    >>> flow = [20 + 0.37 * k % 7 for k in range(60)]
+    >>> table = {"time": list(range(60)), "FIC-101.SP": steps, "FIC-101.PV": flow, "LI-201": flow[::-1]}
+    >>> made = draft(inspect(polars.DataFrame(table)))
+    >>> print(made.picture)
+    area_1
+      inputs   FIC-101.SP
+      outputs  FIC-101.PV
+    area_2
+      outputs  LI-201
+    """
+
+    units: tuple[DraftUnit, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+    questions: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)  # of reading, that the table needs
+
+    @property
+    def selections(self) -> dict[str, dict[str, Any]]:
+        """What each unit takes of the table, as `read_logs` takes it."""
+        return {
+            unit.name: {side: [_entry(each) for each in getattr(unit, side)] for side in ("inputs", "outputs")}
+            for unit in self.units
+        }
+
+    @property
+    def picture(self) -> str:
+        """The units with their channels, as text."""
+        lines = []
+        for unit in self.units:
+            lines.append(unit.name)
+            for side in ("inputs", "outputs"):
+                channels = [
+                    f"{each.name} [{each.measure}]" if each.measure else each.name for each in getattr(unit, side)
+                ]
+                if channels:
+                    lines.append(f"  {side.ljust(8)} {', '.join(channels)}")
+        if self.left_out:
+            lines += ["left out", *(f"  {column}: {why}" for column, why in self.left_out.items())]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "units": [unit.to_json() for unit in self.units], "left_out": self.left_out,
+            "questions": list(self.questions), "options": self.options,
+        }  # fmt: skip
+
+
+def _entry(channel: DraftChannel) -> dict[str, Any]:
+    return {"name": channel.column, "unit": channel.measure} | (
+        {} if channel.limits is None else {"limits": channel.limits}
+    )
+
+
+def draft(found: Inspection) -> Draft:
+    """Units, inputs and outputs of a table, as far as its tags and its values tell.
+
+    Units are areas, by what stands before the letters of tags, or by the hundreds of loop numbers; a plant of one area
+    is divided by loop numbers. Set points and what moves by steps are inputs, what is measured is an output. Of a loop
+    in automatic the set point is the input and the controller's output an output: it moves as the plant does.
+    """
+    questions: list[str] = []
+    left_out: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    usable: dict[str, ChannelFacts] = {}
+    for channel in found.channels:
+        reason = _unusable(channel)
+        if reason:
+            left_out[channel.name] = reason
+            continue
+        usable[channel.name] = channel
+        if channel.odd_count:
+            options["text"] = "missing"
+            word = next(iter(channel.odd))
+            questions.append(f"{channel.name} has text such as {word!r} in {channel.odd_count} cells: is that missing?")
+    tags = {name: read_tag(without_measure(name, found.measures)) for name in usable}
+    roles = _Roles(usable, tags, found.measures)
+    roles.settle()
+    left_out |= roles.left_out
+    questions += roles.questions
+    kept = [name for name in usable if name not in roles.left_out]
+    groups = _grouped({name: tags[name] for name in kept}, roles, questions)
+    units = tuple(roles.unit(group, names) for group, names in groups.items())
+    for change in () if found.time is None else found.time.clock_changes:
+        questions.append(f"the clock goes {change}, as daylight saving time does: what is the time zone (timezone)?")
+    if units and not any(unit.inputs for unit in units):
+        questions.append("no channel looks like one that people or controllers move: which are inputs?")
+    return Draft(units, left_out, tuple(questions), options)
+
+
+def _unusable(channel: ChannelFacts) -> str:
+    """Why a channel cannot be used; "" if it can."""
+    kind = channel.kind
+    if channel.name.strip().casefold() in _LABELS or channel.name.casefold().startswith("attack"):
+        return "a label, no measurement"
+    if kind == "text" or (kind == "mixed" and channel.odd_count > _MOST_TEXT * channel.rows):
+        return f"text such as {next(iter(channel.odd), '')!r}"
+    if kind == "empty":
+        return "no number at all"
+    return f"always {channel.low:g}" if channel.levels == 1 else ""
+
+
+class _Roles:
+    """Which channels are inputs, which are left out, and what is to be asked about them."""
+
+    def __init__(self, facts: dict[str, ChannelFacts], tags: dict[str, Tag], measures: dict[str, str]) -> None:
+        self.facts, self.tags, self.measures = facts, tags, measures
+        self.inputs: dict[str, str] = {}  # with the reason
+        self.left_out: dict[str, str] = {}
+        self.why: dict[str, str] = {}
+        self.questions: list[str] = []
+
+    def channel(self, name: str) -> DraftChannel:
+        """A channel of the draft."""
+        measure, facts = self.measures.get(name, ""), self.facts[name]
+        moved = name in self.inputs and self.tags[name].role is Role.MOVED
+        percent = measure in ("%", "pct", "percent", "% open", "%open") or not measure
+        within = percent and facts.levels > 2 and facts.low >= 0 and 1.5 < facts.high <= _LIMITS[1]
+        limits = _LIMITS if moved and within and (measure or facts.high > 20) else None
+        return DraftChannel(name, measure, limits, self.inputs.get(name) or self.why.get(name, ""))
+
+    def unit(self, group: str, names: Sequence[str]) -> DraftUnit:
+        """A unit of the draft."""
+        inputs, outputs = (
+            tuple(self.channel(name) for name in names if (name in self.inputs) == side) for side in (True, False)
+        )
+        return DraftUnit(group, inputs, outputs)
+
+    def settle(self) -> None:
+        """Decide about every channel."""
+        loops: dict[tuple[str, str, str], dict[Role, list[str]]] = {}
+        for name, tag in self.tags.items():
+            if tag.role in (Role.MODE, Role.QUALITY):
+                self.left_out[name] = f"{tag.role.value} of a loop"
+            elif tag.is_isa and tag.role in (Role.MEASURED, Role.TARGET, Role.MOVED):
+                loops.setdefault(tag.loop, {}).setdefault(tag.role, []).append(name)
+            else:
+                self._alone(name, tag)
+        for loop in loops.values():
+            self._loop(loop.get(Role.TARGET, []), loop.get(Role.MOVED, []))
+
+    def _moves_by_steps(self, name: str) -> bool:
+        facts = self.facts[name]
+        return facts.held >= _STEPS or facts.kind in ("on/off", "discrete")
+
+    def _alone(self, name: str, tag: Tag) -> None:
+        """A channel that belongs to no loop."""
+        facts = self.facts[name]
+        if tag.role in (Role.TARGET, Role.MOVED):
+            self.inputs[name] = tag.role.value
+        elif tag.role is Role.MEASURED:
+            self.why[name] = "measured"
+        elif facts.kind in ("on/off", "discrete"):
+            self.inputs[name] = facts.kind
+        elif facts.held >= _STILL and facts.transitions:
+            self.inputs[name] = "moves by steps"
+            self.questions.append(
+                f"{name} repeats its value in {100 * facts.held:.0f} % of the rows, so it was taken for an input: is "
+                "it moved by people, or a measurement that is stored when it changes?"
+            )
+
+    def _loop(self, targets: Sequence[str], moved: Sequence[str]) -> None:
+        """Set points and outputs of one controller."""
+        free_targets = [name for name in targets if self._moves_by_steps(name)]
+        by_hand = [name for name in moved if self._moves_by_steps(name)]
+        if not targets:
+            self.inputs.update(dict.fromkeys(moved, "moved"))
+            return
+        for name in targets:
+            if name in free_targets:
+                self.inputs[name] = "set point"
+            elif moved and by_hand:
+                self.left_out[name] = "a set point that follows the measurement while the loop is run by hand"
+            else:
+                self.why[name] = "a set point that is moved by another controller"
+                self.questions.append(
+                    f"the set point {name} moves in nearly every row, so it was taken for an output, as another "
+                    "controller's doing: is it? If people move it, make it an input."
+                )
+        for name in moved:
+            if name in by_hand:
+                self.inputs[name] = "moved by hand"
+                if free_targets:
+                    self.questions.append(
+                        f"both {listed(free_targets)} and {name} move by steps: while the loop is in automatic, only "
+                        "the set point is an input; by hand, only the controller's output."
+                    )
+            else:
+                self.why[name] = "moved by the controller"
+                if free_targets:
+                    self.questions.append(
+                        f"{name} was taken for an output, because a controller moves it to keep "
+                        f"{listed(free_targets)}: answers are then about changes of the set point, with the "
+                        "controller at work."
+                    )
+
+
+def _grouped(tags: dict[str, Tag], roles: _Roles, questions: list[str]) -> dict[str, list[str]]:
+    """Channels by unit, in the order of the table; every unit has an output."""
+    by = _division(list(tags.values()))
+    groups: dict[str, list[str]] = {}
+    for name, tag in tags.items():
+        groups.setdefault(by(tag), []).append(name)
+    if all(re.search(r"_\d+$", group) for group in groups):  # numbers have an order of their own
+        groups = {group: groups[group] for group in sorted(groups, key=lambda group: int(group.rpartition("_")[2]))}
+    if len(groups) > _MOST_UNITS:
+        groups = {"plant": list(tags)}
+        questions.append(f"the tags would make more than {_MOST_UNITS} units, so all are one: which belong together?")
+    names = list(groups)
+    for k, group in enumerate(names):
+        if any(name not in roles.inputs for name in groups[group]):
+            continue
+        others = [other for other in names if other in groups and other != group]
+        if not others:
+            questions.append("no channel looks like a measurement: which are outputs?")
+            return {}
+        near = min(others, key=lambda other: abs(names.index(other) - k))
+        questions.append(f"{listed(groups[group])} of {group} moves something, but nothing is measured there: it was "
+                         f"taken for an input of {near}. Where does it act?")  # fmt: skip
+        groups[near] = [name for name in tags if name in groups[near] or name in groups[group]]
+        del groups[group]
+    if len(groups) == 1 and len(tags) > 1:
+        questions.append("all channels are one unit: does the plant have parts that act on each other?")
+    return groups
+
+
+def _division(tags: Sequence[Tag]) -> Any:
+    """How channels fall to units: by the area before the letters, by hundreds, or by loop."""
+    isa = [tag for tag in tags if tag.is_isa]
+    if len(isa) * 2 < len(tags):
+        return lambda tag: tag.area or "plant"
+    for depth in range(max((len(tag.prefixes) for tag in isa), default=0)):  # the whole plant may have one prefix
+        if _several(_prefix(tag, depth).casefold() for tag in isa):
+            first: dict[str, str] = {}
+            for tag in isa:
+                first.setdefault(_prefix(tag, depth).casefold(), _prefix(tag, depth))
+            return lambda tag: _named("area", first.get(_prefix(tag, depth).casefold(), _prefix(tag, depth))) or "plant"
+    if _several(tag.hundred for tag in isa):
+        return lambda tag: _named("area", tag.hundred) or tag.area or "plant"
+    if _several(tag.number.rstrip("ABCDEFGH") for tag in isa):
+        return lambda tag: _named("unit", tag.number.rstrip("ABCDEFGH")) or tag.area or "plant"
+    return lambda tag: "plant"
+
+
+def _prefix(tag: Tag, depth: int) -> str:
+    """The first parts of a tag's area, or all there are."""
+    return tag.prefixes[min(depth, len(tag.prefixes) - 1)] if tag.prefixes else ""
+
+
+def _several(groups: Iterable[str]) -> bool:
+    return len(set(groups)) > 1
+
+
+def _named(word: str, group: str) -> str:
+    """A unit's name: a number alone says little."""
+    return f"{word}_{group}" if group.isdigit() else group

@@ -1,0 +1,277 @@
+"""A small plant that bends, with ISA tags: the log that ships with the package, and the truth beside it.
+
+Water is fed to a tank (area 1), flows on to a heated tank (area 2), and is dosed with a salt solution in a third (area
+3). Levels follow the square root of the head, temperature and concentration are products of flow and difference:
+nothing of it is linear. The feed is controlled: operators move the set point of FIC-101, its controller moves the
+valve. The heater and the dosing pump are moved by hand.
+
+The file of the package is what a historian would export: with a line about the export, a row of units of measure, words
+for bad values, a gap, repeated and swapped rows, and a column of notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import OptionError
+
+ROWS = 2400
+STEP = 60.0  # seconds
+START = np.datetime64("2024-10-31T20:00:00")
+FILE = "plant.csv"
+SEED = 7
+FORMS = ("wide", "long", "comma", "cp1252", "xlsx", "sql")  # see `write`
+INPUTS = {"FIC-101.SP": "m3/h", "TIC-201.OP": "%", "FIC-301.OP": "%"}
+OUTPUTS = {
+    "FIC-101.PV": "m3/h", "FIC-101.OP": "%", "LI-102.PV": "m", "TIC-201.PV": "°C", "LI-202.PV": "m",
+    "AI-302.PV": "g/l", "LI-303.PV": "m",
+}  # fmt: skip
+UNITS = {"area_1": "1", "area_2": "2", "area_3": "3"}
+_NOISE = {
+    "FIC-101.PV": 0.05, "FIC-101.OP": 0.0, "LI-102.PV": 0.004, "TIC-201.PV": 0.06, "LI-202.PV": 0.004,
+    "AI-302.PV": 0.03, "LI-303.PV": 0.004,
+}  # fmt: skip
+_SUBSTEPS = 6
+_AREA, _OUT = (1.2, 1.5, 1.0), (8.0, 8.5, 9.0)  # m², and m³/h through an outlet at a head of 1 m
+
+
+@dataclass(frozen=True)
+class SampleLog:
+    """A simulated log: columns by tag, all (rows,), without noise of measurement in `clean`."""
+
+    columns: Mapping[str, FloatArray]
+    clean: Mapping[str, FloatArray]
+
+    @property
+    def times(self) -> np.ndarray:
+        """Of the rows, local time."""
+        rows = len(next(iter(self.columns.values())))
+        return np.asarray(START + (STEP * np.arange(rows)).astype("timedelta64[s]"))
+
+
+def simulate(rows: int = ROWS, seed: int = SEED, do: Mapping[str, FloatArray] | None = None) -> SampleLog:
+    """The plant's log; with `do`, what it would have been with other inputs and the same disturbances and noise.
+
+    Examples
+    --------
+    >>> usual = simulate(300)
+    >>> feed = usual.columns["FIC-101.SP"].copy()
+    >>> feed[200:] += 1.0
+    >>> other = simulate(300, do={"FIC-101.SP": feed})
+    >>> bool(other.columns["LI-202.PV"][299] > usual.columns["LI-202.PV"][299] + 0.02)
+    True
+    """
+    rng = np.random.default_rng(seed)
+    feed = _steps(rng, rows, 8.0, 1.2, (6.0, 10.0), (15, 60))
+    heat = _steps(rng, rows, 50.0, 15.0, (15.0, 85.0), (20, 80))
+    dose = _steps(rng, rows, 40.0, 14.0, (10.0, 80.0), (20, 70))
+    disturbed = np.stack([_drift(rng, rows, size) for size in (0.10, 0.25, 0.03)], axis=1)
+    noise = {tag: rng.standard_normal(rows) for tag in OUTPUTS}
+    inputs = {"FIC-101.SP": feed, "TIC-201.OP": heat, "FIC-301.OP": dose} | dict(do or {})
+    clean = _run(inputs, disturbed)
+    measured = {tag: clean[tag] + _NOISE[tag] * noise[tag] for tag in OUTPUTS}
+    return SampleLog({**inputs, **measured}, {**inputs, **clean})
+
+
+def _steps(
+    rng: np.random.Generator, rows: int, middle: float, spread: float, limits: tuple[float, float],
+    lasting: tuple[int, int],
+) -> FloatArray:  # fmt: skip
+    """What an operator does: a new value now and then."""
+    out = np.empty(rows)
+    row = 0
+    while row < rows:
+        stop = row + int(rng.integers(*lasting))
+        out[row:stop] = np.round(np.clip(middle + spread * rng.standard_normal(), *limits), 1)
+        row = stop
+    return out
+
+
+def _drift(rng: np.random.Generator, rows: int, size: float) -> FloatArray:
+    """A disturbance with a memory of about twenty rows."""
+    out = np.empty(rows)
+    value = 0.0
+    for k, kick in enumerate(rng.standard_normal(rows)):
+        value = 0.95 * value + size * np.sqrt(1 - 0.95**2) * kick
+        out[k] = value
+    return out
+
+
+def _run(inputs: Mapping[str, FloatArray], disturbed: FloatArray) -> dict[str, FloatArray]:
+    """The plant itself, by small explicit steps. What is moved in row t - 1 is seen in row t."""
+    rows = len(disturbed)
+    out = {tag: np.empty(rows) for tag in OUTPUTS}
+    level, warm, salt = [1.0, 1.0, 1.0], [20.0, 42.0], [0.0, 4.0]
+    flow, wound = 8.0, 50.0  # of the feed, and the controller's integral
+    dt = STEP / 3600 / _SUBSTEPS  # hours
+    for t in range(rows):
+        error = inputs["FIC-101.SP"][t] - flow
+        opening = float(np.clip(wound + 3.0 * error, 0.0, 100.0))
+        values = (flow, opening, level[0], warm[1], level[1], salt[1], level[2])
+        for tag, value in zip(OUTPUTS, values, strict=True):
+            out[tag][t] = value
+        wound = float(np.clip(wound + 1.5 * error, 0.0, 100.0))
+        power, dosing = inputs["TIC-201.OP"][t], inputs["FIC-301.OP"][t]
+        for _ in range(_SUBSTEPS):
+            wanted = 0.16 * opening * (1.0 + 0.02 * disturbed[t, 0])
+            flow += dt * 60.0 * (wanted - flow)
+            outflow = [through * np.sqrt(max(head, 0.0)) for through, head in zip(_OUT, level, strict=True)]
+            dosed = 0.02 * dosing  # m³/h of a solution with 60 g/l
+            level[0] += dt * (flow + disturbed[t, 0] - outflow[0]) / _AREA[0]
+            level[1] += dt * (outflow[0] - outflow[1]) / _AREA[1]
+            level[2] += dt * (outflow[1] + dosed - outflow[2]) / _AREA[2]
+            heating = 3.6 * power + 4.0 * disturbed[t, 1]  # K m³/h
+            warm[1] += dt * (outflow[0] * (warm[0] - warm[1]) + heating) / (_AREA[1] * max(level[1], 0.05))
+            carried = outflow[1] * (salt[0] - salt[1]) + dosed * (60.0 * (1 + 0.05 * disturbed[t, 2]) - salt[1])
+            salt[1] += dt * carried / (_AREA[2] * max(level[2], 0.05))
+    return out
+
+
+def path() -> Path:
+    """The file of the package.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> recording, _ = cf.read_logs(path())
+    >>> recording.names
+    ('area_1', 'area_2', 'area_3')
+    """
+    return Path(str(files("counterflow.data") / "samples" / FILE))
+
+
+def export(log: SampleLog, seed: int = SEED) -> tuple[list[str], list[str], list[list[str]]]:
+    """What a historian makes of a log: names, units of measure, and rows of text with everything that goes wrong."""
+    rng = np.random.default_rng(seed + 1)
+    order = ["FIC-101.PV", "FIC-101.SP", "FIC-101.OP", "LI-102.PV", "TIC-201.PV", "TIC-201.OP", "LI-202.PV",
+             "FIC-301.OP", "AI-302.PV", "LI-303.PV"]  # fmt: skip
+    measures = {**INPUTS, **OUTPUTS}
+    digits = {"FIC-101.SP": 1, "TIC-201.OP": 1, "FIC-301.OP": 1, "LI-102.PV": 4, "LI-202.PV": 4, "LI-303.PV": 4}
+    stamps = [str(time).replace("T", " ") for time in log.times]
+    cells = {tag: [f"{value:.{digits.get(tag, 3)}f}" for value in log.columns[tag]] for tag in order}
+    rows = len(stamps)
+    for k in rng.choice(rows, rows // 150, replace=False):
+        cells["TIC-201.PV"][k] = ["Bad Input", "I/O Timeout", "No Data"][k % 3]
+    for k in rng.choice(rows, rows // 200, replace=False):
+        cells["AI-302.PV"][k] = ""
+    table = [
+        [stamps[k], *(cells[tag][k] for tag in order), "7.0", "shift change" if k % 480 == 0 else ""]
+        for k in range(rows)
+    ]
+    gap = rows * 2 // 5
+    table = table[:gap] + table[gap + 25 :]  # the historian was down
+    table.insert(rows // 5, list(table[rows // 5]))
+    late = rows // 3
+    table[late], table[late + 1] = table[late + 1], table[late]
+    return ["Timestamp", *order, "PI-109.PV", "Note"], ["", *(measures[tag] for tag in order), "bar", ""], table
+
+
+def text(log: SampleLog) -> str:
+    """The file of the package: a wide CSV."""
+    names, measures, table = export(log)
+    lines = ["Historian export, north plant, local time", ",".join(names), ",".join(measures)]
+    return "\n".join([*lines, *(",".join(row) for row in table)]) + "\n"
+
+
+def write(place: Path, form: str = "wide") -> Path:
+    """The sample in another form; what it is called follows from that.
+
+    Parameters
+    ----------
+    place : Path
+        A folder.
+    form : {"wide", "long", "comma", "cp1252", "xlsx", "sql"}
+        As it ships; a row for each value, with qualities; semicolons and decimal commas; in Windows-1252 with dates as
+        Germans write them; a spreadsheet; or an SQLite database with a table called log.
+    """
+    import polars
+
+    names, measures, table = export(simulate())
+    if form == "wide":
+        file = place / "plant.csv"
+        file.write_text(text(simulate()), encoding="utf-8")
+        return file
+    if form in ("comma", "cp1252"):
+        file = place / f"plant-{form}.csv"
+        rows = [[_german(row[0]), *(cell.replace(".", ",") for cell in row[1:-1]), row[-1]] for row in table]
+        lines = ["Auszug der Betriebsdaten", ";".join(["Zeit", *names[1:]]), ";".join(measures)]
+        content = "\r\n".join([*lines, *(";".join(row) for row in rows)]) + "\r\n"
+        file.write_bytes(content.encode("cp1252" if form == "cp1252" else "utf-8-sig"))
+        return file
+    frame = polars.DataFrame(
+        {name: [row[k] or None for row in table] for k, name in enumerate(names)},
+        schema=dict.fromkeys(names, polars.String),
+    )
+    if form == "xlsx":
+        file = place / "plant.xlsx"
+        _spreadsheet(file, names, measures, table)
+        return file
+    long = (
+        frame.drop("Note").unpivot(index="Timestamp", variable_name="TagName", value_name="Value").drop_nulls("Value")
+        .with_columns(polars.when(polars.col("Value").str.contains("[A-Za-z]")).then(polars.lit("Bad")).otherwise(polars.lit("Good")).alias("Quality"))
+        .with_columns(polars.col("TagName").replace(dict(zip(names, measures, strict=True))).alias("Units"))
+    )  # fmt: skip
+    if form == "long":
+        file = place / "plant-long.csv"
+        long.write_csv(file)
+        return file
+    if form != "sql":
+        raise OptionError(f"form is {form!r:.40}: give one of {', '.join(FORMS)}.")
+    import sqlite3
+    from contextlib import closing
+
+    file = place / "plant.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("create table log (time text, tag text, value text, quality text, unit text)")
+        connection.executemany("insert into log values (?, ?, ?, ?, ?)", long.rows())
+    return file
+
+
+def _german(stamp: str) -> str:
+    return f"{stamp[8:10]}.{stamp[5:7]}.{stamp[:4]} {stamp[11:]}"
+
+
+def _spreadsheet(file: Path, names: list[str], measures: list[str], table: list[list[str]]) -> None:
+    """A workbook of one sheet, written by hand: numbers as numbers, all else as text in place."""
+    import zipfile
+    from xml.sax.saxutils import escape
+
+    def cell(row: int, column: int, value: str) -> str:
+        place = f"{chr(ord('A') + column)}{row}"
+        try:
+            return f'<c r="{place}"><v>{float(value)!r}</v></c>' if value else ""
+        except ValueError:
+            return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
+
+    rows = [["Historian export, north plant, local time"], names, measures, *table]
+    body = "".join(
+        f'<row r="{k}">{"".join(cell(k, column, value) for column, value in enumerate(row))}</row>'
+        for k, row in enumerate(rows, 1)
+    )
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    links = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    sheet_type = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    head = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
+        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        f'<Override PartName="/xl/workbook.xml" ContentType="{sheet_type}.sheet.main+xml"/>'
+        f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{sheet_type}.worksheet+xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{links}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{links}"><sheets><sheet name="log" sheetId="1" '
+        'r:id="r1"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{links}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+        "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>',
+    }
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, head + content)

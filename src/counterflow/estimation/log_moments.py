@@ -1,0 +1,336 @@
+"""Impulse responses from moments of logs: no model is known, so a public bank of responses stands in for one.
+
+Every output of a unit answers to every input by y = Σ_j Σ_k β_jk f_k(z) u_j, f the functions of a bank. With f = (zI -
+F)⁻¹ b this is a system whose only unknowns are input matrices: states of output o obey x[t] = Fᵀ x[t-1] + Σ_j β_oj
+u_j[t-1], and y_o = bᵀ x. So everything that is asked of a fit with states can be asked, and effects are linear in what
+is estimated: their intervals hold without approximation.
+
+Of the noise nothing is known either. Besides the signals that inputs make, units project on *placebos*: the same
+responses to the inputs run backwards, less all that the signals tell. Nothing answers to them, so what comes out is
+noise, of the same colour as that in the moments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.estimation.bank import basis_of, responses
+from counterflow.recurrence import linear_recurrence
+
+LAGS = 20  # functions that are single lags: what acts at once, delays, and what swings
+PER_TIME = 1  # functions for each of the slower time constants, which are two and a half times as far from each other
+SPREAD = 2.5
+TIMES = 3.0  # memory over the longest time constant
+PLACEBOS = 0.25  # so many for each signal
+BANDS = 5  # octaves of frequency in which noise may have a power of its own
+EM_STEPS = 10
+LOOSER = 10.0  # times the believed variance, with which it is said how far a response may be off
+LEAST_SHARE = 0.02  # of a band's power that is taken to be there in every band
+
+
+def poles_of(memory: int) -> tuple[float, ...]:
+    """Poles of a bank that follows inputs for ``memory`` rows: lags first, then ever slower relaxations.
+
+    Examples
+    --------
+    >>> [round(pole, 2) for pole in poles_of(100)[18:]], poles_of(4)
+    ([0.0, 0.0, 0.82, 0.92, 0.97], (0.0, 0.0, 0.0, 0.0))
+    """
+    lags = min(LAGS, memory)
+    longest = memory / TIMES
+    constants, each = [], 5.0
+    while each < longest / math.sqrt(SPREAD):
+        constants.append(each)
+        each *= SPREAD
+    if lags < memory:
+        constants.append(longest)
+    return (*([0.0] * lags), *(math.exp(-1 / c) for c in constants for _ in range(PER_TIME)))
+
+
+def pole_system(poles: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
+    """(F, b) of orthonormal functions with these poles, the states of x[k+1] = F x[k] + b u[k].
+
+    Function j is that of its own pole after all-passes of those before it (Takenaka and Malmquist).
+
+    Examples
+    --------
+    >>> F, b = pole_system((0.0, 0.5, 0.9))
+    >>> gram, x = np.zeros((3, 3)), b
+    >>> for _ in range(400):
+    ...     gram, x = gram + np.outer(x, x), F @ x
+    >>> bool(np.abs(gram - np.eye(3)).max() < 1e-12)
+    True
+    """
+    count = len(poles)
+    F, b = np.zeros((count, count)), np.zeros(count)
+    # e[k]: what comes out of the all-passes so far, e = c x + d u; each function is g / (z - a) of it
+    c, d = np.zeros(count), 1.0
+    for j, pole in enumerate(poles):
+        gain = math.sqrt(1 - pole * pole)
+        F[j], b[j] = gain * c, gain * d
+        F[j, j] += pole
+        # (1 - a z)/(z - a) e = -a e + (1 - a²)/(z - a) e, and the latter is gain x_j
+        c, d = -pole * c, -pole * d
+        c[j] += gain
+    return F, b
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """Functions with public poles, of a memory that was chosen without looking at measurements."""
+
+    poles: tuple[float, ...]
+    memory: int
+
+    @classmethod
+    def of(cls, memory: int, most: int) -> Bank:
+        """Of at most so many functions, which is for the rows to say."""
+        poles = poles_of(memory)
+        if len(poles) > most:
+            poles = tuple(poles[k] for k in np.linspace(0, len(poles) - 1, max(most, 2)).round().astype(int))
+        return cls(poles, memory)
+
+    @cached_property
+    def system(self) -> tuple[FloatArray, FloatArray]:
+        return pole_system(self.poles)
+
+    @property
+    def size(self) -> int:
+        return len(self.poles)
+
+    @cached_property
+    def functions(self) -> FloatArray:
+        """(L, d) impulse responses, until nothing is left of them."""
+        F, b = self.system
+        length = 6 * self.memory
+        return np.vstack([b[None], linear_recurrence(F, np.zeros((length - 1, len(b))), b)])
+
+    def signals(self, u: FloatArray) -> FloatArray:
+        """(T+1, U d)."""
+        return responses(u, self.functions)
+
+
+@dataclass(frozen=True, eq=False)
+class LogBasis:
+    """What a unit projects on: ``functions`` Φ (T+1, K), the first ``told`` of which tell of inputs.
+
+    ``design`` (K, 1 + U d): Φᵀ [1, signals]; ``bands`` (K, BANDS): share of each column's power by octave.
+    """
+
+    functions: FloatArray
+    told: int
+    design: FloatArray
+    bands: FloatArray
+    gram: FloatArray  # ΦᵀΦ
+
+    @classmethod
+    def of(cls, u: FloatArray, bank: Bank, there: NDArray[np.bool_]) -> LogBasis:
+        """For inputs u (T+1, U) in units of their own movement, over the rows that are ``there``."""
+        signals = bank.signals(u)
+        level = np.ones((len(u), 1))
+        used = there & (np.arange(len(u)) >= min(bank.memory, len(u) // 10))
+        backwards = bank.signals(u[::-1])[::-1]
+        wanted = max(4, math.ceil(PLACEBOS * signals.shape[1]))
+        chosen = np.linspace(0, backwards.shape[1] - 1, min(wanted, backwards.shape[1])).round().astype(int)
+        told = np.where(used[:, None], np.hstack([level, signals]), 0.0)
+        scale = np.linalg.norm(told, axis=0)
+        unit, sizes, _ = np.linalg.svd(told / np.where(scale > 0, scale, 1.0), full_matrices=False)
+        unit = unit[:, sizes > 1e-6 * sizes[0]]
+        placebos = np.where(used[:, None], backwards[:, np.unique(chosen)], 0.0)
+        placebos = placebos - unit @ (unit.T @ placebos)
+        basis = basis_of(np.hstack([unit, placebos / np.maximum(np.linalg.norm(placebos, axis=0), 1e-300)]), used)
+        # singular vectors mix both: back to those that tell and those that do not
+        weights = unit.T @ basis
+        left, _, right = np.linalg.svd(weights, full_matrices=True)
+        turned = np.ascontiguousarray(basis @ right.T)
+        count = min(len(left), turned.shape[1])
+        return cls(turned, count, turned.T @ np.hstack([level, signals]), _bands(turned), turned.T @ turned)
+
+
+def _bands(functions: FloatArray) -> FloatArray:
+    """Share of each column's power in octaves of frequency, the lowest band holding all that is below."""
+    power = np.abs(np.fft.rfft(functions, axis=0)) ** 2
+    frequency = np.arange(len(power)) / (len(power) - 1)  # 1: half a cycle a row
+    band = np.clip(np.ceil(-np.log2(np.maximum(frequency, 1e-12))) - 1, 0, BANDS - 1).astype(int)
+    out = np.stack([power[band == k].sum(axis=0) for k in range(BANDS)], axis=1)
+    return np.asarray(out / np.maximum(out.sum(axis=1, keepdims=True), 1e-300))
+
+
+@dataclass(frozen=True, eq=False)
+class LogEstimate:
+    """Of one unit: level (r,), responses β (r, U d) in units of inputs' movement, and covariance (r U d, r U d).
+
+    ``noise`` (r, r): of a row, without what inputs do, about.
+    """
+
+    level: FloatArray
+    weights: FloatArray
+    covariance: FloatArray
+    noise: FloatArray
+
+
+def fitted(basis: LogBasis, bank: Bank, values: FloatArray, added: FloatArray) -> LogEstimate:
+    """Responses of one unit from its moments Z (K, r), by least squares that know the noise.
+
+    Responses are believed to fade and to be smooth or to swing, as the moments themselves say (``Belief``); how large
+    that of each output to each input is, too. Where moments say nothing, belief is about nothing.
+
+    Parameters
+    ----------
+    added : (r, r) covariance of the noise of privacy in each row of Z.
+    """
+    from scipy.linalg import eigh
+
+    r = values.shape[1]
+    shape, rest = noise_of(basis, values, added)
+    # rows of Z are independent of each other with V_i = shape_i rest + added; turn outputs so that both are diagonal
+    floor = 1e-12 * max(float(np.trace(rest + added)), 1e-300) * np.eye(r)
+    powers, turn = eigh(rest + floor, added + rest + floor)  # turnᵀ (added + rest) turn = I
+    back = np.linalg.inv(turn)
+    weight = 1 / np.maximum(np.outer(powers, shape) + np.maximum(1 - powers, 0.0)[:, None], 1e-9)  # (r, K)
+    turned = values @ turn
+    grams = np.einsum("ki,ok,kj->oij", basis.design, weight, basis.design, optimize=True)
+    seen = np.einsum("ki,ok,ko->oi", basis.design, weight, turned, optimize=True)
+    power = np.einsum("ok,ko->o", weight, np.square(turned))
+    best: tuple[float, FloatArray, FloatArray] | None = None
+    for belief in BELIEFS:
+        found = _posterior(grams, seen, power, belief.precision(bank), bank.size)
+        if best is None or found[0] > best[0]:
+            best = found
+    assert best is not None
+    _, means, spreads = best
+    weights = back.T @ means
+    covariance = np.einsum("oa,ob,oij->aibj", back, back, spreads[:, 1:, 1:], optimize=True)
+    size = r * (means.shape[1] - 1)
+    return LogEstimate(weights[:, 0], weights[:, 1:], covariance.reshape(size, size), rest)
+
+
+class Belief(NamedTuple):
+    """Of an impulse response: what is left of it from row to row (``fading``), and how rows hang together."""
+
+    fading: float
+    together: float
+
+    def precision(self, bank: Bank) -> FloatArray:
+        """(d, d), of responses whose largest rows are about 1 (the kernel of Chen, Ohlsson and Ljung for lags)."""
+        lags = sum(pole == 0.0 for pole in bank.poles)
+        k = np.arange(lags)
+        covariance = np.zeros((bank.size, bank.size))
+        covariance[:lags, :lags] = self.fading ** ((k[:, None] + k) / 2.0) * self.together ** np.abs(
+            k[:, None] - k
+        ) + 1e-8 * np.eye(lags)
+        # what is left after the lags is as large as they leave it, and orthonormal functions share it
+        rest = np.arange(lags, bank.size)
+        left = max(self.fading**lags, 1e-4)
+        covariance[rest, rest] = left / max(1 - self.fading, 0.02) / max(len(rest), 1)
+        return np.asarray(np.linalg.inv(covariance))
+
+
+BELIEFS = tuple(Belief(fading, together) for fading in (0.6, 0.85, 0.96) for together in (-0.7, 0.0, 0.85))
+
+
+def _posterior(
+    grams: FloatArray, seen: FloatArray, power: FloatArray, precision: FloatArray, size: int
+) -> tuple[float, FloatArray, FloatArray]:
+    """Log marginal likelihood of all outputs, means (r, 1 + U d) and covariances, with scales of responses by EM.
+
+    Scales are estimates as well, and belief is never quite right: covariances are those of a looser one.
+    """
+    r, columns = seen.shape
+    inputs = (columns - 1) // size
+    scales = np.ones((r, inputs))
+    start = np.einsum("oii->oi", grams)[:, 1:].reshape(r, inputs, size).mean(axis=2)
+    scales *= np.maximum(
+        np.square(seen[:, 1:].reshape(r, inputs, size)).mean(axis=2) / np.maximum(start, 1e-300) ** 2, 0
+    )
+    scales = np.maximum(scales, 1e-12)
+    diagonal = np.linalg.slogdet(precision)[1]
+    at = np.arange(inputs)
+    means, spreads = np.zeros_like(seen), np.zeros_like(grams)
+    for _ in range(EM_STEPS):
+        prior = np.zeros((r, inputs, size, inputs, size))
+        prior[:, at, :, at, :] = np.moveaxis(precision / scales[:, :, None, None], 1, 0)
+        whole = grams.copy()
+        whole[:, 1:, 1:] += prior.reshape(r, columns - 1, columns - 1)
+        whole[:, 0, 0] += 1e-12 * whole[:, 0, 0] + 1e-300
+        spreads = np.asarray(np.linalg.inv(whole))
+        means = np.einsum("oij,oj->oi", spreads, seen)
+        blocks = means[:, 1:].reshape(r, inputs, size)
+        inner = spreads[:, 1:, 1:].reshape(r, inputs, size, inputs, size)[:, at, :, at, :]  # (U, r, d, d)
+        length = np.einsum("oua,ab,oub->ou", blocks, precision, blocks, optimize=True)
+        length += np.einsum("uoab,ab->ou", inner, precision, optimize=True)
+        scales = np.maximum(length / size, 1e-14)
+    fit = power - np.einsum("oi,oi->o", seen, means)
+    logs = np.linalg.slogdet(whole)[1] - (inputs * diagonal - size * np.log(scales).sum(axis=1))
+    looser = grams.copy()
+    looser[:, 1:, 1:] += prior.reshape(r, columns - 1, columns - 1) / LOOSER
+    return -0.5 * float((fit + logs).sum()), means, np.asarray(np.linalg.inv(looser))
+
+
+def noise_of(basis: LogBasis, values: FloatArray, added: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What placebos tell of the noise: its power (K,) in each moment, relative, and its covariance (r, r)."""
+    from scipy.optimize import nnls
+
+    # shortened rows let a little of the signals into the placebos: it is taken out by what the others say
+    rough = np.linalg.lstsq(basis.design[: basis.told], values[: basis.told], rcond=1e-6)[0]
+    placebo = values[basis.told :] - basis.design[basis.told :] @ rough
+    r, n = values.shape[1], len(placebo)
+    if n < 2:
+        return np.ones(len(values)), np.zeros((r, r))
+    raw = placebo.T @ placebo / n - added
+    eigenvalues, vectors = np.linalg.eigh((raw + raw.T) / 2)
+    total = (vectors * np.maximum(eigenvalues, 0.0)) @ vectors.T
+    share = n / (n + r)  # of few placebos the correlations are hardly known
+    rest = share * total + (1 - share) * np.diag(np.maximum(np.diag(raw), 0.0))
+    level = np.maximum(np.diag(rest), 1e-300)
+    heard = np.diag(rest) > 0.1 * np.diag(added)
+    if not heard.any():
+        return np.ones(len(values)), rest
+    power = ((np.square(placebo) - np.diag(added)) / level)[:, heard].mean(axis=1)
+    # a band that the placebos hardly hold is taken to be as loud as all of them
+    prior, anchored = math.sqrt(0.5) * np.eye(BANDS), math.sqrt(0.5) * np.ones(BANDS)
+    found, _ = nnls(np.vstack([basis.bands[basis.told :], prior]), np.concatenate([np.maximum(power, 0.0), anchored]))
+    shape = basis.bands @ np.maximum(found, LEAST_SHARE)
+    return np.maximum(shape / max(float(shape[basis.told :].mean()), 1e-300), LEAST_SHARE), rest
+
+
+def system_of(
+    bank: Bank, outputs: Mapping[int, int], estimates: Mapping[int, LogEstimate], scale: FloatArray
+) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+    """A, B and each unit's C̃ (r, r d) of all units side by side; ``scale`` (U,): of the inputs in ``estimates``."""
+    F, b = bank.system
+    d, U = bank.size, len(scale)
+    total = sum(outputs.values())
+    A: FloatArray = np.asarray(np.kron(np.eye(total), F.T))
+    B = np.zeros((total * d, U))
+    at = 0
+    observations: list[FloatArray] = []
+    for m, r in outputs.items():
+        weights = estimates[m].weights.reshape(r, U, d) / scale[None, :, None]
+        B[at * d : (at + r) * d] = weights.transpose(0, 2, 1).reshape(r * d, U)
+        observations.append(np.asarray(np.kron(np.eye(r), b[None]), np.float64))
+        at += r
+    return A, B, observations
+
+
+def packed_covariance(estimates: Mapping[int, LogEstimate], inputs: int, size: int, scale: FloatArray) -> FloatArray:
+    """Covariance of the entries of B, unit by unit and row by row, as ``Parameters.pack`` lays out "responses"."""
+    blocks = []
+    for estimate in estimates.values():
+        r = len(estimate.level)
+        cube = estimate.covariance.reshape(r, inputs, size, r, inputs, size)
+        cube = cube / scale[None, :, None, None, None, None] / scale[None, None, None, None, :, None]
+        blocks.append(cube.transpose(0, 2, 1, 3, 5, 4).reshape(r * size * inputs, -1))
+    ends = np.cumsum([0, *(len(block) for block in blocks)])
+    out = np.zeros((ends[-1], ends[-1]))
+    for first, last, block in zip(ends[:-1], ends[1:], blocks, strict=True):
+        out[first:last, first:last] = block
+    return out

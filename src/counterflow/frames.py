@@ -1,0 +1,126 @@
+"""DataFrames of pandas and polars, either way and without pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+_EPOCH_UNITS = ("ns", "us", "ms")
+
+
+def is_frame(value: object) -> bool:
+    """Whether it is a DataFrame or a LazyFrame of polars, or a DataFrame of pandas; neither is imported for it."""
+    kind = type(value)
+    home = kind.__module__.partition(".")[0]
+    return (home, kind.__name__) in (("polars", "DataFrame"), ("polars", "LazyFrame"), ("pandas", "DataFrame"))
+
+
+def as_polars(frame: Any) -> polars.DataFrame:
+    """A polars DataFrame of one of pandas (or of polars, as it is).
+
+    An index that has a name, or that holds times, becomes the first column, called "time" if it has no name; an index
+    that only counts rows is left out. Columns of several levels are called by their levels with "." between them.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> index = pandas.date_range("2024-05-01 06:00", periods=2, freq="min", tz="Europe/Berlin")
+    >>> as_polars(pandas.DataFrame({"flow": [1.5, None]}, index)).rows()[1]
+    (datetime.datetime(2024, 5, 1, 6, 1, tzinfo=zoneinfo.ZoneInfo(key='Europe/Berlin')), None)
+    """
+    import polars
+
+    if isinstance(frame, polars.LazyFrame):
+        return frame.collect()
+    if isinstance(frame, polars.DataFrame):
+        return frame
+    if not is_frame(frame):
+        raise DataError(f"a table is a DataFrame of polars or pandas, got a {type(frame).__name__}")
+    columns: dict[str, polars.Series] = {}
+    index = frame.index
+    timed = np.asarray(index.dtype == object) or hasattr(index, "tz") or hasattr(index, "to_timestamp")
+    if index.name is not None or (index.nlevels == 1 and bool(timed) and not str(index.dtype).startswith("int")):
+        stamps = index.to_timestamp() if hasattr(index, "to_timestamp") else index
+        columns[str(index.name if index.name is not None else "time")] = _series(stamps.to_series())
+    for k, label in enumerate(frame.columns):
+        name = ".".join(map(str, label)) if isinstance(label, tuple) else str(label)
+        if name in columns:
+            raise DataError(f"the table has two columns called {name!r}; rename one of them")
+        columns[name] = _series(frame.iloc[:, k])
+    return polars.DataFrame([series.alias(name) for name, series in columns.items()])
+
+
+def _series(column: Any) -> polars.Series:
+    """A column of pandas; missing is null."""
+    import polars
+
+    dtype, missing = column.dtype, column.isna().to_numpy()
+    kind = str(dtype)
+    if kind.startswith("datetime64"):
+        unit = next((unit for unit in _EPOCH_UNITS if f"[{unit}" in kind), "ns")
+        plain = column.dt.tz_convert("UTC").dt.tz_localize(None) if getattr(dtype, "tz", None) is not None else column
+        epochs = plain.astype(f"datetime64[{unit}]").to_numpy().astype(np.int64)
+        found = polars.Series(epochs).set(polars.Series(missing), None).cast(polars.Datetime(unit))  # type: ignore[arg-type]
+        zone = getattr(dtype, "tz", None)
+        if zone is None:
+            return found
+        name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
+        found = found.dt.replace_time_zone("UTC")
+        return found if name.upper().startswith("UTC") else found.dt.convert_time_zone(name)
+    if getattr(dtype, "kind", "O") in "iuf" and isinstance(dtype, np.dtype):
+        values = np.ascontiguousarray(column.to_numpy())
+        series = polars.Series(values.astype(np.float64) if values.dtype == np.float16 else values)
+        return series.set(polars.Series(missing), None) if missing.any() else series
+    if getattr(dtype, "kind", "O") == "b" and isinstance(dtype, np.dtype):
+        return polars.Series(column.to_numpy())
+    if getattr(dtype, "kind", "O") in "iufb":  # pandas' own kinds that know missing values
+        filled = column.astype(object).where(~column.isna(), None)
+        return polars.Series(filled.tolist(), strict=False)
+    cells = [None if gone else value for value, gone in zip(column.tolist(), missing.tolist(), strict=True)]
+    if any(hasattr(value, "tzinfo") for value in cells) and not any(isinstance(value, str) for value in cells):
+        return polars.Series(cells, strict=False)
+    if all(value is None or isinstance(value, (int, float)) for value in cells):
+        return polars.Series(cells, strict=False)
+    return polars.Series([None if value is None else str(value) for value in cells], dtype=polars.String)
+
+
+def as_pandas(frame: polars.DataFrame, index: str | Sequence[str] = ()) -> pandas.DataFrame:
+    """A pandas DataFrame of one of polars, without pyarrow; columns `index` become its index, if they are there.
+
+    Times keep their zone; null is NaN, NaT or None.
+
+    Examples
+    --------
+    >>> import polars
+    >>> as_pandas(polars.DataFrame({"row": [3, 4], "flow": [1.5, None]}), "row")["flow"].tolist()
+    [1.5, nan]
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise DataError("to_pandas needs pandas: pip install pandas; to_frame() gives a polars DataFrame") from error
+    import polars
+
+    columns: dict[str, Any] = {}
+    for series in frame.iter_columns():
+        dtype = series.dtype
+        if isinstance(dtype, polars.Datetime):
+            unit, zone = dtype.time_unit, dtype.time_zone
+            plain = series if zone is None else series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+            stamps = pandas.Series(plain.to_numpy().astype(f"datetime64[{unit}]"))
+            columns[series.name] = stamps if zone is None else stamps.dt.tz_localize("UTC").dt.tz_convert(zone)
+        elif dtype.is_numeric() or dtype == polars.Boolean:
+            columns[series.name] = series.to_numpy()
+        else:
+            columns[series.name] = np.array(series.to_list(), dtype=object)
+    out = pandas.DataFrame(columns, columns=frame.columns)
+    kept = [name for name in ([index] if isinstance(index, str) else list(index)) if name in frame.columns]
+    return out.set_index(kept) if kept else out

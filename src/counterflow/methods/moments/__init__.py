@@ -1,0 +1,1 @@
+"""Projections of the measurements on what all inputs did: a few numbers whatever the rows, and little noise on them."""

@@ -1,0 +1,158 @@
+"""What units without models are asked to project on: responses of a public bank to all inputs, and placebos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.estimation.foresight import Foreseen, nothing
+from counterflow.estimation.layout import Layout
+from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.log_moments import (
+    Bank,
+    LogBasis,
+    LogEstimate,
+    fitted,
+    packed_covariance,
+    system_of,
+)
+from counterflow.estimation.parameters import Parameters
+from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.protocol import Moments, Outline
+
+SHORTEST, LONGEST, SHARE = 10, 100, 20  # rows that inputs are followed, if nobody says: one in so many of the record
+ROWS_A_SIGNAL = 15
+FLATTEST = 0.2  # of the largest noise of an output, as which a quieter one is clipped at least
+
+
+@dataclass(frozen=True, eq=False)
+class LogFound:
+    """Responses of all units."""
+
+    estimates: tuple[LogEstimate, ...]
+    steps: int = 1
+    misfit: float = 0.0
+    converged: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class LogDesign:
+    """Bases of all units, and what the server knows besides: everything but measurements."""
+
+    outlines: tuple[Outline, ...]
+    memory: int | None = None  # rows that inputs are followed
+    same_row: tuple[bool, ...] = ()  # of each unit: whether an input acts on the row that it stands in
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(outline.unit for outline in self.outlines)
+
+    @cached_property
+    def inputs(self) -> FloatArray:
+        """(T+1, U) as they act: row t on row t+1."""
+        pieces = []
+        for outline, early in zip(self.outlines, self.same_row or [False] * len(self.outlines), strict=True):
+            u = outline.inputs
+            pieces.append(np.vstack([u[1:], u[-1:]]) if early else u)
+        return np.hstack(pieces)
+
+    @cached_property
+    def level(self) -> FloatArray:
+        return np.asarray(self.inputs.mean(axis=0))
+
+    @cached_property
+    def scale(self) -> FloatArray:
+        """(U,) how far inputs move; 1 of those that do not."""
+        size = self.inputs.std(axis=0)
+        return np.where(size > 1e-9 * np.abs(self.level) + 1e-300, size, 1.0)
+
+    @cached_property
+    def bank(self) -> Bank:
+        rows, inputs = self.inputs.shape
+        memory = self.memory or int(min(max(rows // SHARE, SHORTEST), LONGEST))
+        return Bank.of(memory, rows // (ROWS_A_SIGNAL * max(inputs, 1)))
+
+    @cached_property
+    def log_bases(self) -> tuple[LogBasis, ...]:
+        u = (self.inputs - self.level) / self.scale
+        made: dict[bytes, LogBasis] = {}  # units that were measured in the same rows share it
+        out = []
+        for outline in self.outlines:
+            key = outline.there.tobytes()
+            if key not in made:
+                made[key] = LogBasis.of(u, self.bank, outline.there)
+            out.append(made[key])
+        return tuple(out)
+
+    @property
+    def bases(self) -> tuple[FloatArray, ...]:
+        return tuple(basis.functions for basis in self.log_bases)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Units that are asked for moments."""
+        return tuple(o.unit for o, basis in zip(self.outlines, self.bases, strict=True) if basis.shape[1])
+
+    def estimate(self, moments: Mapping[str, Moments], private: bool, before: None = None) -> LogFound:
+        """Responses of each unit's outputs to all inputs."""
+        return LogFound(
+            tuple(
+                fitted(basis, self.bank, moments[name].values, moments[name].noise)
+                for name, basis in zip(self.names, self.log_bases, strict=True)
+            )
+        )
+
+    def foreseen(self, found: LogFound | None) -> list[Foreseen]:
+        """What each unit's numbers will be: nothing at first, then what the round before has told."""
+        rows = len(self.inputs)
+        if found is None:
+            return [nothing(rows, len(o.observation)) for o in self.outlines]
+        signals = self.bank.signals((self.inputs - self.level) / self.scale)
+        out = []
+        for estimate in found.estimates:
+            size = np.sqrt(np.maximum(np.diag(estimate.noise), 0.0))
+            top = float(size.max(initial=0.0))
+            W = np.diag(1 / np.maximum(size, FLATTEST * top)) if top > 0 else np.eye(len(size))
+            out.append(Foreseen(estimate.level + signals @ estimate.weights.T, W))
+        return out
+
+    # ---- what is left when the exchange is over
+
+    @cached_property
+    def outputs(self) -> dict[int, int]:
+        return {m: len(outline.observation) for m, outline in enumerate(self.outlines)}
+
+    @cached_property
+    def layout(self) -> Layout:
+        states = tuple(r * self.bank.size for r in self.outputs.values())
+        return Layout(self.names, states, tuple(o.inputs.shape[1] for o in self.outlines))
+
+    def system(self, found: LogFound) -> tuple[SharedRecord, FloatArray, FloatArray, Uncertainty]:
+        """The record without rows, A and B of all units, and how sure they are."""
+        estimates = dict(enumerate(found.estimates))
+        A, B, observations = system_of(self.bank, self.outputs, estimates, self.scale)
+        layout = self.layout
+        own = np.zeros_like(B)
+        for rows, columns in zip(layout.state_slices, layout.input_slices, strict=True):
+            own[rows, columns] = B[rows, columns]
+        C = block_diagonal(observations)
+        noise = block_diagonal([_definite(each.noise) for each in found.estimates])
+        record = SharedRecord(
+            layout.names, layout.states, layout.inputs, values=np.full((len(self.inputs), len(C)), np.nan),
+            u=self.inputs - self.level, observation=C, noise=noise, A_local=A, B_local=own, Q_local=np.zeros_like(A),
+        )  # fmt: skip
+        parameters = Parameters(record, "responses", np.eye(len(A)))
+        covariance = packed_covariance(estimates, len(self.scale), self.bank.size, self.scale)
+        return record, A, B, Uncertainty(parameters, covariance)
+
+
+def _definite(noise: FloatArray) -> FloatArray:
+    """A covariance with no direction in which it is nothing."""
+    values, vectors = np.linalg.eigh((noise + noise.T) / 2)
+    least = max(1e-6 * float(values.max(initial=0.0)), 1e-12)
+    out = (vectors * np.maximum(values, least)) @ vectors.T
+    return np.asarray((out + out.T) / 2)

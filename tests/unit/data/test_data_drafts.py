@@ -1,0 +1,151 @@
+"""What the names of tags say, and the plant that is drafted from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+
+import counterflow as cf
+from counterflow.data import Draft, draft, inspect, read_logs, sample
+from counterflow.data.tags import Role, read_tag
+
+RNG = np.random.default_rng(5)
+ROWS = 200
+NOISE = RNG.standard_normal((12, ROWS))
+STEPS = np.repeat(RNG.standard_normal((12, ROWS // 10)), 10, axis=1)
+
+
+def drafted(**columns: np.ndarray | list[str]) -> Draft:
+    return draft(inspect(polars.DataFrame({"time": np.arange(ROWS), **columns})))
+
+
+def units(made: Draft) -> dict[str, tuple[list[str], list[str]]]:
+    return {unit.name: ([c.name for c in unit.inputs], [c.name for c in unit.outputs]) for unit in made.units}
+
+
+@pytest.mark.parametrize(
+    ("name", "area", "letters", "number", "role"),
+    [
+        ("FIC-101.PV", "", "FIC", "101", Role.MEASURED),
+        ("fic101.sp", "", "FIC", "101", Role.TARGET),
+        ("FIC_101_OP", "", "FIC", "101", Role.MOVED),
+        ("10-TIC-203A/OUT", "10", "TIC", "203A", Role.MOVED),
+        ("41TIC115.MV", "41", "TIC", "115", Role.MOVED),
+        ("U2.LIC-2010.SV", "U2", "LIC", "2010", Role.TARGET),
+        ("PIC-7001/PID1/PV.CV", "", "PIC", "7001", Role.MEASURED),
+        ("FT-101.CV", "", "FT", "101", Role.MEASURED),
+        ("FIC-101.CV", "", "FIC", "101", Role.MOVED),
+        ("HV-12", "", "HV", "12", Role.MOVED),
+        ("LIT301", "", "LIT", "301", Role.MEASURED),
+        ("DPIT301", "", "DPIT", "301", Role.MEASURED),
+        ("FIC-101.MODE", "", "FIC", "101", Role.MODE),
+        ("\\\\SERVER\\AIT-205", "", "AIT", "205", Role.MEASURED),
+        ("P1_valve", "P1", "", "", Role.MOVED),
+        ("reactor temperature setpoint", "reactor", "", "", Role.TARGET),
+        ("pressure", "", "", "", Role.UNKNOWN),
+    ],
+)
+def test_tags(name: str, area: str, letters: str, number: str, role: Role) -> None:
+    tag = read_tag(name)
+    assert (tag.area, tag.letters, tag.number, tag.role) == (area, letters, number, role)
+
+
+def test_a_loop_in_automatic_is_moved_by_its_set_point() -> None:
+    made = drafted(**{"FIC-101.PV": NOISE[0], "FIC-101.SP": STEPS[0], "FIC-101.OP": NOISE[1], "TI-201": NOISE[2]})
+    assert units(made) == {"area_1": (["FIC-101.SP"], ["FIC-101.PV", "FIC-101.OP"]), "area_2": ([], ["TI-201"])}
+    assert any("a controller moves it" in question for question in made.questions)
+
+
+def test_a_loop_by_hand_is_moved_by_its_output() -> None:
+    tracking = {"FIC-101.PV": NOISE[0], "FIC-101.SP": NOISE[0], "FIC-101.OP": 50 + STEPS[0], "TI-201": NOISE[2]}
+    made = drafted(**tracking)
+    assert units(made)["area_1"] == (["FIC-101.OP"], ["FIC-101.PV"])
+    assert "follows the measurement" in made.left_out["FIC-101.SP"]
+    still = drafted(**tracking | {"FIC-101.SP": np.full(ROWS, 8.0), "FIC-101.OP": NOISE[3]})
+    assert units(still)["area_1"] == (["FIC-101.OP"], ["FIC-101.PV"])
+
+
+def test_areas_equipment_numbers_and_prefixes() -> None:
+    by_prefix = drafted(**{"10-FI-101": NOISE[0], "10-FV-101": STEPS[0], "20-TI-101": NOISE[1]})
+    assert list(units(by_prefix)) == ["area_10", "area_20"]
+    by_loop = drafted(**{"FI-101": NOISE[0], "FV-101": STEPS[0], "TI-102": NOISE[1], "TV-102": STEPS[1]})
+    assert units(by_loop) == {"unit_101": (["FV-101"], ["FI-101"]), "unit_102": (["TV-102"], ["TI-102"])}
+    by_word = drafted(boiler_valve=STEPS[0], boiler_pressure=NOISE[0], turbine_speed=NOISE[1])
+    assert units(by_word) == {"boiler": (["boiler_valve"], ["boiler_pressure"]), "turbine": ([], ["turbine_speed"])}
+    four = drafted(**{"FI-1101": NOISE[0], "FI-1201": NOISE[1]})
+    assert list(units(four)) == ["area_11", "area_12"]
+
+
+def test_an_area_without_measurements_acts_on_its_neighbour() -> None:
+    made = drafted(**{"FV-101": STEPS[0], "TI-201": NOISE[0], "LI-301": NOISE[1]})
+    assert units(made) == {"area_2": (["FV-101"], ["TI-201"]), "area_3": ([], ["LI-301"])}
+    assert any("Where does it act?" in question for question in made.questions)
+
+
+def test_what_cannot_be_used_is_left_out_with_its_reason() -> None:
+    words = ["calibrating" if k % 50 == 7 else str(value) for k, value in enumerate(NOISE[0])]
+    notes = ["all is well"] * ROWS
+    made = drafted(**{"TI-101": words, "note": notes, "PI-102": np.ones(ROWS), "TI-201": NOISE[1]})
+    assert made.left_out == {"note": "text such as 'all is well'", "PI-102": "always 1"}
+    assert made.options == {"text": "missing"}
+    assert any("'calibrating' in 4 cells" in question for question in made.questions)
+
+
+def test_nothing_to_use() -> None:
+    table = polars.DataFrame({"time": [0, 1, 2], "note": ["a", "b", "c"]})
+    assert draft(inspect(table)).units == ()
+    with pytest.raises(cf.DataError, match="Give units"):
+        read_logs(table)
+
+
+def test_steps_are_asked_about() -> None:
+    made = drafted(load=STEPS[0], pressure=NOISE[0])
+    assert units(made) == {"plant": (["load"], ["pressure"])}
+    assert any(question.startswith("load repeats its value") for question in made.questions)
+
+
+def test_the_sample_is_read_without_a_word() -> None:
+    recording, preparation = read_logs(sample.path())
+    sides = {name: (part.unit.input_names, part.unit.output_names) for name, part in recording.items()}
+    assert sides == {
+        "area_1": (("FIC-101.SP",), ("FIC-101.PV", "FIC-101.OP", "LI-102.PV")),
+        "area_2": (("TIC-201.OP",), ("TIC-201.PV", "LI-202.PV")),
+        "area_3": (("FIC-301.OP",), ("AI-302.PV", "LI-303.PV")),
+    }
+    assert recording["area_2"].unit.inputs[0] == cf.Channel("TIC-201.OP", "%", (0, 100))
+    assert recording.rows == sample.ROWS
+    log = sample.simulate()
+    for part in recording.values():
+        for k, name in enumerate(part.unit.output_names):
+            known = np.isfinite(part.y[:, k])
+            assert known.mean() > 0.97
+            assert np.abs(part.y[known, k] - log.columns[name][known]).max() < 6e-4
+    assert any("a controller moves it" in doubt for doubt in preparation.doubts)
+
+
+def test_the_file_of_the_package_is_the_simulated_one() -> None:
+    assert Path(sample.path()).read_text("utf-8") == sample.text(sample.simulate())
+
+
+def test_a_clock_that_jumps_is_asked_about() -> None:
+    back = [f"2024-10-27 0{h}:{m:02d}:00" for h in (1, 2, 2, 3) for m in range(0, 60, 5)]
+    made = draft(inspect(polars.DataFrame({"time": back, "TI-101": NOISE[0][:48]})))
+    assert any("what is the time zone" in question for question in made.questions)
+
+
+def test_prefixes_of_the_whole_plant_divide_nothing() -> None:
+    made = drafted(**{"N.A1.FI-101": NOISE[0], "N.A1.FV-101": STEPS[0], "N.A2.TI-101": NOISE[1]})
+    assert units(made) == {"N_A1": (["N.A1.FV-101"], ["N.A1.FI-101"]), "N_A2": ([], ["N.A2.TI-101"])}
+    mixed = drafted(**{"P1_FT01": NOISE[0], "P4_ST_PT01": NOISE[1], "P4_HT_PO": NOISE[2], "attack_P1": STEPS[0]})
+    assert list(units(mixed)) == ["P1", "P4"]
+    assert mixed.left_out == {"attack_P1": "a label, no measurement"}
+
+
+def test_titles_above_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "plant.csv"
+    rows = "".join(f"{k},{k}.5,{k % 3},{k % 2}\n" for k in range(20))
+    path.write_text(f",P1,,\ntime,FIT101,LIT101,MV101\n{rows}")
+    assert inspect(path).groups == {"1": ("FIT101", "LIT101", "MV101")}

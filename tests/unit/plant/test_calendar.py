@@ -1,0 +1,183 @@
+"""Dates and durations as rows, and rows as dates."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+import counterflow as cf
+from counterflow.data import read_logs
+from counterflow.plant.calendar import Calendar, as_duration, as_row, as_steps
+
+BERLIN = "Europe/Berlin"
+HOURLY = Calendar.starting("2024-10-26 00:00", 3600.0, BERLIN)  # clocks go back in the night to the 27th
+
+
+@pytest.mark.parametrize("row", [0, 23, 24, 25, 26, 27, 28, 100])
+def test_rows_are_what_the_standard_library_says(row: int) -> None:
+    oracle = dt.datetime(2024, 10, 25, 22, tzinfo=dt.UTC) + dt.timedelta(hours=row)
+    local = oracle.astimezone(ZoneInfo(BERLIN))
+    assert HOURLY.shown(row) == f"{local:%Y-%m-%d %H:%M} {local.tzname()}"
+    assert HOURLY.series(row, row + 1)[0].astimezone(dt.UTC) == oracle
+    for when in (oracle, local, pandas.Timestamp(local), oracle.isoformat()):
+        assert HOURLY.row(when, 200) == row
+
+
+def test_the_hour_that_comes_twice_and_the_one_that_is_not_there() -> None:
+    assert HOURLY.row("2024-10-27 02:00", 200) == 26  # the first of the two
+    assert HOURLY.row("2024-10-27 02:00+01:00", 200) == 27
+    spring = Calendar.starting("2024-03-30 00:00", 3600.0, BERLIN)
+    with pytest.raises(cf.OptionError, match="clocks went forward then in Europe/Berlin"):
+        spring.row("2024-03-31 02:30", 200)
+
+
+def test_between_rows_and_beyond_them() -> None:
+    calendar = Calendar.starting("2024-11-01 14:00", 60.0)
+    assert calendar.row("2024-11-01 14:00:01", 10) == 1  # the first row at or after
+    assert calendar.row("01.11.2024 14:05", 10) == 5
+    assert calendar.row("2024-11-01 14:10", 10, "stop", end=True) == 10
+    for when in ("2024-11-01 14:10", "2024-11-02", "2023-01-01"):
+        with pytest.raises(cf.OptionError, match="goes from 2024-11-01 14:00 to 2024-11-01 14:09"):
+            calendar.row(when, 10)
+    with pytest.raises(cf.OptionError, match="with a zone, but the recording's is not known"):
+        calendar.row("2024-11-01 14:01Z", 10)
+
+
+def test_jumps_are_kept() -> None:
+    calendar = Calendar(0, 10**9, "UTC", ((5, 3600 * 10**9),))
+    assert calendar.at(4) == 4 * 10**9
+    assert calendar.at(5) == 3605 * 10**9
+    np.testing.assert_array_equal(calendar.times(0, 9).astype(int), [calendar.at(row) for row in range(9)])
+    assert calendar.row("1970-01-01 00:30Z", 9) == 5
+    assert calendar.later(3).at(2) == calendar.at(5)
+    assert calendar.later(6).jumps == ()
+    assert calendar.later(6).at(0) == calendar.at(6)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("2h", 7200), ("90 min", 5400), ("1d 6h", 108000), ("1.5h", 5400), ("1,5 h", 5400), ("PT2H30M", 9000),
+        ("250 ms", 0.25), ("2 weeks", 1209600), (dt.timedelta(minutes=3), 180), (np.timedelta64(5, "m"), 300),
+        (pandas.Timedelta("2h"), 7200), ("2", None), ("2 parsecs", None), ("", None), (5, None), ("2024-11-01", None),
+    ],
+)  # fmt: skip
+def test_durations(given: object, seconds: float | None) -> None:
+    assert as_duration(given) == seconds
+
+
+def test_steps_and_rows() -> None:
+    assert as_steps("2h", 60.0, "horizon") == 120
+    assert as_steps(7, 60.0, "horizon") == 7
+    with pytest.raises(cf.OptionError, match="less than a step of 60 s"):
+        as_steps("1s", 60.0, "horizon")
+    with pytest.raises(cf.OptionError, match="horizon is 'next week'"):
+        as_steps("next week", 60.0, "horizon")
+    assert as_row("2h", None, 200, 60.0, "start") == 120
+    with pytest.raises(cf.OptionError, match="has 100 rows of 60 s"):
+        as_row("2h", None, 100, 60.0, "start")
+    with pytest.raises(cf.OptionError, match="tells no dates"):
+        as_row("2024-11-01", None, 100, 60.0, "start")
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[cf.Recording, cf.Fit]:
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1).replace(dt=60.0)
+    plain = plant.simulate(300, rng=2)
+    arrays = {name: (part.y, part.u) for name, part in plain.items()}
+    recording = cf.Recording.from_arrays(arrays, 60.0, plain.units, start="2024-11-01 14:00", timezone=BERLIN)
+    return recording, cf.fit(recording, plant.locals())
+
+
+def test_every_question_takes_dates(fitted: tuple[cf.Recording, cf.Fit]) -> None:
+    recording, fit = fitted
+    do = {"boiler": {"u1": 0.0}}
+    by_row = fit.counterfactual(recording, do, 120, 180)
+    for start, stop in (
+        ("2024-11-01 16:00", "2024-11-01 17:00"), (dt.datetime(2024, 11, 1, 16), np.datetime64("2024-11-01T17:00")),
+        ("2h", dt.timedelta(hours=3)), ("2024-11-01T15:00Z", "2024-11-01 17:00+01:00"),
+    ):  # fmt: skip
+        by_date = fit.counterfactual(recording, do, start, stop)
+        np.testing.assert_array_equal(by_date["turbine"].mean, by_row["turbine"].mean)
+    assert "from 2024-11-01 16:00 to 16:59 CET" in by_row.sentence()
+    frame = by_row["turbine"].to_frame()
+    assert frame.schema["time"] == polars.Datetime("ns", BERLIN)
+    assert frame["time"][0].isoformat() == "2024-11-01T16:00:00+01:00"
+    assert str(by_row["turbine"].to_pandas().index[0]) == "2024-11-01 16:00:00+01:00"
+    effect = fit.effect("boiler", "turbine", {"u1": 1.0}, horizon="20 min", duration="5 min")
+    np.testing.assert_array_equal(effect.mean, fit.effect("boiler", "turbine", {"u1": 1.0}, 20, 5).mean)
+    shares = fit.attribute(recording, "turbine", "2024-11-01 16:00", "2024-11-01 17:00")
+    assert shares.first == 120
+    assert "from 2024-11-01 16:00 to 16:59 CET" in shares.sentence()
+    ahead = fit.forecast(recording, horizon="10 min")["turbine"].to_frame()
+    assert ahead["time"][-1].isoformat() == "2024-11-01T19:10:00+01:00"
+    assert ahead["row"][-1] == 310
+    with pytest.raises(cf.OptionError, match="counterfactual: start is '2025-01-01', but the recording goes from"):
+        fit.counterfactual(recording, do, "2025-01-01")
+
+
+def test_a_fit_keeps_its_calendar(fitted: tuple[cf.Recording, cf.Fit], tmp_path: Path) -> None:
+    recording, fit = fitted
+    fit.save(tmp_path / "fit")
+    recording.save(tmp_path / "recording.safetensors")
+    loaded = cf.load(tmp_path / "fit")
+    assert loaded.calendar == fit.calendar == recording.calendar
+    assert cf.Recording.load(tmp_path / "recording.safetensors").calendar == recording.calendar
+    assert recording.slice("2024-11-01 16:00").calendar.shown(0) == "2024-11-01 16:00 CET"  # type: ignore[union-attr]
+
+
+def test_an_updated_fit_goes_on_in_time() -> None:
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    plain = plant.simulate(600, rng=2)
+    arrays = {name: (part.y, part.u) for name, part in plain.items()}
+    recording = cf.Recording.from_arrays(arrays, 1.0, plain.units, start="2024-11-01 14:00:00Z")
+    fit = cf.fit(recording.slice(0, 400), plant.locals()).update(recording.slice(400))
+    assert fit.calendar is not None
+    assert fit.calendar.at(fit.server.rows - 1) == recording.calendar.at(600)  # type: ignore[union-attr]
+
+
+def test_frames_keep_time_and_zone(fitted: tuple[cf.Recording, cf.Fit]) -> None:
+    recording, _ = fitted
+    for frame in (recording.to_frame(), recording.to_pandas()):
+        again = cf.Recording.from_frame(frame, recording.units)
+        assert again == recording
+        assert again.calendar == recording.calendar
+    with pytest.raises(cf.DataError, match="not evenly spaced"):
+        cf.Recording.from_frame(recording.to_frame()[[0, 1, 3]], recording.units)
+
+
+@pytest.mark.parametrize(("timezone", "zone"), [(None, ""), (BERLIN, BERLIN)])
+def test_logs_bring_their_calendar(timezone: str | None, zone: str) -> None:
+    hours = ["01:00", "02:00", "02:00", "03:00", "04:00"]
+    table = polars.DataFrame({"time": [f"2024-10-27 {h}" for h in hours], "x": [1.0, 2, 3, 4, 5]})
+    options = {} if timezone is None else {"timezone": timezone}
+    recording, _ = read_logs(table, {"tank": "x"}, **options)
+    assert recording.calendar is not None
+    assert recording.calendar.zone == zone
+    assert recording.rows == (5 if timezone else 4)
+    gap = polars.DataFrame(
+        {"time": [f"2024-11-01 {h}Z" for h in ("06:00", "06:01", "09:00", "09:01")], "x": [1, 2, 3, 4]}
+    )
+    shortened, _ = read_logs(gap, {"tank": "x"}, longest_gap=120)
+    assert shortened.times is not None
+    assert [str(time)[11:16] for time in shortened.times[[0, 1, -2, -1]]] == ["06:00", "06:01", "09:00", "09:01"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"begins": 0, "step": 0}, "step is 0"),
+        ({"begins": 0.5, "step": 1}, "whole nanoseconds"),
+        ({"begins": 0, "step": 1, "zone": "Mars/Olympus"}, "time zone 'Mars/Olympus' is not known"),
+        ({"begins": 0, "step": 1, "jumps": ((3, -1),)}, "forward in time"),
+    ],
+)
+def test_impossible_calendars(given: dict, said: str) -> None:
+    with pytest.raises(cf.CounterflowError, match=said):
+        Calendar(**given)
