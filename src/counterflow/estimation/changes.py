@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.estimation.augmentation import SELDOM
-from counterflow.estimation.drift import Drift, drift_of, ramp
+from counterflow.estimation.drift import Drift, drift_of, ramp, slope_gain
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.products import Products, Rows
 from counterflow.estimation.regimes import LEAST_ROWS, LEAST_SHARE, SURPRISING, Change, find_change
@@ -19,7 +19,6 @@ from counterflow.estimation.ways import PASSING, Ways, centred, with_slopes
 
 MOST_SEEN = 50_000  # rows, the newest, in which changes of the plant are looked for
 MOST_CHANGES = 4  # of a record
-SLOWLY = 0.7  # of what a change is worth, from which on it is part of a slow one
 
 
 def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) -> tuple[Change, ...]:
@@ -77,19 +76,22 @@ def with_drifts(
     time = ramp(len(blocks))
     smooth = with_slopes([products.moments(time**power) for power in range(3)], n, 0)
     seldom = products.read < SELDOM * products.count  # what was drawn has no part in it
-    drifts = []
+    drifts, by_unit = [], []
     for unit in range(len(rows.names)):
         sums = []
         for i in np.flatnonzero((rows.owner[:r] == unit) & ~seldom).tolist():
             chosen = target_weights(rows, products, smooth, products.count, i, JUDGE, known, True).chosen
             sums.append(products.moments_among(np.concatenate([np.sort(chosen), [n + i, n + r]]), blocks))
         drifts.append(drift_of(unit, sums, products.counts) if sums else None)
+        by_unit.append(sums)
     slow = {drift.unit: drift.gain for drift in drifts if drift is not None and drift.memory is None}
-    sudden = tuple(
-        change
-        for change in changes
-        if change.surprise.max() >= SURPRISING
-        or not all(slow.get(unit, 0.0) >= SLOWLY * change.gain[unit] for unit in change.units)
-    )
+
+    def is_slow(change: Change) -> bool:
+        """Whether weights that go evenly with time explain it better than those that change in its block."""
+        step = (np.arange(len(blocks)) >= products.block_of(change.at)).astype(np.float64)
+        gains = {unit: sum(slope_gain(each, products.counts, step) for each in by_unit[unit]) for unit in change.units}
+        return all(slow.get(unit, 0.0) > gain for unit, gain in gains.items())
+
+    sudden = tuple(change for change in changes if change.surprise.max() >= SURPRISING or not is_slow(change))
     changed = {unit for change in sudden for unit in change.units}
     return sudden, tuple(drift for drift in drifts if drift is not None and drift.unit not in changed)

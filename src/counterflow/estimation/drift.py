@@ -45,7 +45,7 @@ def drift_of(unit: int, sums: Sequence[FloatArray], counts: FloatArray) -> Drift
     sums : of each number of the unit (B, s + 2, s + 2), by block: its s features, the target, and a constant.
     counts : (B,), rows of each block.
     """
-    slopes = sum(slope_gain(blocks, counts) for blocks in sums)
+    slopes = sum(slope_gain(blocks, counts, ramp(len(counts))) for blocks in sums)
     if slopes >= DRIFTING:
         return Drift(unit, None, slopes)
     gains, errors = memory_gains(sums, counts)
@@ -66,9 +66,9 @@ def faded(blocks: int, memory: float) -> FloatArray:
     return np.asarray(np.exp(-np.arange(blocks)[::-1] / (memory * blocks)))
 
 
-def slope_gain(sums: FloatArray, counts: FloatArray) -> float:
-    """Net gain of weights of a number that go evenly with time, about a level that does so, too."""
-    s, time = sums.shape[1] - 1, ramp(len(counts))
+def slope_gain(sums: FloatArray, counts: FloatArray, time: FloatArray) -> float:
+    """Net gain of weights of a number that go with a time (B,) of its blocks, about a level that does so, too."""
+    s = sums.shape[1] - 1
     plain, first, second = (np.tensordot(time**power, sums, 1) for power in range(3))
     whole = np.block([[plain, first], [first, second]])
     levels = np.array([s, 2 * s + 1])

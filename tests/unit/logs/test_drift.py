@@ -43,7 +43,7 @@ def test_the_gain_of_slopes_is_that_of_least_squares_on_rows(given):
     for _ in range(3):
         taken.append(min((j for j in range(3) if j not in taken), key=lambda j: left([*taken, j])))
         best = max(best, 0.5 * len(y) * np.log(left([]) / left(taken)) - COST * len(taken))
-    assert slope_gain(sums, counts) == pytest.approx(best, rel=1e-3, abs=0.01)
+    assert slope_gain(sums, counts, ramp(20)) == pytest.approx(best, rel=1e-3, abs=0.01)
     assert (best > drift.DRIFTING) == bool(given)
 
 
