@@ -35,17 +35,19 @@ class Regime:
     """One way of running: rows ``start`` to ``stop`` - 1 of the fitted record.
 
     ``units``: those that changed in its first row; none in the first of all. ``network``: what it was like then; None:
-    that of the fit.
+    that of the fit. ``begins``: when its first row was, where that is known.
     """
 
     start: int
     stop: int
     units: tuple[str, ...] = ()
     network: Network | None = field(default=None, repr=False)
+    begins: str = ""
 
     def __str__(self) -> str:
         changed = f", {' and '.join(self.units)} changed" if self.units else ""
-        return f"rows {self.start} to {self.stop - 1}{changed}"
+        since = f" (from {self.begins})" if self.begins else ""
+        return f"rows {self.start} to {self.stop - 1}{since}{changed}"
 
 
 def later(regimes: Sequence[Regime], dropped: int, rows: int) -> tuple[Regime, ...]:

@@ -112,7 +112,9 @@ class Fit(Questions):
         """
         if self.couplings is None or not self.couplings.regimes:
             return (Regime(0, self.server.rows),)
-        return self.couplings.regimes
+        if self.calendar is None:
+            return self.couplings.regimes
+        return tuple(replace(each, begins=self.calendar.shown(each.start)) for each in self.couplings.regimes)
 
     @property
     def known_edges(self) -> KnownEdges | None:
