@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,15 +57,19 @@ def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) 
             return products.columns(rows, part, np.sort(chosen[i, row]))
 
         change = find_change(features, targets[np.ix_(part, often)], rows.owner[often], least)
-        return None if change is None else replace(change, at=int(part[change.at]))
+        if change is None:
+            return None
+        return replace(change, at=int(part[change.at]), stop=None if change.stop is None else int(part[change.stop]))
 
     left = [at] if len(often) else []
     while left and len(found) < MOST_CHANGES:
         part = left.pop()
         change = searched(part) if len(part) else None
         if change is not None:
-            found.append(change)
-            left += [part[part < change.at], part[part >= change.at + PASSING]]
+            both = [change] if change.stop is None else [change, replace(change, at=change.stop)]
+            found += [replace(each, stop=None) for each in both]
+            edges = [-PASSING, *(each.at for each in both), int(part[-1]) + 1]
+            left += [part[(part >= a + PASSING) & (part < b)] for a, b in pairwise(edges)]
     return tuple(sorted(found, key=lambda change: change.at))
 
 

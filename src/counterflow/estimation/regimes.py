@@ -35,6 +35,7 @@ DIVISIONS = 20  # at random, to see what is gained where nothing has changed;
 BEYOND = 2.0  # times the most of that does not count
 MATERIAL = 0.03  # of a number's size, which a difference must move it by to count in full
 FAR_TOLD = 3.0  # standard deviations, beyond which no curve is followed
+WINDOWS = 24  # edges of stretches that are held against all other rows
 CELLS = 100  # of neighbouring rows, at whose edges models are compared
 LEAST_SHARE, LEAST_ROWS = 0.08, 60  # of a way of running: shorter ones are not told from a passing disturbance
 COST = 4.0  # nats that a weight of its own must bring
@@ -62,13 +63,14 @@ class Change:
     """Where a plant changed.
 
     ``at``: the first row of the new way of running. ``units``: their places, those of the largest gain first.
-    ``surprise``, ``gain`` (units,): nats.
+    ``surprise``, ``gain`` (units,): nats. ``stop``: the row from which on the plant was as it had been before, if so.
     """
 
     at: int
     units: tuple[int, ...]
     surprise: FloatArray
     gain: FloatArray
+    stop: int | None = None
 
 
 def find_change(
@@ -124,7 +126,7 @@ def find_change(
     found = [judged(at) for at in sorted(inner | starts)]
     clear = [change for change in found if _is_clear(change)]
     if not clear:
-        return None
+        return _passed(features, targets, owner, least)
     best = max(clear, key=lambda change: float(np.max(change.gain + change.surprise)))
     # what is set off in one unit runs on through others, after a while and often larger
     just_before = [c for c in clear if c.at in starts and best.at - NEAR / 2 * T <= c.at < best.at and _is_seen(c)]
@@ -135,6 +137,38 @@ def find_change(
         if not least < again.at < T - least:
             return None  # it lies too near an end to be told
         best = again if _is_clear(again) else best
+    return best
+
+
+def _passed(features: Features, targets: FloatArray, owner: NDArray[np.int64], least: int) -> Change | None:
+    """The beginning of a way of running after which the plant was as it had been before.
+
+    Either of its ends divides the rows into parts that hardly differ; so stretches are held against all other rows.
+    """
+    T, units = len(targets), int(owner.max()) + 1
+    edges = np.unique(np.linspace(0, T, WINDOWS + 1).astype(int)).tolist()
+    ends = [(a, b) for a in edges for b in edges if a >= least and b - a >= least and T - b >= least]
+    if not ends:
+        return None
+    gains = np.zeros((units, len(ends)))
+    for i in range(targets.shape[1]):
+        x, y = features(i, None), targets[:, i]
+        both = np.hstack([x, y[:, None]]) * np.sqrt(robust_weights(x, y))[:, None]
+        cells = np.array([both[a:b].T @ both[a:b] for a, b in pairwise(edges)])
+        upto = dict(zip(edges, np.cumsum([np.zeros_like(cells[0]), *cells], axis=0), strict=True))
+        gains[owner[i]] += difference_gains(upto[T], np.array([upto[b] - upto[a] for a, b in ends]), T)
+    best: Change | None = None
+    for unit in range(units):
+        first, last = ends[int(gains[unit].argmax())]
+        mine = np.flatnonzero(owner == unit).tolist()
+        own, theirs = [features(i, None) for i in mine], targets[:, mine]
+        # its ends, each found in the rows up to the other one
+        first = refined([each[:last] for each in own], theirs[:last], first, least)
+        last = first + refined([each[first:] for each in own], theirs[first:], last - first, least)
+        gain = np.zeros(units)
+        gain[unit] = sum(gain_at(each, column, first, (), last) for each, column in zip(own, theirs.T, strict=True))
+        if gain[unit] >= CLEAR and (best is None or gain[unit] > best.gain.max()):
+            best = Change(first, (unit,), np.zeros(units), gain, last)
     return best
 
 
@@ -222,8 +256,8 @@ def scan(x: FloatArray, y: FloatArray, weights: FloatArray, places: NDArray[np.i
     return difference_gains(later[0], later[1:], len(y))
 
 
-def gain_at(x: FloatArray, y: FloatArray, at: int, others: Iterable[int] = ()) -> float:
-    """Net gain of differences from row ``at`` on, beyond that between stretches that the change does not tell apart.
+def gain_at(x: FloatArray, y: FloatArray, at: int, others: Iterable[int] = (), stop: int | None = None) -> float:
+    """Net gain of differences from row ``at`` on, or up to ``stop``, beyond that between stretches drawn at random.
 
     Rows count less that are far off by the weights of their own side, or that these rest on more than on others. A
     model that does not follow all of a plant's curvature has weights that differ between any two sets of stretches,
@@ -232,15 +266,19 @@ def gain_at(x: FloatArray, y: FloatArray, at: int, others: Iterable[int] = ()) -
     no noise is left, the smallest curve has nats: a difference that hardly moves the number counts less.
     """
     T = len(y)
-    weights = np.concatenate([_bounded(x[side], y[side]) for side in (slice(None, at), slice(at, None))])
+    stop = T if stop is None else stop
+    inside = (np.arange(T) >= at) & (np.arange(T) < stop)
+    weights = np.zeros(T)
+    for side in (inside, ~inside):
+        weights[side] = _bounded(x[side], y[side])
     both = np.hstack([x, _bends(x, y, weights), y[:, None]]) * np.sqrt(weights)[:, None]
-    between = list(pairwise(sorted({0, at, *others, T})))
+    between = list(pairwise(sorted({0, at, stop, *others, T})))
     counts = [max(round(STRETCHES * (b - a) / T), 2) for a, b in between]
     edges = [np.linspace(a, b, n + 1).astype(int) for (a, b), n in zip(between, counts, strict=True)]
     cells = np.array([both[a:b].T @ both[a:b] for part in edges for a, b in pairwise(part)])
     rng = np.random.default_rng(0)
     at_random = [np.concatenate([rng.permutation(n) < n // 2 for n in counts]) for _ in range(DIVISIONS)]
-    after = np.concatenate([part[:-1] >= at for part in edges])
+    after = np.concatenate([(part[:-1] >= at) & (part[:-1] < stop) for part in edges])
     parts = np.array([after, *at_random], np.float64)
     whole = cells.sum(axis=0)
     gains = difference_gains(whole, np.tensordot(parts, cells, 1), T, x.shape[1])

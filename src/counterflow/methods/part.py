@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
@@ -60,6 +61,15 @@ class UnitPart:
     def at_level(self, departures: FloatArray) -> FloatArray:
         """Measurements of which the model says ``departures``."""
         return departures if self.output_level is None else departures + self.output_level
+
+    @property
+    def untold(self) -> NDArray[np.bool_]:
+        """(D_m,): channels that never moved or were hardly ever read, so that a fit from logs knows nothing of them."""
+        return np.asarray(~self.model.C.any(axis=1) & (self.C_doubt is not None))
+
+    def seen_in(self, states: FloatArray) -> FloatArray:
+        """Departures of the outputs (n, D_m) in states (n, P_m); NaN for channels of which nothing is known."""
+        return np.where(self.untold, np.nan, states @ self.model.C.T)
 
     def model_inputs(self, u: FloatArray) -> FloatArray:
         """Inputs as the model takes them."""

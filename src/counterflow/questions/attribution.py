@@ -162,7 +162,7 @@ class AskAttribution(Request):
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Attribution:
         assert y is not None
-        mapped = {piece.share: piece.mean @ part.model.C.T for piece in parts}
+        mapped = {piece.share: part.seen_in(piece.mean) for piece in parts}
         baseline = part.at_level(mapped.pop(BASELINE))
         departure = y[self.start : self.start + len(baseline)] - baseline
         initial = mapped.pop(INITIAL)

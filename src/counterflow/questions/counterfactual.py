@@ -146,12 +146,12 @@ class AskCounterfactual(Request):
         was, doubt, C = np.array(measured), np.zeros_like(measured), part.model.C
         for states in recorded:  # of rows in which something was not measured: what it is estimated to have been
             missing = np.isnan(measured)
-            was[missing] = part.at_level(states.mean @ C.T)[missing]
+            was[missing] = part.at_level(part.seen_in(states.mean))[missing]
             spread = deviation(states, C, np.diag(part.model.R))
             assert spread is not None
             doubt[missing] = np.square(spread)[missing]
         world: Counterfactual = Counterfactual.of(
-            about, part, found, self.start, measured, was + found.mean @ C.T, doubt
+            about, part, found, self.start, measured, was + part.seen_in(found.mean), doubt
         )
         return replace(world, was=frozen(was), running=Replicates.of(part, more, len(measured)))
 

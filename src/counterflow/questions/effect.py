@@ -138,7 +138,7 @@ class AskEffect(Request):
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Effect:
         found, *more = parts
         C = part.model.C
-        mean = found.mean @ C.T
+        mean = part.seen_in(found.mean)
         lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), self.level)
         return Effect(
             " and ".join(self.causes), self.effect, part.unit.output_names, frozen(mean), frozen(found.mean),

@@ -157,7 +157,7 @@ class AskForecast(Request):
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Forecast:
         (found,) = parts
-        mean = part.at_level(found.mean @ part.model.C.T)
+        mean = part.at_level(part.seen_in(found.mean))
         future = np.full_like(mean, np.nan)
         made = Forecast.of(about, part, found, about.server.rows, future, mean, np.diag(part.model.R))
         return made if y is None else replace(made, latest=last_measured(y))  # type: ignore[no-any-return]

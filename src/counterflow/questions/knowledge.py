@@ -58,7 +58,7 @@ REPLICATES = "replicates"  # share of an answer: what every replicate says, one 
 REACTIONS = "reactions"  # share of an answer: what the asking unit's own inputs do, by replicate
 NEAR = 300  # rows before and after them that are looked at
 GUESSES = 12  # draws of what a network has not seen
-HALF, MOSTLY = 0.5, 0.99  # of the readings, that must be there and alike in rows that are the same
+MOSTLY = 0.99  # of the readings, that must be alike in rows that are the same
 OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond which an answer says so
 BEYOND_SEEN = Caveat(
     "curvature-limited", EVERYBODY,
@@ -267,23 +267,31 @@ class Knowledge:
 
     @cached_property
     def regimes(self) -> tuple[Regime, ...]:
-        """Ways of running of the recorded rows; empty if there is one, or if these are not the fitted rows."""
+        """Ways of running of the recorded rows; empty if there is one, or if these are not the fitted rows.
+
+        Rows that follow the fitted ones go on as these ended.
+        """
         couplings = self.couplings
         if couplings is None or not couplings.regimes or self.shared is None:
             return ()
-        return couplings.regimes if self._is_fitted(couplings.shared) else ()
+        if self.shared is couplings.shared:
+            return couplings.regimes
+        rows, kept = len(self.numbers), [each for each in couplings.regimes if each.start < len(self.numbers)]
+        if not self._begins_with(couplings.shared):
+            return ()
+        return (*kept[:-1], replace(kept[-1], stop=rows))
 
-    def _is_fitted(self, fitted: SharedRecord) -> bool:
-        """Whether the recorded rows are those of the fit, which may have come as other messages."""
-        if self.shared is fitted:
-            return True
+    def _begins_with(self, fitted: SharedRecord) -> bool:
+        """Whether the recorded rows are those of the fit, with others behind them or the last ones cut off."""
         assert self.network is not None
         mine, theirs = self.numbers, replace(self, shared=fitted).numbers
-        if mine.shape != theirs.shape or not np.allclose(self.u, fitted.u):
+        n = min(len(mine), len(theirs))
+        u, v = self.u[:n], fitted.u[:n]
+        if not np.allclose(u[:-1], v[:-1]):  # the input of the last row may not be known yet
             return False
-        one, two = (self.network.standard(numbers, self.u) for numbers in (mine, theirs))
+        one, two = (self.network.standard(numbers[:n], u) for numbers in (mine, theirs))
         both = np.isfinite(one) & np.isfinite(two)
-        return bool(both.mean() > HALF and np.isclose(one, two, rtol=1e-6, atol=1e-6)[both].mean() > MOSTLY)
+        return bool(both.any() and np.isclose(one, two, rtol=1e-6, atol=1e-6)[both].mean() > MOSTLY)
 
     @property
     def present(self) -> Self:

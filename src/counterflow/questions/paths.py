@@ -126,7 +126,7 @@ class AskPaths(Request):
         return server.from_now_on(changes, ask, ways)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Paths:
-        mapped = {piece.share: frozen(piece.mean @ part.model.C.T) for piece in parts}
+        mapped = {piece.share: frozen(part.seen_in(piece.mean)) for piece in parts}
         total, direct = mapped.pop(""), mapped.pop(DIRECT)
         through = MappingProxyType(mapped)
         return Paths(self.cause, self.effect, part.unit.output_names, total, direct, through, about.caveats, about)

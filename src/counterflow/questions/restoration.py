@@ -12,7 +12,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
-from counterflow.errors import DataError, OptionError
+from counterflow.errors import DataError, OptionError, UnidentifiedError
 from counterflow.plant.units import Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.messages import NO_LIMIT, REACTING
@@ -154,6 +154,13 @@ class AskRestoration(Request):
 
         levers = self.levers(about.server)
         outputs = [about.output(name) for name in self.target]
+        untold = [name for name, k in zip(self.target, outputs, strict=True) if part.untold[k]]
+        if untold:
+            raise UnidentifiedError(
+                f"restore: nothing is known of {', '.join(untold)} of unit {self.unit!r}, which never moved or was "
+                "hardly ever read; take other channels",
+                scope=self.unit,
+            )
         wanted = np.array([float(value) for value in self.target.values()])
         moved = [p.mean.reshape(len(p.headroom), self.horizon, -1)[:, -1] for p in parts]  # states at the horizon
         headroom = np.vstack([piece.headroom for piece in parts])

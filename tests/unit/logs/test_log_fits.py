@@ -308,7 +308,7 @@ def test_dead_constant_and_doubled_channels_do_no_harm():
     answer = found.effect("boiler", "turbine", [1.0, -0.5], horizon=20)
     truth = true_fit().effect("boiler", "turbine", [1.0, -0.5], horizon=20).mean
     assert r_squared(answer.mean[:, :5], truth[:, [0, 1, 2, 3, 3]]) > 0.95
-    assert np.abs(answer.mean[:, 5]).max() == 0
+    assert np.isnan(answer.mean[:, 5]).all()  # nothing is known of it
     assert any(c.code == "silent-channels" and "y6" in c.text for c in found.caveats)
     assert any(c.code == "silent-channels" and c.scope == "tank" and "y1" in c.text for c in found.caveats)
 
@@ -349,7 +349,7 @@ def test_what_cannot_be_identified_is_said():
     apart["tank"][0][:1500] = np.nan
     with pytest.raises(cf.UnidentifiedError, match="common period"):
         cf.fit(cf.Recording.from_arrays(apart, dt=1.0))
-    with pytest.raises(cf.ModelError, match="only method 'sufficient' identifies"):
+    with pytest.raises(cf.ModelError, match="only method 'sufficient' or 'moments' identifies"):
         cf.fit(RECORDING, method="penalty")
     for options, text in (
         ({"rank": 0}, "'rank'"),
@@ -480,3 +480,21 @@ def test_an_attribution_says_when_its_level_is_extrapolated():
     assert any(c.code == "slow-mode" for c in text)
     quick = fitted().attribute(RECORDING, "tank", 10, 20)
     assert not any(c.code == "slow-mode" for c in quick.caveats)
+
+
+def test_of_a_channel_that_was_never_read_nothing_is_answered():
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    log = plant.simulate(400, rng=2)
+    arrays = {name: (np.array(log[name].y), log[name].u) for name in ("boiler", "turbine")}
+    arrays["turbine"][0][:, 0] = np.nan
+    arrays["turbine"][0][:, 1] = 3.0
+    given = cf.Recording.from_arrays(arrays)
+    fit = cf.fit(given)
+    effect = fit.effect("boiler", "turbine", np.ones(log["boiler"].u.shape[1]), horizon=5)
+    for each in (effect.mean, effect.lower, effect.upper, fit.forecast(given, horizon=5)["turbine"].mean):
+        assert np.isnan(each[:, :2]).all()
+        assert np.isfinite(each[:, 2:]).all()
+    assert "nan" not in effect.sentence()
+    name = given["turbine"].unit.output_names[0]
+    with pytest.raises(cf.UnidentifiedError, match=name):
+        fit.restore("turbine", {name: 1.0}, using=["boiler"])

@@ -156,6 +156,16 @@ def test_a_plant_that_changes_twice_has_three_ways_of_running():
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_a_plant_that_is_as_it_was_before_has_changed_twice(seed):
+    """Either change alone divides the rows into parts that share their average."""
+    first, second = simulated(1000, seed, 500, factor=2.0), simulated(1500, seed + 10)
+    z = np.vstack([first.z, second.z[1000:]])
+    found = changes_of(replace(first, z=z), products_of(replace(first, z=z)))
+    assert [change.at for change in found] == pytest.approx([500, 1000], abs=15)
+    assert [change.units[0] for change in found] == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_a_curve_that_products_do_not_follow_is_no_change(seed):
     """A fan whose power goes with the cube of its speed, which is held for many rows at a level: few of them a side."""
     rng = np.random.default_rng(seed)
@@ -177,6 +187,19 @@ def recorded(rows, seed, changed):
         y = np.stack([z[:, k], 2 * z[:, k] + 1], axis=1) + 0.02 * rng.standard_normal((rows, 2))
         arrays[name] = (y, z[:, 3:] if k == 0 else np.zeros((rows, 0)))
     return cf.Recording.from_arrays(arrays, dt=60.0)
+
+
+def test_rows_behind_the_fitted_ones_go_on_as_these_ended():
+    log = recorded(1200, 0, 600)
+    fit = cf.fit(log.slice(0, 1000))
+    asked = {"add": {"a": np.ones((60, 1))}, "start": 300, "stop": 360}
+    own, longer, shorter = (
+        fit.counterfactual(each, **asked)["b"] for each in (log.slice(0, 1000), log, log.slice(0, 500))
+    )
+    for other in (longer, shorter):
+        assert other.difference == pytest.approx(own.difference, rel=1e-6, abs=1e-9)
+    late = fit.counterfactual(log, add={"a": np.ones((60, 1))}, start=1100, stop=1160)["b"]
+    assert float(late.difference[-1, 0]) < 0.6 * float(own.difference[-1, 0])
 
 
 def gain(fit):
