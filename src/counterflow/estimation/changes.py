@@ -89,13 +89,18 @@ def with_drifts(
             sums.append(products.moments_among(np.concatenate([np.sort(chosen), [n + i, n + r]]), blocks))
         drifts.append(drift_of(unit, sums, products.counts) if sums else None)
         by_unit.append(sums)
-    slow = {drift.unit: drift.gain for drift in drifts if drift is not None and drift.memory is None}
+    slow = {drift.unit for drift in drifts if drift is not None and drift.memory is None}
 
     def is_slow(change: Change) -> bool:
         """Whether weights that go evenly with time explain it better than those that change in its block."""
         step = (np.arange(len(blocks)) >= products.block_of(change.at)).astype(np.float64)
-        gains = {unit: sum(slope_gain(each, products.counts, step) for each in by_unit[unit]) for unit in change.units}
-        return all(slow.get(unit, 0.0) > gain for unit, gain in gains.items())
+        for unit in change.units:
+            even, once = (
+                sum(slope_gain(each, products.counts, when) for each in by_unit[unit]) for when in (time, step)
+            )
+            if unit not in slow or even <= once:
+                return False
+        return True
 
     sudden = tuple(change for change in changes if change.surprise.max() >= SURPRISING or not is_slow(change))
     changed = {unit for change in sudden for unit in change.units}

@@ -4,7 +4,9 @@ Both are judged from sums of products by blocks of neighbouring rows. With τ fr
 
     y = x (w + τ d) + e
 
-the log-likelihood rises by what few entries of d are worth (``regimes.difference_gains``). Slopes use all rows. Where
+the log-likelihood rises by what few entries of d are worth (``regimes.difference_gains``), and a unit drifts if that is
+more than with the times of the blocks shuffled: weights of a model that does not follow all of a plant differ between
+any two blocks. Slopes use all rows. Where
 drift is not even, older rows count less: the memory is the one with which blocks are foretold best from those before
 them, if any is better than all rows alike. A level that moves is neither: something that nobody records may move it.
 """
@@ -17,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.estimation.regimes import LEAST_NOISE, RIDGE, difference_gains
+from counterflow.estimation.regimes import DIVISIONS, LEAST_NOISE, RIDGE, difference_gains
 
-DRIFTING = 14.0  # nats of weights that go evenly with time, from which on a unit drifts
+DRIFTING = 7.0  # nats of weights that go evenly with time, beyond those with shuffled times: the unit drifts
 MEMORIES = (0.5, 0.25, 0.125)  # of a record: ages at which a row counts 1/e, that are tried
 BETTER, SURELY = 0.01, 2.0  # fall of the logarithm of the squared error that is worth it, and in standard errors
 
@@ -45,7 +47,12 @@ def drift_of(unit: int, sums: Sequence[FloatArray], counts: FloatArray) -> Drift
     sums : of each number of the unit (B, s + 2, s + 2), by block: its s features, the target, and a constant.
     counts : (B,), rows of each block.
     """
-    slopes = sum(slope_gain(blocks, counts, ramp(len(counts))) for blocks in sums)
+    rng, time = np.random.default_rng(0), ramp(len(counts))
+    shuffled = [rng.permutation(time) for _ in range(DIVISIONS)]
+    slopes = 0.0
+    for blocks in sums:
+        by_chance = max(slope_gain(blocks, counts, other) for other in shuffled)
+        slopes += slope_gain(blocks, counts, time) - by_chance
     if slopes >= DRIFTING:
         return Drift(unit, None, slopes)
     gains, errors = memory_gains(sums, counts)

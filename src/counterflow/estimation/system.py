@@ -18,6 +18,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import Caveat, scope_of
+from counterflow.errors import OptionError
 from counterflow.estimation.alignment import alignment
 from counterflow.estimation.augmentation import believed
 from counterflow.estimation.drift import Drift
@@ -86,6 +87,8 @@ def identify(
         "say so; then fit with same_row=False for this unit"
     )
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
+    if isinstance(options.regime, int) and options.regime >= len(s):
+        raise OptionError(f"fit: option 'regime' is row {options.regime}, and the record ends with row {len(s) - 1}")
     kept = believed(rows, options.known, options.as_they_are)
     notes += _wild(rows, kept)
     learned = learn(kept, options.known, progress, one_way=options.regime == ALL)

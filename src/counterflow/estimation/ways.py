@@ -50,6 +50,11 @@ class Regime:
         return f"rows {self.start} to {self.stop - 1}{since}{changed}"
 
 
+def since(regimes: Sequence[Regime]) -> int:
+    """The first row since the last change; stretches of a drift are none."""
+    return max((each.start for each in regimes if each.units), default=0)
+
+
 def later(regimes: Sequence[Regime], dropped: int, rows: int) -> tuple[Regime, ...]:
     """The same where the first ``dropped`` rows are gone and ``rows`` are left; the last one goes on."""
     kept = [replace(each, start=max(each.start - dropped, 0), stop=each.stop - dropped) for each in regimes]

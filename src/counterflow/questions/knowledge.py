@@ -27,6 +27,7 @@ from counterflow.errors import DataError, OptionError, PrivacyError, Unidentifie
 from counterflow.estimation.completion import filled
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.ways import Regime, since
 from counterflow.filtering import rts_smoother
 from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.units import MANIPULATED, SET_POINT, PublicUnit, unit_named
@@ -37,7 +38,6 @@ from counterflow.questions.sensitivity import Memory, Spread, driven_by
 
 if TYPE_CHECKING:
     from counterflow.estimation.network import Network
-    from counterflow.estimation.ways import Regime
     from counterflow.methods.outcome import Couplings
 
 Watch = Callable[[Message, bool], None]
@@ -295,11 +295,10 @@ class Knowledge:
 
     @property
     def present(self) -> Self:
-        """The same with the rows of the present way of running only."""
+        """The same with the rows since the last change only."""
         if not self.regimes or self.shared is None:
             return self
-        last = self.regimes[-1]
-        return replace(self, shared=self.shared.last(last.stop - last.start))
+        return replace(self, shared=self.shared.last(self.regimes[-1].stop - since(self.regimes)))
 
     @cached_property
     def number_states(self) -> NDArray[np.intp]:

@@ -189,6 +189,11 @@ def recorded(rows, seed, changed):
     return cf.Recording.from_arrays(arrays, dt=60.0)
 
 
+def test_a_row_that_is_not_there_has_no_way_of_running():
+    with pytest.raises(cf.OptionError, match=r"'regime' is row 900, and the record ends with row 299"):
+        cf.fit(recorded(300, 0, None), regime=900)
+
+
 def test_rows_behind_the_fitted_ones_go_on_as_these_ended():
     log = recorded(1200, 0, 600)
     fit = cf.fit(log.slice(0, 1000))

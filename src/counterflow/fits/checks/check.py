@@ -10,6 +10,7 @@ import numpy as np
 
 from counterflow.arrays import slices
 from counterflow.caveats import Caveat
+from counterflow.estimation.ways import since
 from counterflow.fits.checks.free_runs import HORIZON, FreeRun, free_run_checks, run_of_messages, run_of_recording
 from counterflow.fits.checks.innovations import drift_checks, size_checks, white_checks
 from counterflow.fits.checks.inputs import excitation_checks, feedback_checks
@@ -69,7 +70,7 @@ def check(
         return server_checks(fit.server, fit.status, horizon)
     fitted = fit.provenance.data_digest == recording.digest
     if fitted and fit.server.regimes:  # the fit is about the last of them
-        recording = recording.slice(fit.server.regimes[-1].start)
+        recording = recording.slice(since(fit.server.regimes))
     rows = recording
 
     def run(material: Material, horizon: int) -> FreeRun:
