@@ -207,6 +207,7 @@ class Questions(ABC):
     ) -> Trajectories[Forecast]:  # fmt: skip
         """What will happen after the recording's last row, if inputs follow ``plan`` (others hold their last value).
 
+        The first row of a plan is in force from the last recorded row on: it moves the first row that is forecast.
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
         ``controllers``: "held" or "reacting", as in ``effect``; a loop whose target nobody records is taken to rest.
         """
