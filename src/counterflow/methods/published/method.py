@@ -43,8 +43,13 @@ BIASED = (
     "method's output, not as the plant's answer"
 )
 REFINED_BIASED = (
-    "with a refined target B_mn comes out multiplied by (K_m + theta_m) C_mm, too small where measurements are noisy, "
-    "and A_mn is biased (docs/theory/paper.md): treat this number as the method's output, not as the plant's answer"
+    "with a refined target and zero-mean white inputs B_mn comes out multiplied by (K_m + theta_m) C_mm, too small "
+    "where measurements are noisy; with other inputs it is biased otherwise, and A_mn is biased "
+    "(docs/theory/paper.md): treat this number as the method's output, not as the plant's answer"
+)
+WITHOUT_INPUTS = (
+    "FedGC has no B_mn: whatever inputs do to other units, it says nothing of it; treat this number as the method's "
+    "output, not as the plant's answer"
 )
 NOT_COVERED = (
     "inputs: they are noised like the states, but the analysis is about measurements only",
@@ -107,8 +112,9 @@ class PublishedMethod:
         B = evidence.B_local + state.B_cross
         if not self.uses_inputs(task):  # FedGC: B ≡ 0
             B = np.zeros((len(B), sum(map(len, task.inputs.values()))))
-        refined = options_of(task).target == "refined"
-        caveats: tuple[Caveat, ...] = (Caveat("published-method", "", REFINED_BIASED if refined else BIASED),)
+        said = REFINED_BIASED if options_of(task).target == "refined" else BIASED
+        said = said if self.uses_inputs(task) else WITHOUT_INPUTS
+        caveats: tuple[Caveat, ...] = (Caveat("published-method", "", said),)
         if state.growth > 2:
             caveats += (Caveat("noise-grew", "", DROWNED.format(growth=state.growth)),)
         # process noise is not sent; no question that this method answers needs it
