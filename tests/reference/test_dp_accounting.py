@@ -101,7 +101,7 @@ def test_all_rounds_of_private_moments_and_their_counts(epsilon, delta, window):
     rows, basis = rng.normal(size=(4000, 2)), np.linalg.qr(rng.normal(size=(4000, 5)))[0]
     theirs = accountant.PLDAccountant(value_discretization_interval=epsilon * 1e-4)
     for number, share in enumerate(SHARES):
-        _, made = released(rows, basis, replace(privacy, seed=1), number, 0.0, "boiler")
+        _, made = released(rows, np.ones(len(rows), bool), basis, replace(privacy, seed=1), number, 0.0, "boiler")
         theirs.compose(dp_accounting.GaussianDpEvent(made.sigma / (2 * made.clip * made.reach)))
         counted = math.sqrt(STEPS) * privacy.multiplier(1) / math.sqrt(share * RADIUS)  # of each of the counts
         theirs.compose(dp_accounting.GaussianDpEvent(counted), STEPS)

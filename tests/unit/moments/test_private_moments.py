@@ -66,7 +66,7 @@ def test_the_noise_of_a_round_is_its_share_of_the_budget():
     d, basis = rng.normal(size=(5000, 2)), np.linalg.qr(rng.normal(size=(5000, 6)))[0]
     mu = 0.0
     for number in range(len(SHARES)):
-        _, release = released(d, basis, PRIVACY, number, 0.0, "boiler")
+        _, release = released(d, np.ones(len(d), bool), basis, PRIVACY, number, 0.0, "boiler")
         # the release and the noisy counts that found its clip
         mu += (2 * release.clip * release.reach / release.sigma) ** 2 / 0.95
         assert release.sigma >= needed_noise(PRIVACY, release, 5000) * (1 - 1e-9)
@@ -99,7 +99,7 @@ def guesses(noise: float, trials: int = 4000) -> tuple[float, float]:
     alarms = []
     for sign in (-1.0, 1.0):
         rows[at] = sign, 0.0
-        exact, (_, release) = basis.T @ rows, released(rows, basis, privacy, 2, 0.0, "boiler")
+        exact, (_, release) = basis.T @ rows, released(rows, np.ones(len(rows), bool), basis, privacy, 2, 0.0, "boiler")
         sigma = release.sigma * noise
         drawn = exact + sigma * rng.normal(size=(trials, *exact.shape))
         middle = basis.T @ np.where(np.arange(500)[:, None] == at, 0.0, rows)
@@ -364,3 +364,24 @@ def test_private_fits_from_logs_are_the_same_between_machines(tmp_path):
     alone = cf.fit(recording, privacy=privacy, over_the_wire=True)
     assert np.allclose(between.server.B, alone.plant.B, rtol=1e-9, atol=1e-12)
     assert between.server.caveats == alone.server_caveats
+
+
+def test_small_bases_reach_as_far_as_large_ones():
+    basis = np.zeros((40, 30))
+    basis[7], basis[3, 0] = 1.5, 1.9
+    for window in (1, 3):
+        assert reach_of(1e-162 * basis, window) == pytest.approx(1e-162 * reach_of(basis, window), rel=1e-9, abs=0)
+    assert reach_of(np.zeros((5, 2)), 1) == reach_of(np.zeros((5, 0)), 3) == 0.0
+
+
+@pytest.mark.parametrize("value", [1.0, 1e200, 1.5e308])
+def test_what_a_row_measures_does_not_say_whether_it_counts(value):
+    """A row that overflows is there all the same: else the size of the noise would tell of it."""
+    basis = np.full((200, 2), 1e-6)
+    basis[50] = 1.0
+    rows = np.full((200, 2), 0.1)
+    rows[50] = value
+    with np.errstate(over="ignore"):
+        moved = rows * 1e306
+    _, release = released(moved, np.ones(200, bool), basis, replace(PRIVACY, clip=1.0, seed=1), 0, 0.0, "boiler")
+    assert release.reach == pytest.approx(np.sqrt(2))

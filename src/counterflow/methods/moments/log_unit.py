@@ -58,7 +58,7 @@ class MomentLogUnit:
     def _projected(self, message: Basis) -> tuple[MomentLogUnit, tuple[Moments, ...]]:
         basis = message.functions if len(message.functions) else self.basis
         moments, release = projected(
-            self.unit, self.numbers, basis, message, self.privacy, hashlib.sha256(self.u.tobytes()).hexdigest()
+            self.unit, *self.numbers, basis, message, self.privacy, hashlib.sha256(self.u.tobytes()).hexdigest()
         )
         return replace(self, basis=basis, release=release, round=self.round + 1), (moments,)
 
@@ -77,11 +77,12 @@ class MomentLogUnit:
         return rows_and_channels(self.y)[1]
 
     @property
-    def numbers(self) -> FloatArray:
-        """(T+1, r) channels by their ranges, NaN in rows that are not whole."""
+    def numbers(self) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """(T+1, r) channels by their ranges, and which rows are whole; what they are in others does not matter."""
         middle, half = self.ranges
         rows, chosen = rows_and_channels(self.y)
-        return np.where(rows[:, None], (self.y[:, chosen] - middle[chosen]) / half[chosen], np.nan)
+        with np.errstate(over="ignore"):
+            return (self.y[:, chosen] - middle[chosen]) / half[chosen], rows
 
     @property
     def ranges(self) -> tuple[FloatArray, FloatArray]:

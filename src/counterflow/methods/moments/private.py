@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
@@ -50,11 +51,15 @@ def reach_of(basis: FloatArray, window: int) -> float:
     Examples
     --------
     >>> basis = np.array([[0.6, 0.0], [0.0, 0.8], [0.3, 0.0]])
-    >>> reach_of(basis, 1), round(reach_of(basis, 3), 6)
+    >>> round(reach_of(basis, 1), 6), round(reach_of(basis, 3), 6)
     (0.8, 1.385641)
     """
-    if window == 1 or not basis.size:
-        return float(np.linalg.norm(basis, axis=1).max(initial=0.0))
+    scale = float(np.abs(basis).max(initial=0.0))
+    if not scale > 0:
+        return 0.0
+    basis = basis / scale  # squares of small numbers would vanish
+    if window == 1:
+        return float(np.linalg.norm(basis, axis=1).max()) * scale * (1 + 1e-12)
     width = min(window, len(basis))
     starts = np.arange(len(basis) - width + 1)
     worst = 0.0
@@ -63,7 +68,7 @@ def reach_of(basis: FloatArray, window: int) -> float:
         rows = basis[at]
         gram = np.einsum("nwk,nwl->nkl" if basis.shape[1] <= width else "nwk,nvk->nwv", rows, rows, optimize=True)
         worst = max(worst, float(np.linalg.eigvalsh(gram)[:, -1].max()))
-    return math.sqrt(width * worst) * (1 + 1e-12)
+    return math.sqrt(width * worst) * scale * (1 + 1e-12)
 
 
 def most_numbers(rows: int) -> int:
@@ -88,14 +93,20 @@ def _mu(privacy: Privacy, rows: int, number: int) -> float:
 
 
 def released(
-    rows: FloatArray, basis: FloatArray, privacy: Privacy, number: int, least: float, *names: str
+    rows: FloatArray,
+    there: NDArray[np.bool_],
+    basis: FloatArray,
+    privacy: Privacy,
+    number: int,
+    least: float,
+    *names: str,
 ) -> tuple[FloatArray, MomentRelease]:
     """Φᵀ d with noise (K, r), once and for all: send it again, but do not make it again.
 
     Parameters
     ----------
-    rows : d (T+1, r); NaN in rows that are missing.
-    basis : Φ (T+1, K), which is taken as zero in these.
+    rows : d (T+1, r). there : (T+1,), which of them were measured; that is public, and must not depend on their values.
+    basis : Φ (T+1, K), which is taken as zero in the others.
     number : of the round.
     least : radius below which no clip is tried, 0: none.
     names : whose noise a seeded source gives.
@@ -104,12 +115,12 @@ def released(
     --------
     >>> rng = np.random.default_rng(0)
     >>> d, basis = rng.normal(size=(5000, 2)), np.full((5000, 1), 5000**-0.5)
-    >>> Z, release = released(d, basis, Privacy(epsilon=1.0, delta=1e-6, seed=0), 2, 0.0, "boiler")
+    >>> Z, release = released(d, np.ones(5000, bool), basis, Privacy(epsilon=1.0, delta=1e-6, seed=0), 2, 0.0, "boiler")
     >>> Z.shape, bool(release.sigma < 1), 2 < release.clip < 5
     ((1, 2), True, True)
     """
-    there = np.asarray(np.isfinite(rows).all(axis=1))
-    known, used = rows[there], np.where(there[:, None], basis, 0.0)
+    used, known = np.where(there[:, None], basis, 0.0), rows[there]
+    known = np.where(np.isfinite(known).all(axis=1, keepdims=True), known, 0.0)  # beyond all numbers: it stays, as zero
     mu = _mu(privacy, len(rows), number)
     may_clip, given = None, privacy.clip is not None
     if privacy.clip is not None:

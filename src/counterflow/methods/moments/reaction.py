@@ -70,6 +70,8 @@ def reactions(unit: Unit, y: FloatArray, u: FloatArray, same_row: bool = True) -
     windows = MEASURED if same_row else MEASURED[1:]
     own_windows = tuple(window for window in OWN if window[1] * 8 < len(u))
     lead = max((window[1] for window in (*own_windows, *windows)), default=0)
+    if lead >= len(u):
+        return tuple(Reaction(name, 0.0, 1.0) for name in names)
     base = np.hstack([np.ones((len(u) - lead, 1)), _windows(u - u.mean(axis=0), own_windows, lead)])
     more = _windows(seen, windows, lead)
     rows, freedom = len(base), len(base) - base.shape[1] - more.shape[1]

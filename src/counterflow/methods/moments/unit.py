@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
@@ -56,16 +57,17 @@ class MomentUnit:
         return Outline(self.unit, model.A, model.B, model.Q, whole.observation, self.u, spans)
 
     @property
-    def numbers(self) -> FloatArray:
-        """s (T+1, r), NaN in rows that are not whole."""
-        return sufficient_message(self.unit, self.model, self.y, self.u, whole=True).numbers
+    def numbers(self) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """s (T+1, r), and which rows are whole; what s is in others does not matter."""
+        message = sufficient_message(self.unit, self.model, self.y, self.u, whole=True)
+        return message.numbers, message.labels == 0
 
     def _projected(self, message: Basis) -> tuple[MomentUnit, tuple[Message, ...]]:
         basis = message.functions if len(message.functions) else self.basis
         if self.privacy is not None and self.privacy.clip is not None:
             message = replace(message, shape=np.eye(len(message.shape)))  # the clip is of the numbers themselves
         moments, release = projected(
-            self.unit, self.numbers, basis, message, self.privacy, hashlib.sha256(self.u.tobytes()).hexdigest()
+            self.unit, *self.numbers, basis, message, self.privacy, hashlib.sha256(self.u.tobytes()).hexdigest()
         )
         return replace(self, basis=basis, release=release, round=self.round + 1), (moments,)
 
@@ -77,9 +79,15 @@ class MomentUnit:
 
 
 def projected(
-    unit: str, numbers: FloatArray, basis: FloatArray, asked: Basis, privacy: Privacy | None, digest: str
+    unit: str,
+    numbers: FloatArray,
+    there: NDArray[np.bool_],
+    basis: FloatArray,
+    asked: Basis,
+    privacy: Privacy | None,
+    digest: str,
 ) -> tuple[Moments, MomentRelease | None]:
-    """What a unit says of its ``numbers`` s (T+1, r), NaN: missing, in one round; private if it is asked to be.
+    """What a unit says of its ``numbers`` s (T+1, r), if they are ``there``, in one round; private if asked to be.
 
     ``digest``: of its inputs, by which a seeded source tells releases apart.
     """
@@ -92,7 +100,6 @@ def projected(
     centre = asked.centre if len(asked.centre) else np.zeros((rows, width))
     if centre.shape != numbers.shape or np.linalg.matrix_rank(asked.shape) < width:
         raise ProtocolError(f"unit {unit!r}: centre or shape of the round are not of {width} numbers of {rows} rows")
-    there = np.asarray(np.isfinite(numbers).all(axis=1))
     used = np.where(there[:, None], basis, 0.0)
     if privacy is None:
         values = used.T @ np.where(there[:, None], numbers, 0.0)
@@ -100,7 +107,7 @@ def projected(
     with np.errstate(all="ignore"):
         moved = (numbers - centre) @ asked.shape.T
     names = unit, str(privacy.start), digest, str(asked.round)
-    noised, release = released(moved, basis, privacy, asked.round, asked.least, *names)
+    noised, release = released(moved, there, basis, privacy, asked.round, asked.least, *names)
     back = np.linalg.inv(asked.shape)
     values = noised @ back.T + used.T @ centre
     noise = noise_variance(release) * back @ back.T
