@@ -359,6 +359,8 @@ def _text(
         raise DataError(f"decimal is {decimal!r}: give '.' or ','")
     if decimal == separator:
         raise DataError("decimal and separator are both ',': give another separator, or decimal '.'")
+    if not names:
+        raise DataError(f"{path.name} cannot be read: the header, line {first + 1}, names no column")
     measures = measures_of(names, below[:between])
     if not any(line.strip() for line in lines[first + 1 + between :]):  # readers disagree about what this is
         empty = polars.LazyFrame(schema=dict.fromkeys(names, polars.String))
