@@ -20,8 +20,7 @@ import counterflow as cf
 from counterflow.fits import engine
 from counterflow.methods.method import UnitState, unit_step
 from counterflow.methods.published import unit as published_client
-from counterflow.protocol import Message
-from counterflow.protocol.messages import PerturbedStates
+from counterflow.protocol import Message, PerturbedStates
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,7 @@ def refusal_of(unit: str, error: CounterflowError) -> Refused:
     >>> refusal_of("boiler", OptionError("horizon must be ...")).error
     'OptionError'
     """
-    from counterflow.protocol.messages import NOTE_LIMIT, REFUSALS
+    from counterflow.protocol.questions import NOTE_LIMIT, REFUSALS
 
     name = type(error).__name__
     kind = name if name in REFUSALS else "CounterflowError"

@@ -19,7 +19,7 @@ from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
 from counterflow.files import make_folder
 from counterflow.protocol import Ask, Change, Message, Openings, Terms, decode, encode
-from counterflow.protocol.messages import OPENINGS_LIMIT
+from counterflow.protocol.questions import OPENINGS_LIMIT
 from counterflow.questions.answering import Server
 from counterflow.questions.registry import question
 from counterflow.sealed_file import read_json, write_json

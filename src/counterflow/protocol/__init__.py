@@ -1,30 +1,25 @@
 """What crosses between a unit and the server: frozen, versioned messages and their codec."""
 
 from counterflow.protocol.codec import decode, encode, encoded_size
-from counterflow.protocol.messages import (
-    Answer,
-    Ask,
-    AugmentedStates,
+from counterflow.protocol.measurements import (
     Basis,
-    Change,
     Finished,
     Identified,
-    Introduction,
-    Message,
     Moments,
-    Openings,
     Outline,
+    Reduced,
+    Request,
+    Sufficient,
+)
+from counterflow.protocol.message import Message
+from counterflow.protocol.questions import Answer, Ask, Change, Openings, Reaction, Refused, Terms, Trial
+from counterflow.protocol.training import (
+    AugmentedStates,
+    Introduction,
     PerturbedStates,
     Plan,
-    Reaction,
-    Reduced,
-    Refused,
-    Request,
     Settled,
     StateGradients,
-    Sufficient,
-    Terms,
-    Trial,
 )
 
 __all__ = [

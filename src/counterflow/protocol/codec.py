@@ -17,7 +17,8 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.protocol.messages import KINDS, Message, schema
+from counterflow.protocol.message import Message, schema
+from counterflow.protocol.messages import KINDS
 from counterflow.records import strict_json, take_arrays
 
 MAGIC = b"CFLW"

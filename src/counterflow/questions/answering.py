@@ -10,7 +10,7 @@ import numpy as np
 from counterflow.caveats import distinct, to_text
 from counterflow.methods.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
-from counterflow.protocol.messages import HELD, REACTING
+from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.knowledge import Knowledge, Watch, with_caveats
 from counterflow.questions.registry import question
 

@@ -9,7 +9,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError, UnknownNameError
 from counterflow.plant.units import PublicUnit, Unit
-from counterflow.protocol.messages import HELD, REACTING
+from counterflow.protocol.questions import HELD, REACTING
 
 ChangeLike = Sequence[float] | FloatArray | Mapping[str, float]
 MOST_STEPS = 1_000_000

@@ -15,7 +15,7 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.protocol.messages import HELD, REACTING
+from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.arguments import check_window, check_world
 from counterflow.questions.knowledge import Knowledge, part_of
 from counterflow.questions.question import CONTROLLERS, START, STOP, Entry, Form, Request

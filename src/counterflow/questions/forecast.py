@@ -13,7 +13,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.protocol.messages import REACTING
+from counterflow.protocol.questions import REACTING
 from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
 from counterflow.questions.knowledge import (
     Knowledge,

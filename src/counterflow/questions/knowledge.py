@@ -32,7 +32,7 @@ from counterflow.filtering import rts_smoother
 from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.units import MANIPULATED, SET_POINT, PublicUnit, unit_named
 from counterflow.protocol import Answer, Ask, Change, Message
-from counterflow.protocol.messages import CAVEATS_LIMIT, HELD, NO_LIMIT, REACTING
+from counterflow.protocol.questions import CAVEATS_LIMIT, HELD, NO_LIMIT, REACTING
 from counterflow.questions.running import Reactor, Running, names_of, settles, unstable
 from counterflow.questions.sensitivity import Memory, Spread, driven_by
 

@@ -16,7 +16,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.protocol import Answer
-from counterflow.protocol.messages import HELD, REACTING
+from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.knowledge import REACTIONS, REPLICATES
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, UnidentifiedError
 from counterflow.plant.units import Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.protocol.messages import NO_LIMIT, REACTING
+from counterflow.protocol.questions import NO_LIMIT, REACTING
 from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
 from counterflow.questions.effect import AskEffect, Effect, EffectLineView
 from counterflow.questions.knowledge import FAR, Knowledge, far_change, part_of

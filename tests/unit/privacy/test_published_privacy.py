@@ -21,8 +21,7 @@ from counterflow.methods.published.server import GradientNoise, Phase, ServerCon
 from counterflow.methods.published.unit import MessageNoise, TrainingUnit
 from counterflow.plant.excitation import autoregressive
 from counterflow.privacy import Ledger, Source, classical_multiplier, gaussian_delta, gaussian_release, ledger_path
-from counterflow.protocol import Finished, Plan, StateGradients, decode, encode
-from counterflow.protocol.messages import PerturbedStates
+from counterflow.protocol import Finished, PerturbedStates, Plan, StateGradients, decode, encode
 from counterflow.randomness import stream
 
 STEPS = dict(eta_1=0.004, eta_2=0.003, gamma_1=0.02, gamma_2=0.03, alpha_A=0.01, alpha_B=0.02)

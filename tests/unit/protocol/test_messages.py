@@ -39,7 +39,8 @@ from counterflow.protocol import (
     encode,
     encoded_size,
 )
-from counterflow.protocol.messages import KINDS, schema
+from counterflow.protocol.message import schema
+from counterflow.protocol.messages import KINDS
 
 EXACT = (np.zeros((1, 2)), np.array([[0.0, 3.0]]))  # one pattern, of three rows in which nothing is missing
 

@@ -1,0 +1,311 @@
+"""Messages about measurements, of the methods that take one round or a few: what they say, never what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import ProtocolError
+from counterflow.protocol.message import MATRIX, VECTOR, Message
+
+
+@dataclass(frozen=True)
+class Request(Message):
+    """Server to unit: send your sufficient message."""
+
+
+@dataclass(frozen=True)
+class Finished(Message):
+    """Server to unit: training is over; ``converged`` tells how it ended."""
+
+    round: int
+    converged: bool
+
+
+class _Measured(Message):
+    """A message with values (n, r) of some rows only, which ``spans`` (k, 2) names as half-open intervals."""
+
+    values: FloatArray
+    spans: FloatArray
+
+    def _check_spans(self, rows: int) -> None:
+        """Growing intervals of 0..rows that hold as many rows as there are values."""
+        self._expect(spans=(self.spans.shape[0], 2))
+        edges, count = self.spans.ravel(), self.values.shape[0]
+        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+        lengths = self.spans[:, 1] - self.spans[:, 0]
+        if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != count:
+            raise ProtocolError(
+                f"{self.label}: field 'spans' must hold growing intervals of 0..{rows} with {count} rows"
+            )
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Indices of the measured rows."""
+        pieces = [np.arange(int(a), int(b)) for a, b in self.spans]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
+
+
+@dataclass(frozen=True)
+class Sufficient(Message):
+    """Unit to server, once: all that its measurements say about the states, and nothing else of them.
+
+    A row in which some channels are missing sees the states in another way than one with all of them. So there are k
+    patterns of presence: ``observations`` (Σ r_p, P) are their C̃_p one below the other, ``ranks`` (k,) says how many
+    rows r_p each has. The first is that of all channels, whether a row has it or not; the others stand in the order in
+    which rows have them. ``presence``: the pattern of every row of 0..T, as the digits of numbers in base k, eight to a
+    number or as many as go into 53 bits, the first digit being the lowest; empty if there is one pattern only.
+    ``values``: s[t] = C̃_p h[t] + N(0, I) of all rows one after the other, r_p numbers each. ``inputs`` (T+1, U) of all
+    rows; ``A``, ``B``, ``Q``: the unit's own blocks.
+    """
+
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    Q: FloatArray = field(metadata=MATRIX)
+    observations: FloatArray = field(metadata=MATRIX)
+    ranks: FloatArray = field(metadata=VECTOR)
+    presence: FloatArray = field(metadata=VECTOR)
+    values: FloatArray = field(metadata=VECTOR)
+    inputs: FloatArray = field(metadata=MATRIX)
+
+    @classmethod
+    def of(
+        cls, unit: str, own: tuple[FloatArray, FloatArray, FloatArray], observations: Sequence[FloatArray],
+        labels: NDArray[np.intp], values: FloatArray, inputs: FloatArray,
+    ) -> Sufficient:  # fmt: skip
+        """The message of rows with patterns ``labels`` (T+1,) and numbers ``values`` (T+1, r), the first r_p of each.
+
+        ``own``: A, B and Q.
+
+        Examples
+        --------
+        >>> one = np.eye(1)
+        >>> numbers, inputs = np.array([[1.0], [np.nan], [3.0]]), np.zeros((3, 0))
+        >>> patterns, labels = [one, np.zeros((0, 1))], np.array([0, 1, 0])  # all channels, and none
+        >>> message = Sufficient.of("boiler", (one, np.zeros((1, 0)), one), patterns, labels, numbers, inputs)
+        >>> message.values.tolist(), message.labels.tolist(), message.numbers.ravel().tolist()
+        ([1.0, 3.0], [0, 1, 0], [1.0, nan, 3.0])
+        """
+        ranks = np.array([len(each) for each in observations], np.float64)
+        there = np.arange(values.shape[1]) < ranks[labels][:, None]
+        stacked = np.ascontiguousarray(np.vstack(observations))
+        return cls(unit, *own, stacked, ranks, _digits(labels, len(ranks)), values[there], np.ascontiguousarray(inputs))
+
+    def check(self) -> None:
+        (total, states), (rows, inputs), kinds = self.observations.shape, self.inputs.shape, len(self.ranks)
+        if rows < 2 or states < 1 or kinds < 1:
+            raise ProtocolError(
+                f"{self.label}: needs at least two rows, one state and one pattern of presence; got {rows} rows, "
+                f"{states} states, {kinds} patterns"
+            )
+        ranks = self.ranks
+        whole = bool((ranks == np.floor(ranks)).all() and (ranks >= 0).all())
+        if not whole or ranks.max() > min(ranks[0], states) or ranks.sum() != total:
+            raise ProtocolError(
+                f"{self.label}: field 'ranks' must say how the {total} rows of 'observations' belong to patterns: at "
+                f"most {states} to the first, no more to the others"
+            )
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states))
+        if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
+            raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
+        if kinds == 1:
+            self._expect(presence=(0,), values=(rows * int(ranks[0]),))
+            return
+        labels = self._checked_labels(rows, kinds)
+        self._expect(values=(int(ranks[labels].sum()),))
+
+    def _checked_labels(self, rows: int, kinds: int) -> NDArray[np.intp]:
+        """Every pattern but the first is used, they stand in order, and there is no other way to say so."""
+        if kinds > rows + 1:
+            raise ProtocolError(f"{self.label}: {kinds} patterns of presence are more than {rows} rows can have")
+        self._expect(presence=(-(-rows // _digits_each(kinds)),))
+        given = self.presence
+        good = bool((given >= 0).all() and (given < 2.0**53).all())
+        labels = self.labels if good else np.zeros(0, np.intp)
+        if not good or not np.array_equal(_digits(labels, kinds), given):
+            raise ProtocolError(
+                f"{self.label}: field 'presence' must give a pattern to each of {rows} rows by digits in base {kinds}"
+            )
+        _, first = np.unique(labels[labels > 0], return_index=True)
+        if len(first) != kinds - 1 or (np.diff(first) < 0).any():
+            raise ProtocolError(f"{self.label}: patterns of presence must be used, and stand in the order of their use")
+        if self.ranks[0] == 0 or (self.ranks[1:] == 0).sum() > 1:
+            raise ProtocolError(f"{self.label}: of rows that say nothing there is one pattern only")
+        return labels
+
+    @property
+    def labels(self) -> NDArray[np.intp]:
+        """The pattern of every row (T+1,)."""
+        rows, kinds = self.inputs.shape[0], len(self.ranks)
+        if kinds == 1:
+            return np.zeros(rows, np.intp)
+        digits = self.presence.astype(np.int64)[:, None] // kinds ** np.arange(_digits_each(kinds)) % kinds
+        return np.asarray(digits.ravel()[:rows], np.intp)
+
+    @property
+    def observation(self) -> FloatArray:
+        """C̃ (r, P) of a row with all channels."""
+        return self.observations[: int(self.ranks[0])]
+
+    @property
+    def patterns(self) -> FloatArray:
+        """C̃_p of all patterns (k, r, P), with zeros below those that have fewer rows."""
+        out = np.zeros((len(self.ranks), int(self.ranks[0]), self.observations.shape[1]))
+        out[np.arange(out.shape[1]) < self.ranks[:, None]] = self.observations
+        return out
+
+    @property
+    def numbers(self) -> FloatArray:
+        """s of every row (T+1, r); NaN where a row has fewer."""
+        out = np.full((self.inputs.shape[0], int(self.ranks[0])), np.nan)
+        out[np.arange(out.shape[1]) < self.ranks[self.labels][:, None]] = self.values
+        return out
+
+
+def _digits_each(kinds: int) -> int:
+    """How many digits in base ``kinds``, two or more, stand in one number; not so many that few bytes are many rows."""
+    return min(8, int(53 / np.log2(kinds) + 1e-9))
+
+
+def _digits(labels: NDArray[np.intp], kinds: int) -> FloatArray:
+    """Labels below ``kinds`` as numbers, the first label being the lowest digit of the first number."""
+    if kinds == 1:
+        return np.zeros(0)
+    each = _digits_each(kinds)
+    padded = np.zeros(-(-len(labels) // each) * each, np.int64)
+    padded[: len(labels)] = labels
+    return np.asarray(padded.reshape(-1, each) @ kinds ** np.arange(each), np.float64)
+
+
+@dataclass(frozen=True)
+class Reduced(_Measured):
+    """Unit to server, once, if it has a log and no model: its measurements reduced to a few numbers a row.
+
+    ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows in which
+    anything was measured (level, scale, basis and noise stay at the unit); ``spans`` (k, 2): those rows; ``inputs``
+    (T+1, U) of all rows, in engineering units. ``patterns`` (p, r): variances of numbers that some missing channel
+    leaves uncertain, zero where they are exact, -1 where nothing is known; ``runs`` (q, 2): pattern, and for how many
+    rows on it holds.
+    """
+
+    values: FloatArray = field(metadata=MATRIX)
+    spans: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    patterns: FloatArray = field(metadata=MATRIX)
+    runs: FloatArray = field(metadata=MATRIX)
+
+    @property
+    def variance(self) -> FloatArray:
+        """(n, r): of every value."""
+        which, lengths = self.runs.astype(np.int64).T
+        return np.asarray(np.repeat(self.patterns[which], lengths, axis=0))
+
+    def check(self) -> None:
+        rows, (count, rank) = self.inputs.shape[0], self.values.shape
+        if rows < 2 or rank < 1:
+            raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
+        self._check_spans(rows)
+        self._expect(patterns=(len(self.patterns), rank), runs=(len(self.runs), 2))
+        if not ((self.patterns >= 0) | (self.patterns == -1)).all():
+            raise ProtocolError(f"{self.label}: field 'patterns' must hold variances, or -1 where nothing is known")
+        which, lengths = self.runs.T
+        whole = (self.runs == np.floor(self.runs)).all() and (lengths >= 1).all() and lengths.sum() == count
+        if not (whole and ((which >= 0) & (which < len(self.patterns))).all()):
+            raise ProtocolError(f"{self.label}: field 'runs' must name a pattern for each of {count} rows")
+
+
+@dataclass(frozen=True)
+class Outline(Message):
+    """Unit to server, once: all but its measurements.
+
+    ``A``, ``B``, ``Q``: its own blocks, without rows if it has no model. ``observation`` C̃ (r, P): how its numbers see
+    its states. ``inputs`` (T+1, U); ``spans`` (k, 2): rows that are there, as half-open intervals.
+    """
+
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    Q: FloatArray = field(metadata=MATRIX)
+    observation: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    spans: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        states, (rows, inputs) = self.A.shape[0], self.inputs.shape
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states))
+        self._expect(observation=(self.observation.shape[0], states), spans=(self.spans.shape[0], 2))
+        edges = self.spans.ravel()
+        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+        if rows < 1 or not whole or (edges.size and edges[-1] > rows):
+            raise ProtocolError(f"{self.label}: field 'spans' must hold growing intervals of 0..{rows}")
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """(T+1,) which rows are there."""
+        out = np.zeros(len(self.inputs), bool)
+        for first, last in self.spans:
+            out[int(first) : int(last)] = True
+        return out
+
+
+@dataclass(frozen=True)
+class Basis(Message):
+    """Server to unit, every round: what to project the unit's numbers on.
+
+    ``functions`` Φ (T+1, K): signals that inputs make; no rows: those of the round before. ``centre`` (T+1, r): what is
+    foreseen of the numbers; no rows: nothing. ``shape`` W (r, r): rows W (s - centre) are clipped to a ball, of radius
+    ``least`` at least. None of it may depend on the unit's own measurements but through its own releases; whatever it
+    is, the unit's noise is measured by what one of its rows can do to the projections.
+    """
+
+    round: int
+    least: float
+    functions: FloatArray = field(metadata=MATRIX)
+    centre: FloatArray = field(metadata=MATRIX)
+    shape: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        numbers = self.shape.shape[0]
+        self._expect(shape=(numbers, numbers), centre=(self.centre.shape[0], numbers))
+        if not self.least >= 0:
+            raise ProtocolError(f"{self.label}: field 'least' must not be negative, got {self.least}")
+
+
+@dataclass(frozen=True)
+class Moments(Message):
+    """Unit to server, every round: Z = Φᵀ s (K, r); ``noise`` (r, r): covariance of the noise in each row of Z."""
+
+    round: int
+    values: FloatArray = field(metadata=MATRIX)
+    noise: FloatArray = field(metadata=MATRIX)
+
+    def check(self) -> None:
+        numbers = self.values.shape[1]
+        self._expect(noise=(numbers, numbers))
+
+
+@dataclass(frozen=True)
+class Identified(Message):
+    """Server to unit: its own blocks of the system, at the level of its ``Reduced`` numbers.
+
+    ``observation`` (r, P_m) and ``noise`` (r, r): how the numbers see its states; ``input_level`` (U_m,): where the
+    system rests; ``same_row``: whether the input of row t acts on row t, not on row t+1.
+    """
+
+    same_row: bool
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    Q: FloatArray = field(metadata=MATRIX)
+    observation: FloatArray = field(metadata=MATRIX)
+    noise: FloatArray = field(metadata=MATRIX)
+    input_level: FloatArray = field(metadata=VECTOR)
+
+    def check(self) -> None:
+        (rank, states), inputs = self.observation.shape, self.B.shape[1]
+        if rank < 1 or states < 1:
+            raise ProtocolError(f"{self.label}: needs a number and a state, got {rank} and {states}")
+        self._expect(A=(states, states), B=(states, inputs), Q=(states, states), noise=(rank, rank))
+        self._expect(input_level=(inputs,))

@@ -1,0 +1,241 @@
+"""Messages of questions and answers, at the level of a unit's own states."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat, from_text
+from counterflow.errors import ProtocolError
+from counterflow.printable import NOTE
+from counterflow.protocol.message import MATRIX, Message
+from counterflow.records import strict_json
+
+NOTE_LIMIT = NOTE  # characters of a refusal
+CAVEATS_LIMIT = 40_000  # characters of what an answer must be read with
+TERMS_LIMIT = 30_000
+OPENINGS_LIMIT = 600_000
+NO_LIMIT = 1e300
+HELD, REACTING = "held", "reacting"  # worlds in which inputs that controllers move stay, or answer
+WORLDS = ("", HELD, REACTING)
+_KIND = re.compile(r"[a-z]{1,40}")
+_CODE = re.compile(r"[a-z][a-z._-]{0,39}")
+REFUSALS = (
+    *("UnidentifiedError", "UnstableError", "UnknownNameError", "DataError", "OptionError", "PrivacyError"),
+    *("ProtocolError", "CounterflowError"),
+)
+
+
+@dataclass(frozen=True)
+class Change(Message):
+    """Unit to server: suppose that ``cause``'s inputs were changed from step or row ``first`` on.
+
+    ``values`` (n, U_cause), one row a step, in engineering units: added to its inputs, or, if ``absolute``, in their
+    place; ``channels`` names the columns meant, as "0,2" (all if empty). ``inputs``: names of the columns as JSON, from
+    whoever knows some of the inputs only; empty: they are all of them, in order.
+
+    An effect over n steps comes with n + 1 rows: the last is for inputs that act on the row they stand in. The question
+    "restoration" is about the inputs that its changes name, whatever their values.
+    """
+
+    cause: str
+    absolute: bool
+    first: int
+    channels: str
+    values: FloatArray = field(metadata=MATRIX)
+    inputs: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000, "inputs": 100_000})
+
+    def check(self) -> None:
+        if not self.cause or self.values.shape[0] < 1:
+            raise ProtocolError(f"{self.label}: needs the name of a unit and at least one row of values")
+        parts = self.channels.split(",") if self.channels else []
+        good = all(part.isascii() and part.isdigit() and int(part) < self.values.shape[1] for part in parts[:10_000])
+        if not good or len(parts) > self.values.shape[1]:
+            raise ProtocolError(f"{self.label}: 'channels' must list columns of the values, got {self.channels[:80]!r}")
+        names = self.input_names
+        if names is not None and (len(names) != self.values.shape[1] or len(set(names)) < len(names)):
+            raise ProtocolError(f"{self.label}: 'inputs' must name each column of the values once")
+
+    def naming(self, names: Sequence[str]) -> Change:
+        """The same with the names of its columns."""
+        return replace(self, inputs=json.dumps(list(names), ensure_ascii=False))
+
+    @property
+    def input_names(self) -> tuple[str, ...] | None:
+        """Names of the columns; None: they are all inputs of the unit, in order."""
+        if not self.inputs:
+            return None
+        found = _json(self.inputs, f"{self.label}: 'inputs'")
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise ProtocolError(f"{self.label}: 'inputs' must be a list of names")
+        return tuple(found)
+
+    @property
+    def columns(self) -> list[int]:
+        """The columns of ``values`` that are meant."""
+        return [int(part) for part in self.channels.split(",")] if self.channels else list(range(self.values.shape[1]))
+
+    @property
+    def moved(self) -> list[int]:
+        """The columns that this is about: adding nothing is about nothing."""
+        return self.columns if self.absolute else [k for k in self.columns if self.values[:, k].any()]
+
+
+@dataclass(frozen=True)
+class Ask(Message):
+    """Unit to server: the question, for ``steps`` steps or rows from ``first`` on; ``kind`` as in questions.registry.
+
+    Whether there is such a kind is known where it is answered.
+    ``controllers``: "held" (inputs that controllers move stay as they are), "reacting" (controllers answer), or "": as
+    the server thinks best.
+    """
+
+    kind: str
+    first: int
+    steps: int
+    controllers: str = ""
+
+    def check(self) -> None:
+        if not _KIND.fullmatch(self.kind) or not 1 <= self.steps <= 10_000_000:
+            raise ProtocolError(f"{self.label}: {self.kind[:40]!r} is no kind of question, or {self.steps} steps")
+        if self.controllers not in WORLDS:
+            raise ProtocolError(f"{self.label}: 'controllers' is {self.controllers[:40]!r}: held or reacting are known")
+
+
+@dataclass(frozen=True)
+class Answer(Message):
+    """Server to unit: one part of an answer, at the level of the unit's own states.
+
+    ``share`` says whose part it is, ``caveats`` what it must be read with, as JSON text (``counterflow.caveats``).
+    ``mean`` (n, P_m); ``covariance`` (n P_m, P_m), one block a row, or no rows. ``headroom``, of a restoration only: a
+    row for each input that was asked about, how far it may move down and up (NO_LIMIT: any far) and the size that its
+    changes are measured in.
+    """
+
+    kind: str
+    share: str
+    caveats: str
+    mean: FloatArray = field(metadata=MATRIX)
+    covariance: FloatArray = field(metadata=MATRIX)
+    headroom: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=MATRIX)
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"caveats": CAVEATS_LIMIT})
+
+    def check(self) -> None:
+        from_text(self.caveats)
+        rows, states = self.mean.shape
+        self._expect(covariance=(rows * states if self.covariance.shape[0] else 0, states))
+        self._expect(headroom=(self.headroom.shape[0], 3))
+
+    @property
+    def noted(self) -> tuple[Caveat, ...]:
+        """The caveats."""
+        return from_text(self.caveats)
+
+
+@dataclass(frozen=True)
+class Trial(Message):
+    """Server to unit: in such a world, what would your inputs be?
+
+    K ``worlds`` stand one below the other, each with the same rows: ``lead`` rows that are settled, and from ``row`` on
+    those that are asked about. ``states`` (K n, P_m) and ``inputs`` (K n, U_m), these with what controllers did in
+    settled rows and what the question does in all: if ``past``, as differences from the record; else as they are,
+    inputs in engineering units, and ``rest`` (1, P_m) are the states of the last recorded row. ``held`` names the
+    inputs that stay as they are, as "0,2". ``foreign`` (K n, f): readings of other units that its controllers see.
+    """
+
+    row: int
+    past: bool
+    lead: int
+    worlds: int
+    held: str
+    states: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    foreign: FloatArray = field(metadata=MATRIX)
+    rest: FloatArray = field(metadata=MATRIX)
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
+
+    def check(self) -> None:
+        rows = len(self.states)
+        if not 1 <= self.worlds <= max(rows, 1) or rows % self.worlds or self.lead > rows // self.worlds:
+            raise ProtocolError(f"{self.label}: {rows} rows are not those of {self.worlds} worlds")
+        self._expect(inputs=(rows, self.inputs.shape[1]), foreign=(rows, self.foreign.shape[1]))
+        self._expect(rest=(0 if self.past else 1, self.states.shape[1]))
+        parts = self.held.split(",") if self.held else []
+        if not all(part.isascii() and part.isdigit() and int(part) < self.inputs.shape[1] for part in parts[:10_000]):
+            raise ProtocolError(f"{self.label}: 'held' must list columns of the inputs, got {self.held[:80]!r}")
+
+    @property
+    def held_columns(self) -> list[int]:
+        """The inputs that stay as they are."""
+        return [int(part) for part in self.held.split(",")] if self.held else []
+
+
+@dataclass(frozen=True)
+class Reaction(Message):
+    """Unit to server: its inputs (K n, U_m) in the worlds of a ``Trial``, as differences or as they are, like there."""
+
+    row: int
+    worlds: int
+    inputs: FloatArray = field(metadata=MATRIX)
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """Server to unit: there is no answer. ``error`` and ``code`` are those of ``counterflow.errors``."""
+
+    error: str
+    code: str
+    reason: str
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"reason": NOTE_LIMIT})
+
+    def check(self) -> None:
+        if self.error not in REFUSALS or not self.reason:
+            raise ProtocolError(f"{self.label}: {self.error[:40]!r} is no reason to refuse, or there is no reason")
+        if not _CODE.fullmatch(self.code):
+            raise ProtocolError(f"{self.label}: {self.code[:40]!r} is no code of an error")
+
+
+@dataclass(frozen=True)
+class Terms(Message):
+    """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``."""
+
+    text: str
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
+
+    def check(self) -> None:
+        if not self.text:
+            raise ProtocolError(f"{self.label}: 'text' is empty")
+
+
+@dataclass(frozen=True)
+class Openings(Message):
+    """Unit to server: which inputs of others may I ask about? The server says it back with the answer in ``text``.
+
+    It is a JSON object with a list of channels for every other unit; a unit that is closed to the asker has none.
+    """
+
+    text: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": OPENINGS_LIMIT})
+
+    @property
+    def channels(self) -> dict[str, list[object]]:
+        """The answer, in plain types that nobody has checked."""
+        found = _json(self.text, f"{self.label}: 'text'")
+        if not isinstance(found, dict) or not all(isinstance(given, list) for given in found.values()):
+            raise ProtocolError(f"{self.label}: 'text' must be {{unit: its channels}}")
+        return found
+
+
+def _json(text: str, what: str) -> object:
+    try:
+        return strict_json(text)
+    except ValueError:
+        raise ProtocolError(f"{what} is not JSON") from None

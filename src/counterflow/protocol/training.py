@@ -1,0 +1,147 @@
+"""Messages of the published training: states up, gradients down, round after round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import ProtocolError
+from counterflow.protocol.message import MATRIX, VECTOR, Message
+
+
+@dataclass(frozen=True)
+class Plan(Message):
+    """Server to unit, first of all: what the unit is going to learn.
+
+    ``offset``: whether phi is learned (not in FedGC). ``refined_gradient``: whether dL/dĥ_a will be sent (the
+    published Algorithm 1 sends only dL/dh_a). ``conjugate``: whether training starts with the conjugate solver, for a
+    loss with ``penalty``/2 |D|²; at theta = phi = 0 a unit then knows its whole gradient, and need not ask for it.
+    ``refined_target``: whether the server's residual has ĥ_a[t] in it, where the paper has h_a[t].
+    """
+
+    offset: bool
+    refined_gradient: bool
+    conjugate: bool
+    penalty: float
+    refined_target: bool = False
+
+
+@dataclass(frozen=True)
+class Introduction(Message):
+    """Unit to server, once: local blocks, refined states ĥ_c[t-1] and inputs u[t-1]."""
+
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    refined: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    rows_fields: ClassVar[tuple[str, ...]] = ("refined", "inputs")
+
+    def check(self) -> None:
+        rows, states = self.refined.shape
+        if rows < 1 or states < 1:
+            raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
+        self._expect(A=(states, states), B=(states, self.inputs.shape[1]), inputs=(rows, self.inputs.shape[1]))
+
+
+@dataclass(frozen=True)
+class AugmentedStates(Message):
+    """Unit to server, every round: h_a[t] and phi.
+
+    From them the server forms A_mm(ĥ_a - ĥ_c) = h_a - phi - A_mm ĥ_c - B_mm u.
+
+    ``gradient_norm``: norm of the gradient in (theta, phi) at the previous round's point (0 in round 0). ``refined``:
+    ĥ_a[t], row t as in ``predicted``; without rows unless the plan makes it the server's target.
+    """
+
+    round: int
+    gradient_norm: float
+    predicted: FloatArray = field(metadata=MATRIX)
+    offset: FloatArray = field(metadata=VECTOR)
+    refined: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), metadata=MATRIX)
+    rows_fields: ClassVar[tuple[str, ...]] = ("predicted", "refined")
+
+    def check(self) -> None:
+        self._expect(offset=(self.predicted.shape[1],))
+        if self.refined.size:
+            self._expect(refined=self.predicted.shape)
+
+
+@dataclass(frozen=True)
+class PerturbedStates(Message):
+    """Unit to server, every round of a private training: [ĥ_c[t-1]; ĥ_a[t-1]; h_a[t]; u[t-1]], clipped and noised.
+
+    ``contraction`` L_m and ``decay`` β_m: how a measurement fades in h_a; ``gain`` |C_mm|; ``bound`` R_max of the
+    unit's measurements and inputs; ``clip``: length to which rows were cut; ``noise``: its standard deviation.
+
+    The plain numbers and the local blocks are not noised. ``contraction``, ``clip`` and ``noise`` are functions of
+    theta, and theta of the measurements: a gap of the published analysis, which needs them at the server.
+    """
+
+    round: int
+    contraction: float
+    decay: float
+    gain: float
+    bound: float
+    clip: float
+    noise: float
+    A: FloatArray = field(metadata=MATRIX)
+    B: FloatArray = field(metadata=MATRIX)
+    refined: FloatArray = field(metadata=MATRIX)
+    augmented: FloatArray = field(metadata=MATRIX)
+    predicted: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=MATRIX)
+    rows_fields: ClassVar[tuple[str, ...]] = ("refined", "augmented", "predicted", "inputs")
+
+    def check(self) -> None:
+        rows, states = self.refined.shape
+        if rows < 1 or states < 1:
+            raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
+        self._expect(A=(states, states), B=(states, self.inputs.shape[1]), augmented=(rows, states))
+        self._expect(predicted=(rows, states), inputs=(rows, self.inputs.shape[1]))
+        for name in ("contraction", "gain", "bound", "clip", "noise"):
+            if getattr(self, name) < 0:
+                raise ProtocolError(f"{self.label}: field {name!r} must not be negative, got {getattr(self, name)}")
+        if not 0 < self.decay < 1:
+            raise ProtocolError(f"{self.label}: field 'decay' must lie between 0 and 1, got {self.decay}")
+
+
+@dataclass(frozen=True)
+class StateGradients(Message):
+    """Server to unit, every round: gradients of its loss with respect to the augmented states.
+
+    ``predicted``: in row t of the server's target, h_a[t] (or ĥ_a[t], if the plan says so); ``refined``: in ĥ_a[t-1],
+    through D.
+
+    The penalty on disentanglement in that loss is ``penalty``/2 |D|²; with ``implicit`` the unit takes it implicitly
+    (IMEX). ``conjugate`` says which of the two update rules the unit shall apply; after the ``last`` gradients no
+    states are awaited. ``refined`` has no rows if it is not sent.
+    """
+
+    round: int
+    last: bool
+    conjugate: bool
+    penalty: float
+    implicit: bool
+    predicted: FloatArray = field(metadata=MATRIX)
+    refined: FloatArray = field(metadata=MATRIX)
+    rows_fields: ClassVar[tuple[str, ...]] = ("predicted", "refined")
+
+    def check(self) -> None:
+        rows, states = self.predicted.shape
+        self._expect(refined=(rows if self.refined.shape[0] else 0, states))
+        if self.penalty < 0:
+            raise ProtocolError(f"{self.label}: field 'penalty' must not be negative, got {self.penalty}")
+
+
+@dataclass(frozen=True)
+class Settled(Message):
+    """Unit to server: the point of my last AugmentedStates is stationary to the asked tolerance.
+
+    ``gradient``: norm of the gradient there, relative to that at the unit's starting point.
+    """
+
+    round: int
+    gradient: float
