@@ -33,7 +33,7 @@ from counterflow.questions.answering import Server
 from counterflow.questions.asking import KnownUnits, Questions, Source
 from counterflow.questions.effect import AskEffect
 from counterflow.questions.forecast import AskForecast
-from counterflow.questions.knowledge import Watch
+from counterflow.questions.parts import Watch
 from counterflow.questions.question import Request, ask_server
 from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.reply import Responder
