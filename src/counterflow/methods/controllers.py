@@ -23,13 +23,12 @@ from counterflow.control.laws import PID, Law, Relay, Seen
 from counterflow.control.learning import (
     Controller,
     aimed_at,
-    explaining,
     found_loops,
     law_rows,
     learned_loop,
-    smoothed,
     working,
 )
+from counterflow.control.relays import seen_by
 from counterflow.errors import DataError, OptionError
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Unit
@@ -53,7 +52,7 @@ class UnitControllers:
     y: FloatArray | None = None
     u: FloatArray | None = None
     elsewhere: Mapping[str, FloatArray] = field(default_factory=dict)
-    _kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
+    _kept: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def controllers(self) -> tuple[Controller, ...]:
@@ -152,7 +151,8 @@ class UnitControllers:
             if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest
                 target = np.full(reading.shape, self._resting(controller, trial, reading))
             return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt)
-        record = self._record(controller, slice(trial.row - lead, trial.row - lead + reading.shape[1]))
+        rows = slice(trial.row - lead, trial.row - lead + reading.shape[1])
+        record = self._record(controller, trial.worlds, rows)
         whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
         first = record.moved[:lead] + given[:, :lead]
         if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
@@ -167,7 +167,8 @@ class UnitControllers:
 
         Such a relay is taken to see where its reading was going, from the two rows before.
         """
-        return isinstance(law, Relay) and self.part.point is not None and self.part.point.same_row
+        in_rows = isinstance(law, Relay) and not law.between_rows
+        return in_rows and self.part.point is not None and self.part.point.same_row
 
     def _resting(self, controller: Controller, trial: Trial, reading: FloatArray) -> float:
         """Where the reading stood in the last recorded row."""
@@ -176,15 +177,15 @@ class UnitControllers:
         k = self.part.unit.output_names.index(controller.loop.reads)
         return float(self.part.at_level(trial.rest @ self.part.model.C.T)[0, k])
 
-    def _record(self, controller: Controller, rows: slice) -> _Record:
-        """What a controller did in recorded rows."""
-        key = (controller.loop.moves, "record")
+    def _record(self, controller: Controller, worlds: int, rows: slice) -> _Record:
+        """What a controller did in recorded rows, as each world sees it."""
+        key = (controller.loop.moves, worlds)
         if key not in self._kept:
-            self._kept[key] = self._whole_record(controller)
+            self._kept[key] = self._whole_record(controller, worlds)
         whole: _Record = self._kept[key]
-        return _Record(*(getattr(whole, each.name)[rows] for each in fields(_Record)))
+        return _Record(*(getattr(whole, each.name)[..., rows] for each in fields(_Record)))
 
-    def _whole_record(self, controller: Controller) -> _Record:
+    def _whole_record(self, controller: Controller, worlds: int) -> _Record:
         if self.y is None or self.u is None:
             raise DataError(f"unit {self.part.unit.name!r}: its own rows are needed to say what its controllers did")
         loop, unit, law = controller.loop, self.part.unit, controller.law
@@ -199,7 +200,7 @@ class UnitControllers:
 
         reading, nothing = channel(loop.reads), np.zeros(len(moved))
         if isinstance(law, Relay):
-            seen = explaining(law, moved, smoothed(reading))
+            seen = seen_by(law, moved, reading, worlds)
             return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
         known = _last_known(reading)
         unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
@@ -217,7 +218,10 @@ class UnitControllers:
 
 @dataclass(frozen=True, eq=False)
 class _Record:
-    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual."""
+    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual.
+
+    The reading that a relay has seen is uncertain: (worlds, T+1).
+    """
 
     moved: FloatArray
     reading: FloatArray
