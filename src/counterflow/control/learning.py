@@ -70,7 +70,12 @@ class Controller:
 
     @property
     def usable(self) -> bool:
-        """Whether the law tells enough of the record to be asked what it would have done."""
+        """Whether it is known what the controller would have done: its law tells the record, or a question supposes one."""
+        return self.supposed is not None or self.was_at_work
+
+    @property
+    def was_at_work(self) -> bool:
+        """Whether its law tells enough of the record."""
         return self.reproduced >= USED
 
     @property

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import PID, Law, Relay, Seen
+from counterflow.control.laws import PID, Law, Manual, Relay, Seen
 from counterflow.control.learning import (
+    CONSTANT,
+    RECORDED,
     Controller,
     aimed_at,
     found_loops,
@@ -204,15 +206,18 @@ class UnitControllers:
             return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
         known = _last_known(reading)
         unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
-        if controller.supposed is not None and loop.target is None:
-            unknown = aimed_at(law, moved, known, self.dt)
+        if controller.supposed is not None and loop.target is None:  # in manual, it aimed at nothing that is known
+            usual = np.full(len(moved), float(np.median(known)))
+            unknown = aimed_at(law, moved, known, self.dt) if controller.was_at_work else usual
         aim = unknown if loop.target is None else _last_known(channel(loop.target))
         told = law_rows(law, moved, known, aim, self.dt)
         left = np.where(np.isfinite(told), moved - told, 0.0)
         limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
         manual = ~working(moved) & (moved > limits[0]) & (moved < limits[1])
         if loop.target is not None or not isinstance(law, PID):  # it stands still, though its law says that it moves
-            manual &= np.abs(left) > OFF * max(float(moved.std()), 1e-300)
+            off_law = np.abs(left) > OFF * max(float(moved.std()), 1e-300)
+            manual &= off_law
+            manual[:-1] |= off_law[:-1] & manual[1:]  # the row in which somebody moved it to where it stands
         return _Record(moved, known, aim, left, manual)
 
 
@@ -273,8 +278,17 @@ def _last_known(series: FloatArray) -> FloatArray:
 
 
 def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
-    """The part with other laws in the worlds that are asked about, by the input that they move."""
-    known = {each.loop.moves for each in part.controllers}
+    """The part with other laws in the worlds that are asked about, by the input that they move.
+
+    A loop that was in manual has no law in the record; it is closed by the law that is given.
+    """
+    at_hand = {each.loop.moves for each in part.controllers}
+    open_loops = [
+        Controller(replace(loop, law=Manual()), False, 0.0, 0.0, CONSTANT if loop.target is None else RECORDED)
+        for loop in part.unit.loops
+        if loop.moves not in at_hand and loop.moves in laws
+    ]
+    known = at_hand | {loop.moves for loop in part.unit.loops}
     for name, law in laws.items():
         if name not in known:
             raise unknown_name(f"input of unit {part.unit.name!r} that a controller moves", name, tuple(sorted(known)))
@@ -282,7 +296,8 @@ def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
             raise OptionError(
                 f"unit {part.unit.name!r}, {name!r}: a law is needed, such as PID or Manual, got {law!r:.80}"
             )
-    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in part.controllers]
+    whole = [*part.controllers, *open_loops]
+    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in whole]
     return replace(part, controllers=tuple(changed))
 
 
