@@ -8,6 +8,7 @@ passes over them. What stands still for some rows while its reading moves is in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,14 +24,16 @@ BoolArray = NDArray[np.bool_]
 STILL = 3  # rows without any move, from which on an input is in manual or at a limit
 FEWEST = 60  # automatic rows that a law can be learned from
 LATEST = 2  # rows by which a reading may come late
-BELIEVED = 0.9  # share of the moves that a law must explain, to be taken for one that was not declared
-USED = 0.5  # the same for a declared loop, below which its law is called unknown
+BELIEVED = 0.95  # share of the moves that a law must explain, to be taken for one that was not declared
+USED = 0.8  # the same for a declared loop, below which its law is called unknown
+USED_MOVING = 0.95  # the same where its target moves unrecorded: what disturbs the law comes back through the plant
 PROMISING = 0.3  # share of the bends of an input that a reading tells at first sight, to be looked at with care
 TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have moved
 ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
 SLOWEST = 1e4  # rows or seconds of an integral time: beyond, there is no integral part
 LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
+MATTERS = 0.5  # of what a proportional law leaves: what a law with an integral part leaves at most
 RECORDED, MOVING, CONSTANT = "recorded", "moving", "constant"
 
 
@@ -70,13 +73,13 @@ class Controller:
 
     @property
     def usable(self) -> bool:
-        """Whether it is known what the controller would have done: its law tells the record, or a question supposes one."""
+        """Whether it is known what it would have done: its law tells the record, or a question supposes one."""
         return self.supposed is not None or self.was_at_work
 
     @property
     def was_at_work(self) -> bool:
         """Whether its law tells enough of the record."""
-        return self.reproduced >= USED
+        return self.reproduced >= (USED_MOVING if self.target == MOVING else USED)
 
     @property
     def locked(self) -> bool:
@@ -161,7 +164,8 @@ def _pid(
     limits = _limits(moved)
     inside = (moved > limits[0]) & (moved < limits[1])
     steady = automatic & inside
-    both = steady[rows] & steady[rows - 1]
+    # a row beside one in which it stands still may be somebody's who took it over, or gave it back
+    both = steady[rows] & steady[rows - 1] & steady[np.minimum(rows + 1, T - 1)]
     level = reading if target is None else reading - target
     finite = np.isfinite(np.stack([level[rows - lag] for lag in range(reach + 1)])).all(axis=0)
     rows = rows[both & finite & np.isfinite(move[rows]) & np.isfinite(move[rows - 1])]
@@ -190,25 +194,27 @@ def _regressions(
 ) -> list[tuple[float, FloatArray, str, float]]:  # fmt: skip
     """(score, weights of the readings, kind of target, share of the moves that is left) of each way to see the law."""
     out = []
-    size = max(float(np.square(_trimmed(move[rows])).mean()), 1e-300)
     n = len(rows)
+    usual = max(float(np.square(_trimmed(move[rows])).mean()), 1e-300)
     if target is None:
-        tries = [(move[rows], np.hstack([lags, np.ones((n, 1))]), CONSTANT, 1.0)]
+        tries = [(move[rows], np.hstack([lags, np.ones((n, 1))]), CONSTANT)]
         earlier = np.stack([level[rows - 1 - delay - k] for k in range(order)], axis=1)
-        tries.append((move[rows] - move[rows - 1], lags - earlier, MOVING, 2.0))
+        tries.append((move[rows] - move[rows - 1], lags - earlier, MOVING))
     else:
         # the derivative is of the reading alone: what the target does to it is left out of the error
-        tries = [(move[rows], lags, RECORDED, 1.0)]
+        tries = [(move[rows], lags, RECORDED)]
         if order == 3:
             bend = reading[rows - delay] - 2 * reading[rows - delay - 1] + reading[rows - delay - 2]
-            tries = [(move[rows], np.column_stack([lags[:, :2], bend]), RECORDED, 1.0)]
-    for goal, regressors, kind, doubled in tries:
+            tries = [(move[rows], np.column_stack([lags[:, :2], bend]), RECORDED)]
+    for goal, regressors, kind in tries:
         weights, error = robust(regressors, goal)
         if error is None:
             continue
-        left = float(np.square(_trimmed(error) if kind != RECORDED else error).mean()) / doubled
-        # what both tell exactly is told by the simpler one: a target that stands still
-        score = n * np.log(left + EXACT * size) + (order + (kind == MOVING)) * np.log(n) * 2
+        seen = (lambda each: each) if kind == RECORDED else _trimmed
+        left, size = (max(float(np.square(seen(each)).mean()), 1e-300) for each in (error, goal))
+        # per row of one difference; what both tell exactly is told by the simpler one: a target that stands still
+        fair = left / (2.0 if kind == MOVING else 1.0)
+        score = n * np.log(fair + EXACT * usual) + (order + (kind == MOVING)) * np.log(n) * 2
         own = weights[:order]
         if target is not None and order == 3:
             own = np.array([own[0] + own[2], own[1] - 2 * own[2], own[2]])
@@ -229,10 +235,12 @@ def _law(weights: FloatArray, dt: float, limits: tuple[float, float], delay: int
 
 
 def _limits(moved: FloatArray) -> tuple[float, float]:
-    """Values at which an input stands again and again, at the ends of what it did."""
+    """Values at which an input stands, leaves and stands again, at the ends of what it did."""
     out = []
     for end, far in ((moved.min(), -np.inf), (moved.max(), np.inf)):
-        out.append(float(end) if (moved == end).sum() > STILL else far)
+        edges = np.flatnonzero(np.diff((moved == end).astype(np.int8), prepend=0, append=0))
+        stands = int((edges[1::2] - edges[::2] > STILL).sum())
+        out.append(float(end) if stands > 1 else far)
     return (out[0], out[1]) if out[0] < out[1] else (-np.inf, np.inf)
 
 
@@ -304,9 +312,9 @@ def _judged(
     error, move = (moved - told)[rows], np.diff(moved, prepend=moved[0])[rows]
     if target is None and isinstance(law, PID):
         fixed = float(np.square(_trimmed(error - np.median(error))).mean())
-        jumps = float(np.square(_trimmed(np.diff(error))).mean()) / 2
-        kind, left = (CONSTANT, fixed) if fixed <= jumps else (MOVING, jumps)
-        size = float(np.square(_trimmed(move)).mean())
+        jumps = float(np.square(_trimmed(np.diff(error))).mean())
+        kind, left, told_of = (CONSTANT, fixed, move) if fixed <= jumps / 2 else (MOVING, jumps, np.diff(move))
+        size = float(np.square(_trimmed(told_of)).mean())
     else:
         left, size = float(np.square(error).mean()), float(np.square(move).mean())
     return Controller(loop, False, max(0.0, 1 - left / max(size, 1e-300)), float(automatic.mean()), kind)
@@ -367,7 +375,8 @@ def found_loops(
         for k, reads in enumerate(outputs):
             if _promising(u[:, j], y[:, k]):
                 tried += _candidates(name, reads, u[:, j], y[:, k], inputs, u, dt, j)
-        good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one)]
+        series = dict(zip((*inputs, *outputs), (*u.T, *y.T), strict=True))
+        good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one, series, dt)]
         if good:  # of two that tell as much, one whose target is recorded tells what it aims at, too
             out.append(max(good, key=lambda one: (round(one.reproduced, 2), one.target == RECORDED, one.reproduced)))
     return out
@@ -411,11 +420,30 @@ def _candidates(
     return [one for one in found if one is not None]
 
 
-def _is_control(found: Controller) -> bool:
-    """Whether a relation is a controller's: it has an integral part.
+def _is_control(found: Controller, series: Mapping[str, FloatArray], dt: float) -> bool:
+    """Whether a relation is a controller's: it has an integral part, without which it tells much less.
 
-    A relay is believed only where it is declared: a reading that follows an input of two values stands near the same
-    two levels whenever that switches, whoever switches it.
+    An output that shows what an input is, such as the position of a valve, tells its moves as a proportional
+    controller would; one that sums it up, or shows its moves, as a law with times that no controller has. A relay is
+    believed only where it is declared: a reading that follows an input of two values stands near the same two levels
+    whenever that switches, whoever switches it.
     """
     law = found.law
-    return isinstance(law, PID) and law.integral_time < SLOWEST
+    if not isinstance(law, PID) or not dt / 2 <= law.integral_time < SLOWEST or law.derivative_time > law.integral_time:
+        return False
+    moved, reading = series[found.loop.moves], series[found.loop.reads]
+    target = np.zeros(len(moved)) if found.loop.target is None else series[found.loop.target]
+    left = moved - law_rows(law, moved, reading, target, dt)
+    error = np.concatenate([np.full(law.delay, np.nan), target - reading])[: len(moved)]
+    steps = np.diff(error, prepend=np.nan)
+    proportional = left + law.gain * dt / law.integral_time * error
+    if found.target == MOVING:
+        left, steps, proportional = (np.diff(each, prepend=np.nan) for each in (left, steps, proportional))
+    rows = working(moved) & np.isfinite(left) & np.isfinite(steps) & np.isfinite(proportional)
+    constant = np.ones(int(rows.sum()))
+    regressors = np.column_stack([steps[rows], constant])
+    alone = robust(regressors, proportional[rows])[1]
+    with_it = left[rows] - np.median(left[rows])
+    if alone is None:
+        return False
+    return bool(np.square(_trimmed(with_it)).mean() <= MATTERS * np.square(_trimmed(alone)).mean())
