@@ -239,10 +239,15 @@ class Counterfactual(Peaked, Trajectory):
         if peak.is_nothing:
             return f"{had}, nothing would have changed there."
         sign, by = peak.sentence(self.level)
+        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
         return (
             f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} "
-            f"{about.during(peak.row, peak.row + 1)}."
+            f"{about.during(peak.row, peak.row + 1)}.{more}"
         )
+
+    def draw_more(self, axis: Any, rows: Any, channel: int, colour: str) -> None:
+        if self.running is not None:
+            self.running.draw(axis, rows, channel, self.was[:, channel], self.caveats, colour)
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:

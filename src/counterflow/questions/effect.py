@@ -244,7 +244,8 @@ class Effect(Peaked):
             return f"nothing would change at {peak.unit}."
         sign, by = peak.sentence(self.level)
         after = wording.span(peak.row + 1, self.about.dt)
-        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}."
+        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
+        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}.{more}"
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         return [peak_table(f"{self.effect}: the channels that move most", self.peaks, self.level, "after", 1)]
@@ -305,6 +306,9 @@ class Effect(Peaked):
             axis.plot(steps, self.mean[:, channel], color=colour, label=literal(self.channels[channel]))
             if self.lower is not None and self.upper is not None:
                 axis.fill_between(steps, self.lower[:, channel], self.upper[:, channel], color=colour, alpha=0.2)
+            if self.running is not None:
+                none = np.zeros(len(self.mean))
+                self.running.draw(axis, steps, int(channel), none, self.caveats, colour)
         band = "" if self.level is None else f", {self.level:.0%} bands"
         title = f"{self.effect}, if {self.cause} were run differently{band}"
         labelled(axis, "steps after the change", f"change at {self.effect}", title)

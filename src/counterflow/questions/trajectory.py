@@ -91,6 +91,9 @@ class Trajectory(Reply):
         columns = attributes(self, "factual", "mean", "lower", "upper")
         return long_frame("row", self.first, self.channels, columns, self.about.calendar)
 
+    def draw_more(self, axis: Any, rows: Any, channel: int, colour: str) -> None:
+        """What an answer has beside its means and bands; nothing, if it does not say."""
+
     def plot(self) -> Figure:
         """A matplotlib Figure of the channels that differ most: factual and answered values, one panel each."""
         from counterflow.questions.plots import COLOURS, canvas, dated, literal
@@ -107,6 +110,7 @@ class Trajectory(Reply):
             if self.lower is not None and self.upper is not None:
                 lower, upper = self.lower[:, channel], self.upper[:, channel]
                 axis.fill_between(rows, lower, upper, color=COLOURS[1], alpha=0.25)
+            self.draw_more(axis, rows, int(channel), COLOURS[1])
             axis.set_ylabel(literal(self.channels[channel]))
         axes[0, 0].legend(frameon=False, ncols=2)
         axes[0, 0].set_title(literal(self.unit))

@@ -342,3 +342,64 @@ def test_with_local_models_the_couplings_are_learned_and_the_answer_is_near(name
         assert error(answer.difference, truth) < 0.05
         inside.append((answer.lower - answer.was <= truth) & (truth <= answer.upper - answer.was))
     assert np.mean(inside) > 0.7  # four windows, in each of which rows are right or wrong together
+
+
+def tank_with_a_pump(between, rows=1500, seed=0, change=None):
+    """A reservoir whose pump runs from a low level to a high one, and a basin that it fills.
+
+    ``between``: the controller looks a hundred times a row and reads no noise; else in every row, with noise.
+    """
+    rng = np.random.default_rng(seed)
+    noise, draw = 0.02 * rng.standard_normal((2, rows)), np.repeat(rng.uniform(0.6, 1.4, rows // 10), 10)
+    draw = draw + (0.0 if change is None else change)
+    level, basin, pump = np.zeros(rows), np.zeros(rows), np.zeros(rows)
+    x, b, on = 1.0, 0.0, 0.0
+    parts = 100 if between else 1
+    for t in range(rows):
+        level[t], basin[t] = x + noise[0, t], b + noise[1, t]
+        if not between:
+            on = 1.0 if level[t] < 0.6 else 0.0 if level[t] > 1.4 else on
+        pump[t] = on
+        for _ in range(parts):
+            if between:
+                on = 1.0 if x < 0.6 else 0.0 if x > 1.4 else on
+            x, b = x + (0.12 * on - 0.05 * draw[t]) / parts, b + (0.5 * on - 0.2 * b) / parts
+    return level, basin, pump, draw
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_what_is_certain_of_a_relay(between):
+    """From a log whose levels nobody gave: mean over the window and duty beside the truth, and said so."""
+    added = np.zeros(1500)
+    added[700:900] = 0.3
+    level, basin, pump, draw = tank_with_a_pump(between)
+    changed = tank_with_a_pump(between, change=added)
+    units = [
+        cf.Unit("reservoir", inputs=["draw", "pump"], outputs=["level"], loops=[cf.Loop("pump", "level")]),
+        cf.Unit("basin", inputs=[], outputs=["level"]),
+    ]
+    arrays = {
+        "reservoir": (level[:, None], np.column_stack([draw, pump])),
+        "basin": (basin[:, None], np.zeros((1500, 0))),
+    }
+    recording = cf.Recording.from_arrays(arrays, units=units)
+    found = cf.fit(recording)
+    law = found.controllers["reservoir"][0].law
+    assert law.between_rows is between
+    assert (law.low, law.high) == (pytest.approx(0.6, abs=0.03), pytest.approx(1.4, abs=0.03))
+    answer = found.counterfactual(recording, add={"reservoir": {"draw": 0.3}}, start=700, stop=900)["reservoir"]
+    true_duty = changed[2][700:900].mean() - pump[700:900].mean()
+    duty = answer.running.duty("pump")
+    assert duty.mean == pytest.approx(true_duty, abs=0.05)
+    true_mean = (changed[0] - level)[700:900].mean()
+    mean = answer.running.mean("level")
+    assert abs(mean.mean - true_mean) < 0.05
+    assert "pump on for" in answer.sentence("level")
+    assert "on average" in answer.sentence("level")
+    labels = answer.plot().axes[0].get_legend_handles_labels()[1]
+    assert "mean of the window" in labels
+    with pytest.raises(cf.UnknownNameError):
+        answer.running.duty("draw")
+    ahead = found.effect("reservoir", "basin", {"draw": 0.2}, horizon=60)
+    assert "on average" in ahead.sentence()
+    assert "mean of the window" in ahead.plot().axes[0].get_legend_handles_labels()[1]
