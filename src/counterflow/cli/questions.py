@@ -27,12 +27,16 @@ from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Request, envelope
 from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.reply import Reply
+from counterflow.questions.window import Window
 
 _CAUSE = {"cause": (list[str], Option(help="Unit that would be run differently; may repeat."))}
 _CHANGE = {"change": (list[str], Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}
 _SET = {"set": (list[str], Option(metavar="CHANNEL=NUMBER", help="Past rows: an input's value instead."))}
 _SCHEDULE = {
     "schedule": (Path, Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
+}
+_WINDOW = {
+    "window": (str, Option(metavar="START..STOP", help="Also sum up these rows: 5..20, 2h..6h, or dates."))
 }
 _METAVARS = {
     Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]",
@@ -72,6 +76,8 @@ def _parameters(questions: Sequence[type[Request]], units: bool = True) -> list[
         for entry in asked.form:
             if units or entry.form not in (Form.UNIT, Form.UNITS):
                 known = options_of(entry) | known
+        if asked.windowed:
+            known |= _WINDOW
         if asked.drawn == "channel":
             help = "Output to explain; may repeat (those that moved most)."
             known["channel"] = (list[str], Option(help=help))
@@ -317,6 +323,17 @@ class Reader:
 # ---- answering
 
 
+def _windows(reply: Any, text: str | None) -> dict[str, Window]:
+    """What ``--window START..STOP`` asks for, by unit; either end may be left out."""
+    if text is None:
+        return {}
+    start, dots, stop = text.partition("..")
+    if not dots:
+        raise OptionError(f"--window {text!r:.60}: give START..STOP, such as 5..20, 2h..6h, or 2h.. for the rest.")
+    found = reply.window(start.strip() or None, stop.strip() or None)
+    return {reply.about.request.asker: found} if isinstance(found, Window) else found
+
+
 def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any) -> None:
     """Ask, and say what comes back; exit code 5 if what is wanted cannot be reached."""
     assert isinstance(view, Questions)
@@ -331,11 +348,18 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
     several = any(entry.form is Form.UNITS for entry in asked.form)
     reply: Reply = view.ask_all(requests, recording) if several else view.ask(requests[0], recording)
     channels = given.get("channel") or ()
+    windows = _windows(reply, given.get("window"))
     sentence = reply.sentence(channels[0] if channels else None)
     told = {**envelope(asked.command, view, sentence, reply.caveats), "kind": reply.kind, **reply.to_json()}
+    if windows:
+        told["windows"] = {name: window.to_json() for name, window in windows.items()}
 
     def show() -> None:
         output.show_text(sentence)
+        for window in windows.values():
+            output.show_text(window.sentence())
+            table = window.table(channels)
+            output.show_table(table.title, table.columns, table.rows, table.left)
         for table in reply.tables(channels):
             output.show_table(table.title, table.columns, table.rows, table.left)
             if table.more:

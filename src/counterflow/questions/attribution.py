@@ -102,6 +102,7 @@ class AskAttribution(Request):
     of_shares = True
     drawn = "channel"
     speaks_of_drawn = True
+    windowed = True
     schema = AttributionView
 
     unit: str

@@ -72,6 +72,7 @@ class AskCounterfactual(Request):
     )  # fmt: skip
     of_past = True
     of_worlds = True
+    windowed = True
     schema = CounterfactualView
 
     unit: str

@@ -92,6 +92,7 @@ class AskEffect(Request):
     form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LEVEL)
     of_states = True
     of_worlds = True
+    windowed = True
     schema = EffectView
 
     cause: str | Sequence[str]

@@ -83,6 +83,7 @@ class AskForecast(Request):
     after_record = True
     of_worlds = True
     speaks_of_drawn = True
+    windowed = True
     schema = ForecastView
 
     unit: str

@@ -65,6 +65,7 @@ class AskPaths(Request):
     form = (EFFECT, CHANGES, horizon(), DURATION)
     of_states = True
     speaks_of_drawn = True
+    windowed = True
     schema = PathsView
 
     cause: str

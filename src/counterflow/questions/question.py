@@ -101,6 +101,7 @@ class Request(ABC):
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
     of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
+    windowed: ClassVar[bool] = False  # its answer has rows, any window of which can be summed up
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
     unit: str

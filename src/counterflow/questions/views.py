@@ -44,6 +44,7 @@ class View:
     fit: FitView | None
     sentence: str
     caveats: list[CaveatView]
+    window: str  # what is said of all rows together; "" where an answer has none
     kind: str
 
 
