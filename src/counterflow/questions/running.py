@@ -3,8 +3,10 @@
 The server has the plant's model, a unit has its controllers' laws, and neither gives its own away. So a world is found
 by waveform relaxation: the server computes what the units' states would do with the inputs as far as it knows
 them, every unit answers with what its controllers would then move, and so on until nothing moves any more. Laws and
-plant both look back only, so every round makes at least one more row right; rows are settled in short stretches, which
-takes a few rounds for each.
+plant both look back only, so every round makes at least one more row right. A unit is told what its own inputs do to
+its own states, and closes its own loops; what is left for the rounds is how the loops of different units disturb each
+other, and how far the model is curved. So long stretches settle in a few rounds each; one that does not is tried in
+shorter ones.
 
 With several replicates of the model each is a world of its own, whose controllers answer to it. Of the past, worlds are
 the record with its residuals; of the future there are two of each, with the change and without it, because controllers
@@ -27,14 +29,15 @@ if TYPE_CHECKING:
     from counterflow.estimation.network import Network
     from counterflow.questions.knowledge import Knowledge
 
-STRETCH = 24  # rows that are settled together
-MOST_ROUNDS = 3 * STRETCH
+STRETCHES = (96, 24, 6)  # rows that are settled together; where that fails, fewer
+MOST_ROUNDS = 72  # of one stretch
 SETTLED = 1e-9  # of an input's usual movement: what counts as nothing
 AWAY = 1e4  # standard deviations from where it was, beyond which a loop is called unstable
 LEAD = 12  # recorded rows that laws are shown before the first of the future
 DRAWS = 32  # of uncertain couplings
 PROBED = 400  # rows in which a loop is looked at, whether it settles
 GROWING = 1.002  # a row, of a disturbance of a loop that does not settle
+PULSE = 0.1  # of an input's usual movement: what a response is measured with
 NUDGE = 1e-3  # of an input's usual movement: a disturbance so small that no limit is met
 
 
@@ -84,6 +87,10 @@ class _Run(Protocol):
 
     def advance(self, first: int, last: int, acting: FloatArray) -> None:
         """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act."""
+        ...
+
+    def response(self, first: int, rows: int, column: int) -> FloatArray:
+        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
         ...
 
 
@@ -137,8 +144,21 @@ class NetworkRun:
         gap = self.z[:, p + first : p + last, :r] - (self.factual[:, p + first : p + last, :r] if self.past else 0.0)
         scaled = gap * self.network.scale[:r] + (0.0 if self.past else self.network.level[:r])
         self.states[:, first:last, self.server.number_states] = scaled
-        if np.abs(gap).max(initial=0.0) > AWAY:
+        if not np.abs(gap).max(initial=0.0) <= AWAY:
             raise unstable()
+
+    def response(self, first: int, rows: int, column: int) -> FloatArray:
+        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
+        r, p = self.network.size, self.network.memory
+        own = next((way for start, stop, way in self.ways if start <= first < stop), self.network)
+        inputs = np.repeat(self.z[:, p + first - 1 : p + first, r:], rows, axis=1)
+        raised = inputs.copy()
+        raised[:, 0, column] += PULSE
+        with_it, without = (own.run(self.z[:, first : first + p], each)[0] for each in (raised, inputs))
+        out = np.zeros((self.worlds, rows, self.states.shape[2]))
+        scale = self.network.scale[:r] / (PULSE * self.network.scale[r + column])
+        out[:, :, self.server.number_states] = (with_it - without) * scale
+        return out
 
 
 class LinearRun:
@@ -165,6 +185,14 @@ class LinearRun:
             self.states[:, t] = now
         if not (np.abs(self.states[:, first:last]) <= AWAY * self.size).all():
             raise unstable()
+
+    def response(self, first: int, rows: int, column: int) -> FloatArray:
+        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
+        P, out = self.states.shape[2], np.zeros((self.worlds, rows, self.states.shape[2]))
+        out[:, 0] = self.AB[:, :, P + column]
+        for t in range(1, rows):
+            out[:, t] = np.matmul(self.AB[:, :, :P], out[:, t - 1, :, None])[:, :, 0]
+        return out
 
 
 def unstable() -> UnstableError:
@@ -244,16 +272,27 @@ class Running:
         # a linear model of the past runs on differences alone
         shift = base if isinstance(run, LinearRun) and run.past else np.zeros_like(base)
         worlds = _Worlds(self, run, acting, base, schedule, row, held)
-        for first in range(0, n, STRETCH):
-            last = min(first + STRETCH, n)
-            worlds.guess(first, last)
-            for _ in range(MOST_ROUNDS):
-                run.advance(first, last, acting[:, first:last] - shift[first:last])
-                if worlds.react(first, last) <= SETTLED:
-                    break
-            else:
-                raise unstable()
+        first, rows = 0, STRETCHES[0]
+        while first < n:
+            last = min(first + rows, n)
+            try:
+                self._settle_stretch(worlds, first, last, shift)
+            except UnstableError:  # perhaps of what was tried on the way only
+                if rows == STRETCHES[-1]:
+                    raise
+                rows = STRETCHES[STRETCHES.index(rows) + 1]
+                continue
+            first = last
         return acting
+
+    def _settle_stretch(self, worlds: _Worlds, first: int, last: int, shift: FloatArray) -> None:
+        """Ask until nothing moves any more."""
+        worlds.guess(first, last)
+        for _ in range(MOST_ROUNDS):
+            worlds.run.advance(first, last, worlds.acting[:, first:last] - shift[first:last])
+            if worlds.react(first, last) <= SETTLED:
+                return
+        raise unstable()
 
 
 class _Worlds:
@@ -275,6 +314,7 @@ class _Worlds:
         # states and inputs of rows before the first, which are recorded: of the past there is no difference yet
         rows = min(self.lead + 1, self.origin)
         self.before = np.zeros((rows, self.server.A.shape[0])) if self.past else self.server.last_states(rows)
+        self.responses: dict[str, tuple[tuple[int, int], FloatArray]] = {}
 
     def _early(self, name: str) -> int:
         return int(self.server.point(name).same_row)
@@ -348,7 +388,7 @@ class _Worlds:
             done = self.acting[:, there, inputs] + point.input_level
             done[:, at < 0] = u[at < 0] + point.input_level
         settled = rows < begin
-        moved = self.reactors[name].columns if name in self.reactors else ()
+        moved = list(self.reactors[name].columns) if name in self.reactors else []
         for k in moved:  # what controllers did before the stretch
             values[:, settled, k] = done[:, settled, k]
         stays = ",".join(str(k - inputs.start) for k in sorted(self.held) if inputs.start <= k < inputs.stop)
@@ -356,7 +396,19 @@ class _Worlds:
         return Trial(
             name, self.origin + begin, self.past, lead, K, stays, _stacked(states), _stacked(values),
             np.zeros((K * len(rows), 0)), np.ascontiguousarray(rest),
+            *((_stacked(done[:, :, moved]), self._response(name, first, last)) if moved else ()),
         )  # fmt: skip
+
+    def _response(self, name: str, first: int, last: int) -> FloatArray:
+        """What every input of a unit that controllers move does to its own states in the rows after its own."""
+        if self.responses.get(name, (None,))[0] != (first, last):
+            own, start, early = self.server.own(name), self.server.input_slices[name].start, self._early(name)
+            found = [
+                self.run.response(first, last - first + early, start + k)[:, early:, own]
+                for k in self.reactors[name].columns
+            ]
+            self.responses[name] = (first, last), _stacked(np.concatenate(found, axis=2))
+        return self.responses[name][1]
 
 
 def _stacked(worlds: FloatArray) -> FloatArray:
