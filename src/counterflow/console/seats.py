@@ -20,8 +20,8 @@ from counterflow.errors import CounterflowError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph
 from counterflow.federation import QuestionGate
 from counterflow.fits.checks import Checks
+from counterflow.fits.content import Record
 from counterflow.fits.fit import Fit
-from counterflow.fits.storage import Record
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
@@ -33,7 +33,7 @@ from counterflow.questions.answering import Server
 from counterflow.questions.asking import KnownUnits, Questions, Source
 from counterflow.questions.effect import AskEffect
 from counterflow.questions.forecast import AskForecast
-from counterflow.questions.knowledge import Watch
+from counterflow.questions.parts import Watch
 from counterflow.questions.question import Request, ask_server
 from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.reply import Responder

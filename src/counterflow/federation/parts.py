@@ -25,9 +25,10 @@ from counterflow.errors import CounterflowError, DataError, OptionError, Storage
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.files import write_whole
 from counterflow.fits import complete
+from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import Recorder
-from counterflow.fits.storage import SERVER_FILE, load_server, load_unit, server_bytes, unit_bytes
+from counterflow.fits.storage import load_server, load_unit, server_bytes, unit_bytes
 from counterflow.methods.method import Round, ServerState, UnitState
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart

@@ -29,7 +29,7 @@ from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.printable import shown
 from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, Terms, decode, encode
-from counterflow.questions.knowledge import Watch
+from counterflow.questions.parts import Watch
 
 LOG = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer

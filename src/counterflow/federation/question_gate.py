@@ -18,7 +18,7 @@ from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.answering import Server
-from counterflow.questions.knowledge import with_caveats
+from counterflow.questions.parts import with_caveats
 from counterflow.questions.registry import question
 
 CLOSED = "closed-units"

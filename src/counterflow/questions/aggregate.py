@@ -16,7 +16,8 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.knowledge import Knowledge, part_of
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Entry, Form, Request
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table

@@ -11,7 +11,9 @@ from counterflow.caveats import distinct, to_text
 from counterflow.methods.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.protocol.questions import HELD, REACTING
-from counterflow.questions.knowledge import Knowledge, Watch, with_caveats
+from counterflow.questions.gate import refuse_doubtful, refuse_runaway, refuse_without_rows
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import Watch, with_caveats
 from counterflow.questions.registry import question
 
 FEEDBACK = "check-feedback-"  # codes of caveats that tell of inputs which react to measurements
@@ -54,12 +56,12 @@ class Server(Knowledge):
         self.unit(ask.unit)
         ask = replace(ask, controllers=self.world(ask) if kind.of_worlds else HELD)
         if kind.of_past or kind.after_record:
-            self.refuse_without_rows(ask.kind)
+            refuse_without_rows(self, ask.kind)
         for change in changes:
-            self.refuse_doubtful(change, kind.columns(change))
+            refuse_doubtful(self, change, kind.columns(change))
         if kind.of_worlds:
             self.refuse_locked({change.cause: kind.columns(change) for change in changes}, ask.controllers)
-        self.refuse_runaway(ask.steps)
+        refuse_runaway(self, ask.steps)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)
         said = self.world_caveats(ask) if kind.of_worlds else []

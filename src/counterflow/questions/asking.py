@@ -23,7 +23,7 @@ from counterflow.questions.attribution import AskAttribution, Attribution
 from counterflow.questions.counterfactual import AskCounterfactual, Counterfactual
 from counterflow.questions.effect import AskEffect, Effect
 from counterflow.questions.forecast import AskForecast, Forecast
-from counterflow.questions.knowledge import Watch
+from counterflow.questions.parts import Watch
 from counterflow.questions.paths import AskPaths, Paths
 from counterflow.questions.question import Request, ask_server
 from counterflow.questions.reply import Described, Responder

@@ -17,7 +17,8 @@ from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.arguments import check_window, check_world
-from counterflow.questions.knowledge import Knowledge, part_of
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import part_of
 from counterflow.questions.question import CONTROLLERS, START, STOP, Entry, Form, Request
 from counterflow.questions.replicates import world_of
 from counterflow.questions.reply import SHOWN, About, Described, Reply, Responder, Surroundings, Table

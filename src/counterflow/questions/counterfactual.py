@@ -19,7 +19,9 @@ from counterflow.questions.arguments import (
     refuse_beyond_limits,
     replacements,
 )
-from counterflow.questions.knowledge import RECORDED, Knowledge, later_in_worlds, later_rows
+from counterflow.questions.gate import without_interval
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
 from counterflow.questions.peaks import Peak, Peaked, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import CONTROLLERS, LEVEL, START, STOP, Entry, Form, Request
@@ -136,7 +138,7 @@ class AskCounterfactual(Request):
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
-        return server.without_interval(parts)
+        return without_interval(server, parts)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Counterfactual:
         assert y is not None

@@ -23,6 +23,7 @@ from counterflow.questions.arguments import (
     refuse_beyond_limits,
     unit_names,
 )
+from counterflow.questions.gate import without_interval
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
@@ -133,7 +134,7 @@ class AskEffect(Request):
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
-        return server.without_interval(parts)
+        return without_interval(server, parts)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Effect:
         found, *more = parts

@@ -15,13 +15,9 @@ from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import REACTING
 from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
-from counterflow.questions.knowledge import (
-    Knowledge,
-    part_of,
-    refuse_overflow,
-    spread_of_replicates,
-    with_caveats,
-)
+from counterflow.questions.gate import far, without_interval
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import part_of, refuse_overflow, spread_of_replicates, with_caveats
 from counterflow.questions.peaks import left_out
 from counterflow.questions.phrases import moved, plainly
 from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Request, horizon
@@ -142,7 +138,7 @@ class AskForecast(Request):
             X = server.A @ X @ server.A.T + server.Q
             blocks[t] += X[own, own]
         refuse_overflow(mean, blocks)
-        return with_caveats([part_of(ask, mean[:, own], blocks.reshape(-1, size))], server.far(plan - base))
+        return with_caveats([part_of(ask, mean[:, own], blocks.reshape(-1, size))], far(server, plan - base))
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
@@ -153,7 +149,7 @@ class AskForecast(Request):
             "standard errors were not computed for this fit: the band holds noise and the state, and not how far the "
             "couplings may be off"
         )
-        return server.without_interval(parts) or [Caveat("band-without-couplings", EVERYBODY, text)]
+        return without_interval(server, parts) or [Caveat("band-without-couplings", EVERYBODY, text)]
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Forecast:
         (found,) = parts

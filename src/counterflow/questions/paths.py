@@ -15,7 +15,9 @@ from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by_channel, clause
-from counterflow.questions.knowledge import Knowledge, part_of, with_caveats
+from counterflow.questions.gate import doubts_of
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import part_of, with_caveats
 from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Request, horizon
@@ -110,7 +112,7 @@ class AskPaths(Request):
                 if server.network is not None:
                     found = server.worlds_apart(schedule, still=still)[0]
                     if not still:
-                        doubts.extend(server.doubts_of(found, ask.unit))
+                        doubts.extend(doubts_of(server, found, ask.unit))
                     return np.asarray(found.mean(axis=0)[:, own])
                 alive = np.ones((server.A.shape[0], 1))
                 for name in still:

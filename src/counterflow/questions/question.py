@@ -21,7 +21,8 @@ from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.knowledge import Knowledge, Watch
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import Watch
 from counterflow.questions.reply import About, Described, Reply, Responder
 from counterflow.questions.views import View
 

@@ -17,7 +17,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING
-from counterflow.questions.knowledge import REACTIONS, REPLICATES
+from counterflow.questions.parts import REACTIONS, REPLICATES
 
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart

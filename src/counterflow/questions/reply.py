@@ -16,7 +16,7 @@ from counterflow.frames import as_pandas
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.knowledge import Watch
+from counterflow.questions.parts import Watch
 
 if TYPE_CHECKING:
     import pandas

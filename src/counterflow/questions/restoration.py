@@ -18,7 +18,9 @@ from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
 from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
 from counterflow.questions.effect import AskEffect, Effect, EffectLineView
-from counterflow.questions.knowledge import FAR, Knowledge, far_change, part_of
+from counterflow.questions.gate import FAR, far_change
+from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
 from counterflow.questions.question import CONTROLLERS, Entry, Form, Request, ask_server, horizon
 from counterflow.questions.replicates import world_of

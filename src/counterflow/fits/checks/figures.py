@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.fits.checks.kinds import ALONE, KINDS, LARGE_CHANGE, LARGE_SHARE, MATERIAL, ORDER, Verdict
-from counterflow.questions.knowledge import DOUBTFUL
+from counterflow.questions.gate import DOUBTFUL
 from counterflow.questions.plots import COLOURS, canvas, literal
 
 if TYPE_CHECKING:

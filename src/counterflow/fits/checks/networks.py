@@ -16,7 +16,7 @@ from counterflow.fits.checks.kinds import (
 from counterflow.fits.checks.material import Material
 from counterflow.fits.checks.verdicts import Check, listed
 from counterflow.questions.answering import Server
-from counterflow.questions.knowledge import DOUBTFUL
+from counterflow.questions.gate import DOUBTFUL
 
 STEP = 1.5  # standard deviations by which an input is stepped, to see how well its effect is known
 AHEAD = 60  # rows that the effect is followed
