@@ -194,11 +194,15 @@ class Trial(Message):
 
 @dataclass(frozen=True)
 class Reaction(Message):
-    """Unit to server: its inputs (K n, U_m) in the worlds of a ``Trial``, as differences or as they are, like there."""
+    """Unit to server: its inputs (K n, U_m) in the worlds of a ``Trial``, as differences or as they are, like there.
+
+    ``trial``: between machines, the SHA-256 of the trial's bytes, so that no answer is taken for that to another one.
+    """
 
     row: int
     worlds: int
     inputs: FloatArray = field(metadata=MATRIX)
+    trial: str = ""
 
 
 @dataclass(frozen=True)
@@ -219,10 +223,14 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Terms(Message):
-    """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``."""
+    """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``.
+
+    ``controllers``: what it says of its controllers, as JSON text for ``federation.reactions``; empty: it has none.
+    """
 
     text: str
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
+    controllers: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT, "controllers": TERMS_LIMIT})
 
     def check(self) -> None:
         if not self.text:

@@ -15,7 +15,7 @@ do not stand still while nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,6 +76,9 @@ class Reactor(Protocol):
     def react(self, trial: Trial) -> Reaction:
         """What the unit's inputs would be."""
         ...
+
+
+Together = Callable[[Mapping[str, Trial]], Mapping[str, Reaction]]  # asks several units in one round
 
 
 class _Run(Protocol):
@@ -207,8 +210,10 @@ def unstable() -> UnstableError:
 class Running:
     """A plant whose controllers react: the server's model, and the units' own laws."""
 
-    def __init__(self, server: Knowledge, reactors: Mapping[str, Reactor]) -> None:
-        self.server = server
+    def __init__(
+        self, server: Knowledge, reactors: Mapping[str, Reactor], together: Together | None = None
+    ) -> None:
+        self.server, self._together = server, together
         self._last: tuple[object, tuple[FloatArray, FloatArray, float]] | None = None
         self.reactors = {name: reactor for name, reactor in reactors.items() if reactor.columns}
 
@@ -220,6 +225,12 @@ class Running:
     @property
     def switches(self) -> bool:
         return any(reactor.switches for reactor in self.reactors.values())
+
+    def reactions(self, trials: Mapping[str, Trial]) -> Mapping[str, Reaction]:
+        """What units say in one round."""
+        if self._together is not None:
+            return self._together(trials)
+        return {name: self.reactors[name].react(trial) for name, trial in trials.items()}
 
     def run(self, row: int | None, n: int, alone: bool = False) -> NetworkRun | LinearRun:
         """Worlds to begin with; ``alone``: one only, of the mean of all replicates."""
@@ -306,7 +317,7 @@ class _Worlds:
         self, running: Running, run: NetworkRun | LinearRun, acting: FloatArray, base: FloatArray, schedule: FloatArray,
         row: int | None, held: set[int],
     ) -> None:  # fmt: skip
-        self.server, self.reactors = running.server, running.reactors
+        self.running, self.server, self.reactors = running, running.server, running.reactors
         self.run, self.acting, self.base, self.schedule = run, acting, base, schedule
         self.past, self.held = row is not None, held
         self.origin = len(self.server.u) if row is None else row
@@ -342,14 +353,17 @@ class _Worlds:
         n, worst = len(self.schedule), 0.0
         foreign = [place.split("/", 1)[0] for reactor in self.reactors.values() for place in reactor.foreign]
         trials = {name: self.trial(name, first, last) for name in dict.fromkeys([*self.reactors, *foreign])}
+        asked = {}
         for name, reactor in self.reactors.items():
-            trial = trials[name]
+            asked[name] = trials[name]
             if reactor.foreign:
                 places = [place.split("/", 1) for place in reactor.foreign]
                 seen = [self.server.reactors[other].telemetry(channel, trials[other]) for other, channel in places]
-                trial = replace(trial, foreign=np.ascontiguousarray(np.stack(seen, axis=1)))
-            said = reactor.react(trial)
-            values = said.inputs.reshape(self.run.worlds, -1, trial.inputs.shape[1])[:, trial.lead :]
+                asked[name] = replace(trials[name], foreign=np.ascontiguousarray(np.stack(seen, axis=1)))
+        said = self.running.reactions(asked)
+        for name, reactor in self.reactors.items():
+            trial = asked[name]
+            values = said[name].inputs.reshape(self.run.worlds, -1, trial.inputs.shape[1])[:, trial.lead :]
             point, early = self.server.point(name), self._early(name)
             to = slice(self._begin(name, first) + 1 - early, min(last + 1 - early, n))
             for k in reactor.columns:
