@@ -38,6 +38,9 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "privacy.approval": "its owner has not approved this job: there, run counterflow federation approve-job FOLDER "
         "{id}; then here fit --id {id}",
         "budget": "its privacy budget does not pay for it: fit with a smaller --epsilon, or its owner opens a new one",
+        "controllers.react": "its policy does not let its controllers answer: the plant sets react = true",
+        "controllers.trials_per_day": "its controllers have been asked as often within a day as its policy allows: ask "
+        "later or with controllers held, or the plant raises trials_per_day",
         "policy": "its policy cannot be read: the plant mends the file",
         "begins": "its log begins at another time: the plant brings a log of the same period (join --log), or give "
         "--begins",

@@ -25,7 +25,7 @@ from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
 from counterflow.questions.peaks import Peak, Peaked, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import CONTROLLERS, LEVEL, START, STOP, Entry, Form, Request
-from counterflow.questions.replicates import Replicates, world_of, world_words
+from counterflow.questions.replicates import Replicates, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, line, series
@@ -202,11 +202,6 @@ class Counterfactual(Peaked, Trajectory):
 
     was: FloatArray = field(default=None, repr=False)  # type: ignore[arg-type]
     running: Replicates | None = field(default=None, repr=False)
-
-    @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
 
     @property
     def difference(self) -> FloatArray:

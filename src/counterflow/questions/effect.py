@@ -28,7 +28,7 @@ from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
 from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Inputs, Request, horizon
-from counterflow.questions.replicates import Replicates, world_of, world_words
+from counterflow.questions.replicates import Replicates, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
 
@@ -224,11 +224,6 @@ class Effect(Peaked):
     level: float | None = None
     about: About = field(default=None, repr=False)  # type: ignore[assignment]
     running: Replicates | None = field(default=None, repr=False)
-
-    @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
 
     @property
     def peaks(self) -> list[Peak]:

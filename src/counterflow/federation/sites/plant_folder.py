@@ -339,4 +339,10 @@ approval = "none"
 [answers]
 # Whether this plant may put questions itself.
 allowed = true
+
+[controllers]
+# Whether this plant's controllers answer in questions about the running plant. The laws stay here, but whoever asks
+# often learns them from the answers, and what they read: see the threat model.
+react = false
+trials_per_day = {strict.trials_per_day}
 """
