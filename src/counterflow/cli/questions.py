@@ -16,7 +16,7 @@ from typer import Option
 
 from counterflow import wording
 from counterflow.cli import inputs, output
-from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder, Force, Out
+from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder, Force
 from counterflow.cli.output import Format
 from counterflow.errors import DataError, OptionError, StorageError, UnknownNameError
 from counterflow.fits.fit import load
@@ -42,6 +42,7 @@ _TYPES = {
     Form.WORLD: str, Form.STEPS: str, Form.ROW: str, Form.LEVEL: float, Form.VECTOR: list[float]
 }  # others: texts  # fmt: skip
 _HORIZON = 50
+KINDS = ("json", "csv", "parquet", "png")  # of files that an answer is written to
 
 
 def __getattr__(name: str) -> Any:
@@ -82,12 +83,10 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _made(
-    name: str, run: Callable[..., None], help: str, first: inspect.Parameter, options: Sequence[inspect.Parameter],
-    pictured: bool = True,
+    name: str, run: Callable[..., None], help: str, first: inspect.Parameter, options: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:  # fmt: skip
     """A command: its options are those given, and how it answers."""
-    drawn = DrawnOut if pictured else Out
-    answering = [_parameter("answer_format", AnswerFormat, Format.table), _parameter("out", drawn, None)]
+    answering = [_parameter("answer_format", AnswerFormat, Format.table), _parameter("out", DrawnOut, None)]
     whole = [first, *options, *answering, _parameter("force", Force, False)]
 
     def made(**given: Any) -> None:
@@ -117,7 +116,7 @@ def command(name: str) -> Callable[..., None]:
         past_remedy = "asks about the past: give --recording FILE, too"
         future_remedy = "asks about the future: with --recording, give --start and --stop"
         _refuse_foreign(chosen, given, future_remedy if chosen.of_past else past_remedy)
-        output.check_kind(given["out"], _kinds(chosen), given["force"])
+        output.check_kind(given["out"], KINDS, given["force"])
         Reader.check(chosen, given)
         fit = load(directory)
         rows = None if recording is None else inputs.load_recording(fit, recording)
@@ -125,8 +124,8 @@ def command(name: str) -> Callable[..., None]:
 
     examples = "\n\n".join(f"Example: {each.example}" for each in asked)
     more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
-    help, pictured = f"{COMMANDS[name]}\n\n{examples}{more}", any(each.pictured for each in asked)
-    return _made(name, run, help, _parameter("directory", FitDirectory), options, pictured)
+    help = f"{COMMANDS[name]}\n\n{examples}{more}"
+    return _made(name, run, help, _parameter("directory", FitDirectory), options)
 
 
 def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str) -> None:
@@ -135,10 +134,6 @@ def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str)
     for option, value in given.items():
         if value not in (None, [], ()) and option not in known:
             raise OptionError(f"{_dashed(option)} {remedy}.")
-
-
-def _kinds(asked: type[Request]) -> tuple[str, ...]:
-    return ("json", "csv", "parquet", *(("png",) if asked.pictured else ()))
 
 
 def _dashed(option: str) -> str:
@@ -155,7 +150,7 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
         raise unknown_name("question", kind, tuple(QUESTIONS))
     chosen = QUESTIONS[kind]
     _refuse_foreign(chosen, given, f"is no option of the question {kind!r}: leave it out")
-    output.check_kind(given["out"], _kinds(chosen), given["force"])
+    output.check_kind(given["out"], KINDS, given["force"])
     plant = PlantFolder.open(folder)
     view = plant.site.view(fit, patience)
     if party.supervisor(plant.folder) is None and (plant.kit is None or not engine().running(plant.kit)):

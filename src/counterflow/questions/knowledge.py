@@ -28,6 +28,7 @@ from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.gate import BEYOND_SEEN, OFTEN_LIMITED, doubts_of, far, leaving_limits, refuse_far
+from counterflow.questions.joint import directions_of_replicates, lasting, share_of
 from counterflow.questions.parts import (
     REACTIONS,
     REPLICATES,
@@ -139,14 +140,19 @@ class Knowledge(RecordedPlant):
         if self.network is not None:
             found, limited = self.worlds_apart(schedule, row)
             refuse_overflow(found)
-            mean, covariance = spread_of_replicates(found[:, :, own], self.network.widening)
-            covariance = self._at_least(covariance, schedule, ask.unit, found[:, :, own])
+            mine, widening = found[:, :, own], self.network.widening
+            mean, covariance = spread_of_replicates(mine, widening)
+            wider = self._at_least(covariance, schedule, ask.unit, mine)
+            missed = (wider - covariance)[: mean.shape[1]]  # the same in all rows, and for all of them at once
+            joint = np.vstack([directions_of_replicates(mine, widening), lasting(missed, len(mean))])
             caveats = far(self, schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
-            return with_caveats([part_of(ask, mean, covariance)], [*caveats, *doubts_of(self, found, ask.unit)])
+            parts = share_of(part_of(ask, mean, wider), joint)
+            return with_caveats(parts, [*caveats, *doubts_of(self, found, ask.unit)])
         response, _ = driven_by(self.A, self.B, schedule)
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
         refuse_overflow(response, covariance)
-        return with_caveats([part_of(ask, response[:, own], covariance)], far(self, schedule))
+        together = self.memory.directions(self.A, self.B, self.spread, schedule, own)
+        return with_caveats(share_of(part_of(ask, response[:, own], covariance), together), far(self, schedule))
 
     def _running_difference(self, schedule: FloatArray, ask: Ask, row: int | None) -> tuple[Answer, ...]:
         """The same where controllers react; the parts after the first are every replicate, and the unit's own inputs.
@@ -160,19 +166,22 @@ class Knowledge(RecordedPlant):
         mine = found[:, :, own]
         caveats = far(self, schedule)
         if self.network is not None:
-            mean, covariance = spread_of_replicates(mine, self.network.widening)
-            covariance = self._at_least(covariance, schedule, ask.unit, mine)
+            mean, spread = spread_of_replicates(mine, self.network.widening)
+            covariance = self._at_least(spread, schedule, ask.unit, mine)
+            missed = (covariance - spread)[: mean.shape[1]]
             caveats = [*caveats, *([BEYOND_SEEN] if limited > OFTEN_LIMITED else []), *doubts_of(self, found, ask.unit)]
             worlds, widening = mine, self.network.widening
         else:
             mean, worlds, widening = mine[0], mine, 1.0
-            covariance = np.zeros((0, mean.shape[1]))
+            covariance, missed = np.zeros((0, mean.shape[1])), np.zeros((mean.shape[1], mean.shape[1]))
             if len(mine) > 1:
                 worlds, moved = mine[1:], moved[1:]
                 gaps = (worlds - mean) / np.sqrt(len(worlds))
                 covariance = np.einsum("kni,knj->nij", gaps, gaps).reshape(-1, mean.shape[1])
         wide = mean + widening * (worlds - mean)
-        parts = [part_of(ask, mean, covariance)]
+        # what switches in single rows is certain of a window: every world is a direction as it is
+        joint = np.vstack([(wide - mean) / np.sqrt(max(len(wide) - 1, 1)), lasting(missed, len(mean))])
+        parts = [*share_of(part_of(ask, mean, covariance), joint if len(covariance) else None)]
         parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
         if inputs.stop > inputs.start:
             answered = moved[:, :, inputs]

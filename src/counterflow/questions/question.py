@@ -101,7 +101,6 @@ class Request(ABC):
     of_shares: ClassVar[bool] = False  # each part of the answer says what one unit's inputs have done
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
-    pictured: ClassVar[bool] = True  # its answer has a plot
     of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws

@@ -79,6 +79,11 @@ def named(channel: Channel) -> dict[str, str]:
     return {"channel": channel.name, "measured_in": channel.unit}
 
 
+def channel_label(channel: Channel) -> str:
+    """A channel with its unit of measure: "speed [rpm]"."""
+    return f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
+
+
 def attributes(value: Any, *names: str) -> dict[str, Any]:
     """Some attributes of an answer or a request, in JSON under their own names."""
     return {name: getattr(value, name) for name in names}
