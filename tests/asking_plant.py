@@ -133,7 +133,7 @@ def same(found: Any, wanted: Any) -> None:
         elif isinstance(value, np.ndarray):
             np.testing.assert_allclose(got, value, rtol=EXACT, atol=EXACT, err_msg=name)
             compared += 1
-        elif name == "shares" or name == "through":
+        elif name in ("shares", "through", "compensated", "means"):
             assert set(got) == set(value)
             for key in value:
                 np.testing.assert_allclose(got[key], value[key], rtol=EXACT, atol=EXACT, err_msg=f"{name} {key}")

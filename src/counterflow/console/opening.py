@@ -14,8 +14,9 @@ from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
 from counterflow.federation import PlantView, Policy, QuestionGate
 from counterflow.fits.checks import Checks, check
+from counterflow.fits.content import SERVER_FILE, Record
 from counterflow.fits.fit import Fit, load
-from counterflow.fits.storage import SERVER_FILE, UNITS_FOLDER, Record, load_record, load_server, load_unit
+from counterflow.fits.storage import UNITS_FOLDER, load_record, load_server, load_unit
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
 from counterflow.questions.answering import Server

@@ -20,8 +20,8 @@ from counterflow.errors import CounterflowError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph
 from counterflow.federation import QuestionGate
 from counterflow.fits.checks import Checks
+from counterflow.fits.content import Record
 from counterflow.fits.fit import Fit
-from counterflow.fits.storage import Record
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart

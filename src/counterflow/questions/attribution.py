@@ -21,7 +21,7 @@ from counterflow.questions.arguments import check_window, check_world
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import BASELINE, part_of
 from counterflow.questions.question import CONTROLLERS, START, STOP, Entry, Form, Request
-from counterflow.questions.replicates import world_of
+from counterflow.questions.replicates import world_words
 from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
 from counterflow.questions.views import (
     View,
@@ -214,11 +214,6 @@ class Attribution(RowsWindowed):
     about: About = field(default=None, repr=False)  # type: ignore[assignment]
     compensated: Mapping[str, FloatArray] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
-    @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
-
     @cached_property
     def total(self) -> FloatArray:
         """Mean departure (D_m,) over the window; NaN where nothing was measured."""
@@ -254,7 +249,8 @@ class Attribution(RowsWindowed):
         ]
         size = wording.quantity(wording.number(abs(whole), digits), output.unit)
         side = "above" if whole >= 0 else "below"
-        return f"{self.unit} {output.name} was {size} {side} its usual level {rows}: {', '.join(parts)}."
+        world = world_words(self.caveats)
+        return f"{self.unit} {output.name} was {size} {side} its usual level {rows}{world}: {', '.join(parts)}."
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []

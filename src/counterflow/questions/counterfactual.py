@@ -27,7 +27,7 @@ from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import CONTROLLERS, LEVEL, START, STOP, Entry, Form, Request
-from counterflow.questions.replicates import Replicates, world_of, world_words
+from counterflow.questions.replicates import Replicates, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, channel_label, line, series
@@ -223,11 +223,6 @@ class Counterfactual(Peaked, Trajectory):
 
     def changed(self, places: NDArray[Any]) -> list[tuple[Any, Any]]:
         return [(places[0], places[-1])]
-
-    @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
 
     @property
     def difference(self) -> FloatArray:

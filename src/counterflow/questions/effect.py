@@ -30,7 +30,7 @@ from counterflow.questions.parts import BASELINE, part_of
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
 from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Inputs, Request, horizon
-from counterflow.questions.replicates import Replicates, world_of, world_words
+from counterflow.questions.replicates import Replicates, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
 from counterflow.questions.window import JointErrors, Windowed
@@ -241,11 +241,6 @@ class Effect(Peaked, Windowed):
 
     def compared_with(self, start: int, stop: int) -> FloatArray:
         return np.full(len(self.channels), np.nan) if self.usual is None else self.usual
-
-    @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
 
     @property
     def peaks(self) -> list[Peak]:

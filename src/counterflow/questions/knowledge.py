@@ -20,9 +20,10 @@ from typing import Self
 
 import numpy as np
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, scope_of
-from counterflow.errors import DataError, OptionError, UnidentifiedError
+from counterflow.errors import DataError, OptionError, PrivacyError, UnidentifiedError
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
@@ -39,7 +40,7 @@ from counterflow.questions.parts import (
     with_caveats,
 )
 from counterflow.questions.recorded_plant import RecordedPlant
-from counterflow.questions.running import Reactor, Running, names_of, settles, unstable
+from counterflow.questions.running import Reactor, Running, Together, names_of, settles, unstable
 from counterflow.questions.sensitivity import driven_by
 
 UNNOTICED = 0.3  # standard deviations over the root of the rows: what a fit from logs may be off without noticing,
@@ -52,16 +53,25 @@ class Knowledge(RecordedPlant):
     """The server's part of a fit: what changes of inputs do, in the past and from now on, in both worlds."""
 
     reactors: Mapping[str, Reactor] = field(init=False, repr=False, compare=False, default_factory=dict)
+    together: Together | None = field(init=False, repr=False, compare=False, default=None)
+    silent: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
 
-    def running(self, reactors: Mapping[str, Reactor], kept: dict[str, bool] | None = None) -> Self:
+    def running(
+        self, reactors: Mapping[str, Reactor], kept: dict[str, bool] | None = None,
+        together: Together | None = None, silent: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
         """The same with the units' controllers at hand: questions about the running plant can be answered.
 
         ``kept``: a place to keep what takes long to find out, for as long as model and controllers stay the same.
+        ``together``: asks all units in one round; None: one after the other. ``silent``: units among them whose
+        controllers do not answer to the questions of others, so that everything is held.
         """
         out = copy(self)
         out.__dict__["_kept"] = {} if kept is None else kept
         out.__dict__.pop("running_plant", None)
-        object.__setattr__(out, "reactors", MappingProxyType(dict(reactors)))
+        found = {"reactors": MappingProxyType(dict(reactors)), "together": together, "silent": tuple(silent)}
+        for name, value in found.items():
+            object.__setattr__(out, name, value)
         return out
 
     # ---- changes
@@ -284,7 +294,7 @@ class Knowledge(RecordedPlant):
     @cached_property
     def running_plant(self) -> Running:
         """The plant with the controllers that are at hand."""
-        return Running(self, self.reactors)
+        return Running(self, self.reactors, self.together)
 
     @property
     def joint(self) -> bool:
@@ -317,6 +327,15 @@ class Knowledge(RecordedPlant):
                     code="no-controllers",
                 )
             return HELD
+        if self.silent:
+            if asked:
+                raise PrivacyError(
+                    f'controllers="reacting": the controllers of {wording.listed(self.silent)} do not answer to '
+                    "questions between machines: ask for react = true below [controllers] of their policies, or ask "
+                    'with controllers="held"',
+                    code="controllers-silent",
+                )
+            return HELD
         if not self._settles:
             if asked:
                 raise unstable()
@@ -344,7 +363,9 @@ class Knowledge(RecordedPlant):
                 f"controllers are held: {names} stay as they are, whatever their readings do. In the running plant "
                 "their controllers would answer"
             )
-            if not self._settles:
+            if self.silent:
+                text += f"; those of {wording.listed(self.silent)} do not answer to questions between machines"
+            elif not self._settles:
                 text += "; with them, the plant of this model does not settle, so nothing can be said of that"
             return [Caveat("controllers-held", scope, text)]
         out = [Caveat("controllers-reacting", scope, f"controllers react: they move {names} as their readings ask for")]

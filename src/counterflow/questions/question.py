@@ -23,6 +23,7 @@ from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import Watch
+from counterflow.questions.replicates import named_world
 from counterflow.questions.reply import About, Described, Reply, Responder
 from counterflow.questions.views import View
 
@@ -145,7 +146,10 @@ class Request(ABC):
 
 
 def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -> dict[str, Any]:
-    """What every answer in JSON begins with; ``fit``: whoever was asked."""
+    """What every answer in JSON begins with; ``fit``: whoever was asked.
+
+    ``controllers``: "held" or "reacting", the world that the answer is about; None where no controllers are known.
+    """
     return {
         "version": __version__,
         "command": command,
@@ -153,6 +157,7 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
         "dt": fit.plant.dt,
         "fit": None if fit.provenance is None else fit.provenance.to_json(),
         "sentence": sentence,
+        "controllers": named_world(caveats),
         "caveats": [caveat.to_json() for caveat in caveats],
     }
 

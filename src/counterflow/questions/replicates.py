@@ -22,12 +22,18 @@ from counterflow.questions.parts import REACTIONS, REPLICATES
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
 
-REACTING_CODE, HELD_CODE = "controllers-reacting", "controllers-held"
+REACTING_CODE, HELD_CODE, SWITCH_CODE = "controllers-reacting", "controllers-held", "controllers-switch"
 
 
 def world_of(caveats: Iterable[Caveat]) -> str:
     """ "reacting" or "held": the world that an answer is about, by what it must be read with."""
     return REACTING if any(caveat.code == REACTING_CODE for caveat in caveats) else HELD
+
+
+def named_world(caveats: Iterable[Caveat]) -> str | None:
+    """The same, and None where no controllers are known."""
+    codes = {caveat.code for caveat in caveats}
+    return world_of(caveats) if codes & {REACTING_CODE, HELD_CODE} else None
 
 
 def world_words(caveats: Iterable[Caveat]) -> str:

@@ -17,6 +17,7 @@ from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.parts import Watch
+from counterflow.questions.replicates import world_of
 
 if TYPE_CHECKING:
     import pandas
@@ -137,6 +138,11 @@ class Reply(ABC):
     channels: tuple[str, ...]
     caveats: tuple[Caveat, ...]
     about: About
+
+    @property
+    def controllers(self) -> str:
+        """ "reacting" or "held": the world that the answer is about; held, too, where no controllers are known."""
+        return world_of(self.caveats)
 
     @abstractmethod
     def sentence(self, channel: str | None = None) -> str:

@@ -24,7 +24,7 @@ from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
 from counterflow.questions.question import CONTROLLERS, Entry, Form, Request, ask_server, horizon
-from counterflow.questions.replicates import world_of
+from counterflow.questions.replicates import world_of, world_words
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
 from counterflow.questions.views import View, attributes, named
 
@@ -275,16 +275,16 @@ class Restoration(Reply):
         return list(zip(found, map(float, self.target), map(float, self.reached), strict=True))
 
     def sentence(self, channel: str | None = None) -> str:
-        about = self.about
+        about, world = self.about, world_words(self.caveats)
         aims, after = about.request.goals(about.plant, about.outputs), wording.span(self.horizon, about.dt)
         held = wording.listed([f"{cause} {c.name} {sized(value, c.unit)}" for cause, c, value in self.held()])
         if self.feasible:
-            return f"To move {self.unit} {aims} after {after}, hold {held}."
+            return f"To move {self.unit} {aims} after {after}{world}, hold {held}."
         nearest = wording.listed([f"{output.name} {sized(end, output.unit)}" for output, _, end in self._outputs()])
         limits = " within their limits" * any(channel.limits is not None for _, channel, _ in self.held())
         return (
-            f"{self.unit} {aims} after {after} cannot be reached with these inputs{limits}; the nearest is {nearest}, "
-            f"with {held}."
+            f"{self.unit} {aims} after {after}{world} cannot be reached with these inputs{limits}; the nearest is "
+            f"{nearest}, with {held}."
         )
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
