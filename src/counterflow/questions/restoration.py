@@ -282,8 +282,8 @@ class Restoration(Reply):
         nearest = wording.listed([f"{output.name} {sized(end, output.unit)}" for output, _, end in self._outputs()])
         limits = " within their limits" * any(channel.limits is not None for _, channel, _ in self.held())
         return (
-            f"{self.unit} {aims} after {after}{world} cannot be reached with these inputs{limits}; the nearest is {nearest}, "
-            f"with {held}."
+            f"{self.unit} {aims} after {after}{world} cannot be reached with these inputs{limits}; the nearest is "
+            f"{nearest}, with {held}."
         )
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
