@@ -4,8 +4,6 @@ A PI controller moves its input by u[t] - u[t-1] = a e[t] + b e[t-1], with e the
 is recorded that is a regression. Where it is not, it either stands still (then it is the regression's constant) or
 moves in steps: of the second differences of both sides only the rows of its steps are left, and a robust regression
 passes over them. What stands still for some rows while its reading moves is in manual, or at a limit.
-
-A relay is an input with two values; the readings at its switches, in either direction, are its levels.
 """
 
 from __future__ import annotations
@@ -18,13 +16,12 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.control.laws import PID, Law, Relay, Schedule, Seen
 from counterflow.control.loop import Loop
+from counterflow.control.relays import as_recorded, learned_relay, told_by_relay
 
 BoolArray = NDArray[np.bool_]
 
 STILL = 3  # rows without any move, from which on an input is in manual or at a limit
 FEWEST = 60  # automatic rows that a law can be learned from
-FEWEST_SWITCHES = 6  # of a relay
-APPROACH = 6  # rows before a switch that tell where its reading was going
 LATEST = 2  # rows by which a reading may come late
 BELIEVED = 0.9  # share of the moves that a law must explain, to be taken for one that was not declared
 USED = 0.5  # the same for a declared loop, below which its law is called unknown
@@ -33,8 +30,6 @@ TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have m
 ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
 SLOWEST = 1e4  # rows or seconds of an integral time: beyond, there is no integral part
-NEAR = 0.25  # of a relay's hysteresis: how far from its level a reading may stand at a switch
-BESIDE = 1e-9  # of a relay's levels: how far beside one a reading is that explains what it did
 LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
 RECORDED, MOVING, CONSTANT = "recorded", "moving", "constant"
 
@@ -75,7 +70,12 @@ class Controller:
 
     @property
     def usable(self) -> bool:
-        """Whether the law tells enough of the record to be asked what it would have done."""
+        """Whether it is known what the controller would do: its law tells the record, or a question supposes one."""
+        return self.supposed is not None or self.was_at_work
+
+    @property
+    def was_at_work(self) -> bool:
+        """Whether its law tells enough of the record."""
         return self.reproduced >= USED
 
     @property
@@ -128,9 +128,9 @@ def learned_loop(
     automatic = working(moved)
     if loop.law is not None:
         return _judged(loop, moved, reading, target, dt, automatic)
-    relay = _relay(loop, moved, reading)
+    relay = learned_relay(moved, reading)
     if relay is not None:
-        return relay
+        return Controller(replace(loop, law=relay[0]), True, relay[1], 1.0, CONSTANT)
     return _pid(loop, moved, reading, target, dt, automatic)
 
 
@@ -281,93 +281,6 @@ def robust(regressors: FloatArray, goal: FloatArray) -> tuple[FloatArray, FloatA
     return found * size / scale, goal - regressors @ (found * size / scale)
 
 
-# ---- relays
-
-
-def _relay(loop: Loop, moved: FloatArray, reading: FloatArray) -> Controller | None:
-    """The relay behind an input with two values; None: it is none, or its switches do not go by the reading."""
-    values, which, counts = np.unique(moved, return_inverse=True, return_counts=True)
-    if not 2 <= len(values) <= 20:
-        return None
-    one, two = np.sort(np.argsort(-counts)[:2])
-    if counts[one] + counts[two] < 0.98 * len(moved):
-        return None
-    smooth = smoothed(reading)
-    up, down = (
-        np.flatnonzero((which[1:] == now) & (which[:-1] == before)) + 1 for now, before in ((two, one), (one, two))
-    )
-    if min(len(up), len(down)) < FEWEST_SWITCHES // 2 or not np.isfinite(smooth).all():
-        return None
-    at_up, at_down = (_level(reading, moved, rows) for rows in (up, down))
-    if not (np.isfinite(at_up) and np.isfinite(at_down)) or at_up == at_down:
-        return None
-    low, high = sorted((float(at_up), float(at_down)))
-    ends = (float(values[two]), float(values[one]))
-    below, above = ends if at_up < at_down else ends[::-1]
-    law = Relay(low, high, below, above)
-    return _relay_judged(loop, law, moved, smooth, True)
-
-
-def _level(reading: FloatArray, moved: FloatArray, switched: NDArray[np.intp]) -> float:
-    """The reading at which an input switches in these rows: where it was going, half a row before.
-
-    It crossed its level somewhere between the row before and the row of the switch, in which it may have turned
-    already; so only rows before are looked at, by a straight line through them.
-    """
-    rows = switched[switched >= APPROACH]
-    rows = rows[(moved[rows[:, None] - 1 - np.arange(APPROACH)] == moved[rows - 1][:, None]).all(axis=1)]
-    before = reading[rows[:, None] - 1 - np.arange(APPROACH)] if len(rows) else np.zeros((0, APPROACH))
-    before = before[np.isfinite(before).all(axis=1)]
-    if len(before) < FEWEST_SWITCHES // 2:
-        return float(np.nanmedian((reading[switched] + reading[switched - 1]) / 2))
-    lag = np.arange(1.0, APPROACH + 1)
-    line = np.linalg.pinv(np.column_stack([np.ones(APPROACH), lag]))
-    return float(np.median(before @ (line[0] + 0.5 * line[1])))
-
-
-def _relay_judged(loop: Loop, law: Relay, moved: FloatArray, smooth: FloatArray, learned: bool) -> Controller:
-    """How well a relay tells a record: by how much its reading would have to be another one.
-
-    The lesser of two shares: of the switches at which it stood near their level, and of all rows in which it stood on
-    the side that the input tells. A run by itself would be the wrong judge: one switch that noise hides or makes puts
-    it out of step for long.
-    """
-    gap = explaining(law, moved, smooth) - smooth
-    near = np.abs(gap) <= NEAR * (law.high - law.low)
-    switched = np.flatnonzero(np.diff(moved)) + 1
-    told = float(min(near.mean(), near[switched].mean())) if len(switched) else 0.0
-    return Controller(replace(loop, law=law), learned, told, 1.0, CONSTANT)
-
-
-def explaining(law: Relay, moved: FloatArray, reading: FloatArray) -> FloatArray:
-    """The reading (T,) nearest to a given one with which a relay would have moved its input as it did.
-
-    Examples
-    --------
-    >>> law = Relay(low=1.0, high=2.0, below=1.0, above=0.0)
-    >>> moved, reading = np.array([0.0, 0.0, 1.0, 1.0]), np.array([1.5, 0.9, 1.2, 1.5])
-    >>> explaining(law, moved, reading).round(3).tolist()
-    [1.5, 1.0, 1.0, 1.5]
-    """
-    gap = BESIDE * max(law.high - law.low, abs(law.low), abs(law.high), 1e-300)
-    on, before = moved == law.below, np.concatenate([moved[:1], moved[:-1]]) == law.below
-    out = np.where(on & ~before, np.minimum(reading, law.low - gap), reading)  # it switched here
-    out = np.where(~on & before, np.maximum(out, law.high + gap), out)
-    out = np.where(on & before, np.minimum(out, law.high), out)  # it did not
-    return np.asarray(np.where(~on & ~before, np.maximum(out, law.low), out))
-
-
-def smoothed(reading: FloatArray) -> FloatArray:
-    """A reading (T,) without its noise, as far as neighbouring rows tell: a local parabola, gaps closed straight."""
-    from scipy.signal import savgol_filter
-
-    rows, there = np.arange(len(reading)), np.isfinite(reading)
-    if there.sum() < 8:
-        return np.full(len(reading), np.nan)
-    whole = np.interp(rows, rows[there], reading[there])
-    return np.asarray(savgol_filter(whole, 7, 2))
-
-
 # ---- laws that were given, and loops that nobody has declared
 
 
@@ -378,7 +291,8 @@ def _judged(
     law = loop.law
     assert law is not None
     if isinstance(law, Relay):
-        return _relay_judged(loop, law, moved, smoothed(reading), False)
+        law = as_recorded(law, moved, reading)
+        return Controller(replace(loop, law=law), False, told_by_relay(law, moved, reading), 1.0, CONSTANT)
     kind = MOVING if target is None else RECORDED
     aim = np.full(len(moved), np.nan) if target is None else target
     if target is None and isinstance(law, PID):  # any level will do: its constant is looked for

@@ -250,7 +250,20 @@ class Attribution(RowsWindowed):
         size = wording.quantity(wording.number(abs(whole), digits), output.unit)
         side = "above" if whole >= 0 else "below"
         world = world_words(self.caveats)
-        return f"{self.unit} {output.name} was {size} {side} its usual level {rows}{world}: {', '.join(parts)}."
+        told = f"{self.unit} {output.name} was {size} {side} its usual level {rows}{world}: {', '.join(parts)}."
+        taken = self.taken(output.name)
+        if not taken:
+            return told
+        listed = ", ".join(
+            f"{wording.number(value, digits, sign=True)} of {share_label(self.unit, name)}" for name, value in taken
+        )
+        return f"{told} In that, controllers have taken off {listed}."
+
+    def taken(self, channel: str) -> list[tuple[str, float]]:
+        """What controllers took off the share of each unit's inputs in one channel, as means over the window."""
+        k = self.about.output(channel)
+        found = [(name, float(np.nan_to_num(mean_over_rows(rows)[k]))) for name, rows in self.compensated.items()]
+        return sorted((each for each in found if each[1]), key=lambda each: -abs(each[1]))
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []
