@@ -15,8 +15,7 @@ from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
 from counterflow.cli.output import Format
 from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
-from counterflow.fits.fit import load
-from counterflow.methods.outcome import Provenance
+from counterflow.fits.fit import Fit, load
 from counterflow.plant.calendar import as_steps
 from counterflow.questions.question import envelope
 
@@ -52,9 +51,7 @@ def check(
     told = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
     if plot is not None:
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
-    output.conclude(
-        answer_format, out, force, told, lambda: _show(found, sentence, plot, fit.provenance), found.to_frame
-    )
+    output.conclude(answer_format, out, force, told, lambda: _show(found, sentence, plot, fit), found.to_frame)
     if found.verdict == "fail":
         raise typer.Exit(output.CHECK_FAILED)
 
@@ -74,7 +71,7 @@ def _count(checks: tuple[Check, ...]) -> str:
     return f"{len(checks)} {'check' if len(checks) == 1 else 'checks'}"
 
 
-def _show(found: Checks, sentence: str, drawn: Path | None, fit: Provenance) -> None:
+def _show(found: Checks, sentence: str, drawn: Path | None, fit: Fit) -> None:
     output.show_text(sentence, style=_STYLES[found.verdict])
     rows = []
     for each in found:
@@ -89,6 +86,7 @@ def _show(found: Checks, sentence: str, drawn: Path | None, fit: Provenance) -> 
         output.show_text(f"  {each.finding[:1].upper()}{each.finding[1:]}.")
         if each.remedy:
             output.show_text(f"  Remedy: {each.remedy}.")
-    output.show_source(fit)
+    output.show_source(fit.provenance)
+    output.show_notes(fit.caveats)
     if drawn is not None:
         output.show_lines("", f"written: {drawn}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, Verdict, verdict_of, weighing
 from counterflow.errors import OptionError
 from counterflow.frames import as_pandas
 from counterflow.plant.calendar import Calendar
@@ -149,6 +149,14 @@ class Reply(ABC):
     caveats: tuple[Caveat, ...]
     about: About
 
+    @property
+    def verdict(self) -> Verdict:
+        """The heaviest of its caveats: "fails", "caution", or "clear" if none but choices are there.
+
+        It covers all units that the answer passes through, as far as whoever asks may know what speaks against them.
+        """
+        return verdict_of(self.caveats)
+
     @abstractmethod
     def sentence(self, channel: str | None = None) -> str:
         """The answer in words: of one channel, or of the one that it says most about."""
@@ -199,4 +207,4 @@ class Reply(ABC):
                     for k, (cell, width) in enumerate(zip(row, widths, strict=True))
                 ]
                 lines.append("  " + "  ".join(cells).rstrip())
-        return "\n".join([*lines, *(f"  note: {caveat}" for caveat in self.caveats)])
+        return "\n".join([*lines, *(f"  {caveat.weight}: {caveat}" for caveat in weighing(self.caveats))])
