@@ -153,8 +153,8 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
         "dt": fit.plant.dt,
         "fit": None if fit.provenance is None else fit.provenance.to_json(),
         "sentence": sentence,
-        "verdict": verdict_of(caveats),
         "caveats": [caveat.to_view() for caveat in caveats],
+        "verdict": verdict_of(caveats),
     }
 
 

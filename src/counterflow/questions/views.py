@@ -45,8 +45,8 @@ class View:
     dt: float
     fit: FitView | None
     sentence: str
-    verdict: Verdict
     caveats: list[CaveatView]
+    verdict: Verdict
     kind: str
 
 
