@@ -126,7 +126,7 @@ def command(name: str) -> Callable[..., None]:
         Reader.check(chosen, given)
         fit = load(directory)
         rows = None if recording is None else inputs.load_recording(fit, recording)
-        answer(chosen, fit, given, rows)
+        answer(chosen, fit, given, rows, f"counterflow check {directory}")
 
     examples = "\n\n".join(f"Example: {each.example}" for each in asked)
     more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
@@ -164,7 +164,7 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
     own = {entry.option or entry.name: [plant.unit] for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)}
     Reader.check(chosen, given | own)
     try:
-        answer(chosen, view, given | own, None)
+        answer(chosen, view, given | own, None, "--format json tells them")
     except UnknownNameError as error:
         closed = f"Inputs that their owners have not opened to {plant.unit!r} ([ask] in their policies) are not known"
         raise UnknownNameError(f"{error} {closed} here.") from None
@@ -334,8 +334,11 @@ def _windows(reply: Any, text: str | None) -> dict[str, Window]:
     return {reply.about.request.asker: found} if isinstance(found, Window) else found
 
 
-def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any) -> None:
-    """Ask, and say what comes back; exit code 5 if what is wanted cannot be reached."""
+def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any, choices: str) -> None:
+    """Ask, and say what comes back; exit code 5 if what is wanted cannot be reached.
+
+    ``choices``: the command that tells how the fit was made.
+    """
     assert isinstance(view, Questions)
     reader = Reader(view, given)
     form = {}
@@ -365,7 +368,7 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
             if table.more:
                 output.show_text(table.more)
         output.show_source(view.provenance)
-        output.show_notes(reply.caveats)
+        output.show_verdict(reply.caveats, choices)
 
     output.conclude(given["answer_format"], given["out"], given["force"], told, show, reply.to_frame, reply.plot)
     if not getattr(reply, "feasible", True):

@@ -63,7 +63,7 @@ class System:
 
 
 def identify(
-    messages: Sequence[Reduced], options: SystemOptions, progress: Callable[[int, float], None] | None = None
+    messages: Sequence[Reduced], options: SystemOptions, progress: Callable[[float, str], None] | None = None
 ) -> System:
     """Find the system behind the messages of all units."""
     names = tuple(message.unit for message in messages)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.caveats import Caveat, distinct
+from counterflow.caveats import Caveat, by_weight
 from counterflow.control import Law, Loop
 from counterflow.control.learning import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
@@ -66,8 +66,8 @@ class Fit(Questions):
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
-        """What answers must be read with: the server's caveats, and each unit's own."""
-        return distinct((*self.server_caveats, *(c for part in self.parts.values() for c in part.caveats)))
+        """What answers must be read with: the server's caveats, and each unit's own, the heaviest first."""
+        return by_weight((*self.server_caveats, *(c for part in self.parts.values() for c in part.caveats)))
 
     @property
     def log_likelihood(self) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat, distinct
+from counterflow.caveats import Caveat, by_weight, verdict_of
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
@@ -158,7 +158,8 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
         "fit": None if fit.provenance is None else fit.provenance.to_json(),
         "sentence": sentence,
         "controllers": named_world(caveats),
-        "caveats": [caveat.to_json() for caveat in caveats],
+        "caveats": [caveat.to_view() for caveat in caveats],
+        "verdict": verdict_of(caveats),
     }
 
 
@@ -182,7 +183,7 @@ def ask_server(
     measured = _own_measurements(request.kind, server, part, y) if request.of_past else y
     parts = server.ask(changes, ask, watch)
     noise = np.sqrt(np.diag(part.model.R))
-    caveats = distinct([*parts[0].noted, *part.caveats])
+    caveats = by_weight([*parts[0].noted, *part.caveats])
     return request.answer(
         About(request, plant, part.unit.outputs, noise, caveats, server, calendar), part, parts, measured
     )

@@ -3,7 +3,7 @@ import { broken, jumps } from "../gaps.js";
 import { make, put } from "../dom.js";
 import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
-import { point, timeTitle } from "../format.js";
+import { dateOf, point, timeTitle } from "../format.js";
 import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
 import * as reading from "../told.js";
 import * as view from "../answer.js";
@@ -141,14 +141,14 @@ export const past = {
       {
         caption: `Most different in ${question.unit}`,
         whenTitle: "At",
-        when: (one) => point(one.row, plant.clock),
+        when: (one) => dateOf(one.row, plant.calendar) || point(one.row, plant.clock),
         noisy: plant.kind === "unit"
       }
     );
     parts.extra();
     return parts.plotPanels(
       panels,
-      { band, xTitle: timeTitle(plant.clock, "at time"), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
+      { band, xTitle: plant.calendar ? "" : timeTitle(plant.clock, "at time"), dates: parts.dates(plant), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
     );
   },
 };
