@@ -269,7 +269,7 @@ def _content(
 
 
 def _show(out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float) -> None:
-    output.show_lines(*(line for line in fit.summary().split("\n") if not line.startswith("note: ")))  # they end it
+    output.show_fit(fit)
     for whatif in content.whatifs:
         at = whatif.headline_index
         row, rows = whatif.peak_row(at), []

@@ -82,13 +82,17 @@ class Controller:
         return self.reproduced >= (USED_MOVING if self.target == MOVING else USED)
 
     @property
+    def led(self) -> bool:
+        """Whether the input moved by its controller alone."""
+        return isinstance(self.law, PID) and self.reproduced >= LOCKED and self.automatic >= 1 - TRIMMED
+
+    @property
     def locked(self) -> bool:
         """Whether the input moved by its controller alone, towards a target that never moved.
 
         What the input does by itself cannot be told from such rows: it is a sum of readings.
         """
-        law_tells_all = self.reproduced >= LOCKED and self.automatic >= 1 - TRIMMED
-        return self.target == CONSTANT and isinstance(self.law, PID) and law_tells_all
+        return self.target == CONSTANT and self.led
 
     @property
     def switches(self) -> bool:
@@ -130,11 +134,18 @@ def learned_loop(
     """
     automatic = working(moved)
     if loop.law is not None:
-        return _judged(loop, moved, reading, target, dt, automatic)
+        return _at_rest(_judged(loop, moved, reading, target, dt, automatic), target)
     relay = learned_relay(moved, reading)
     if relay is not None:
         return Controller(replace(loop, law=relay[0]), True, relay[1], 1.0, CONSTANT)
-    return _pid(loop, moved, reading, target, dt, automatic)
+    found = _pid(loop, moved, reading, target, dt, automatic)
+    return None if found is None else _at_rest(found, target)
+
+
+def _at_rest(found: Controller, target: FloatArray | None) -> Controller:
+    """The controller; a target that is recorded and never moves tells no more than one that is not."""
+    never = target is not None and np.nanmin(target) == np.nanmax(target)
+    return replace(found, target=CONSTANT) if never else found
 
 
 def working(moved: FloatArray) -> BoolArray:
@@ -306,14 +317,20 @@ def _judged(
     if target is None and isinstance(law, PID):  # any level will do: its constant is looked for
         aim = np.full(len(moved), float(np.nanmean(reading)))
     told = law_rows(law, moved, reading, aim, dt)
-    rows = np.flatnonzero(automatic & np.isfinite(told) & (np.arange(len(moved)) > law.memory))
-    if len(rows) < STILL:
-        return Controller(loop, False, 1.0, float(automatic.mean()), kind)
+    beside = automatic & np.append(automatic[1:], True) & np.append(True, automatic[:-1])  # nobody takes it over there
+    rows = np.flatnonzero(beside & np.isfinite(told) & (np.arange(len(moved)) > law.memory))
+    if len(rows) < STILL:  # it hardly moved: in manual, or as a law says that stands still as well
+        known = np.isfinite(told)
+        size = max(float(np.abs(moved).max()), float(np.nanstd(reading)), 1e-300)
+        same = np.abs(moved - told)[known] <= EXACT * size
+        return Controller(loop, False, float(same.mean()) if known.any() else 0.0, float(automatic.mean()), kind)
     error, move = (moved - told)[rows], np.diff(moved, prepend=moved[0])[rows]
     if target is None and isinstance(law, PID):
         fixed = float(np.square(_trimmed(error - np.median(error))).mean())
         jumps = float(np.square(_trimmed(np.diff(error))).mean())
-        kind, left, told_of = (CONSTANT, fixed, move) if fixed <= jumps / 2 else (MOVING, jumps, np.diff(move))
+        exact = EXACT * float(np.square(_trimmed(move)).mean())
+        stands = fixed <= max(jumps / 2, exact)
+        kind, left, told_of = (CONSTANT, fixed, move) if stands else (MOVING, jumps, np.diff(move))
         size = float(np.square(_trimmed(told_of)).mean())
     else:
         left, size = float(np.square(error).mean()), float(np.square(move).mean())

@@ -81,6 +81,7 @@ class Counts:
     conflicts: NDArray[np.bool_]
     words: dict[str, dict[str, int]] = field(default_factory=dict)
     infinite: int = 0
+    sentinels: dict[str, dict[float, int]] = field(default_factory=dict)
     odd: dict[str, int] = field(default_factory=dict)
     filled: dict[str, tuple[int, int]] = field(default_factory=dict)  # column: rows filled, of them in long runs
     led: dict[str, int] = field(default_factory=dict)
@@ -162,6 +163,11 @@ def describe_values(
     for column, count in counts.odd.items():
         text = f"{column}: {count} cells of text were read as missing."
         yield Step("text", text, {"column": column, "cells": count}, doubt=True)
+    for column, values in counts.sentinels.items():
+        shown = " and ".join(f"{value:g} ({count} times)" for value, count in values.items())
+        text = f"{column}: {shown} stands far outside all else, and was read as missing (sentinels = false keeps it)."
+        told = {"column": column, **{f"{value:g}": count for value, count in values.items()}}
+        yield Step("sentinel", text, told, doubt=True)
     if count := counts.infinite:
         yield Step("infinite", f"{count} infinite values were read as missing.", {"values": count}, doubt=True)
     for unit, reasons in dropped.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,12 @@ from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
-from counterflow.federation.policy import Policy
+from counterflow.federation.reactions import PlantControllers
 from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.printable import shown
 from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, Terms, decode, encode
-from counterflow.questions.parts import Watch
+from counterflow.questions.parts import REACTIONS, Watch
 
 LOG = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer
@@ -202,7 +203,8 @@ class RemoteServer:
         named = [change.naming(self.unit(change.cause).input_names) for change in changes]
         parts: list[Answer] = []
         for message in self._exchanged([*named, ask], watch):
-            if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != self.own.states:
+            columns = self.own.n_inputs if getattr(message, "share", "") == REACTIONS else self.own.states
+            if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != columns:
                 raise ProtocolError(f"unit {ask.unit!r}: {type(message).__name__} is no answer to {ask.kind!r}")
             parts.append(message)
         return tuple(parts)
@@ -234,10 +236,15 @@ class PlantQuestions:
     job : the standing job.
     renewed : makes the guard from the policy as it is now; called again when the policy's file has changed.
     policy_file : that file.
+    controllers : of this plant; None: there are none that could answer.
     """
 
-    def __init__(self, box: QuestionBox, job: Job, renewed: Callable[[], Guard], policy_file: Path) -> None:
+    def __init__(
+        self, box: QuestionBox, job: Job, renewed: Callable[[], Guard], policy_file: Path,
+        controllers: PlantControllers | None = None,
+    ) -> None:  # fmt: skip
         self._box, self._job, self._renewed, self._file = box, job, renewed, policy_file
+        self._controllers, self._turn = controllers, threading.RLock()
         self._state: object = None
         self._told = ""
         self._numbers = count(1)
@@ -246,16 +253,29 @@ class PlantQuestions:
 
     def exchange(self, arrived: Numbered, patience: float, over: Callable[[], bool] = lambda: False) -> Numbered:
         """Take answers in; return the next question, or nothing after ``patience`` seconds or when it is ``over``."""
-        for number, group in groupby(arrived, key=lambda entry: entry[0]):
-            self._take_in(number, [data for _, data in group])
-        self._open.clear()  # what has no answer by now was lost on the way, and is asked again
+        with self._turn:
+            for number, group in groupby(arrived, key=lambda entry: entry[0]):
+                self._take_in(number, [data for _, data in group])
+            self._open.clear()  # what has no answer by now was lost on the way, and is asked again
         deadline = time.monotonic() + patience
         while True:
-            waiting = self._box.waiting()  # before the policy: what was put since is judged by what it says then
-            out = [*self._terms(), *self._next(waiting)]
+            with self._turn:
+                waiting = self._box.waiting()  # before the policy: what was put since is judged by what it says then
+                out = [*self._terms(), *self._next(waiting)]
             if out or over() or time.monotonic() >= deadline:
                 return out
             time.sleep(LOOK)
+
+    def react(self, arrived: Numbered) -> Numbered:
+        """What this plant's controllers answer to trials, while ``exchange`` may wait for a question."""
+        with self._turn:
+            self._renew()
+            out: Numbered = []
+            for number, data in arrived:
+                if self._controllers is None:
+                    self.guard.refuse("incoming", data, ProtocolError(f"unit {self.guard.unit!r} has no controllers"))
+                out.append((number, self._controllers.answer(data, self.guard)))
+            return out
 
     def _take_in(self, number: int, answer: list[bytes]) -> None:
         name = self._open.pop(number, None)
@@ -275,8 +295,8 @@ class PlantQuestions:
             self.guard.audit.write("answered", job=self._job.id, unit=self.guard.unit, question=name, kinds=kinds[:20])
             self._box.settle(name, answer)
 
-    def _terms(self) -> Numbered:
-        """Who may ask about this plant's inputs, until the coordinator has said it back."""
+    def _renew(self) -> None:
+        """Look at the policy again, if its file has changed."""
         try:
             state: object = self._file.stat().st_mtime_ns
         except OSError:
@@ -287,10 +307,17 @@ class PlantQuestions:
                 self.guard = self._renewed()
                 asking = self.guard.policy.asking()
             except CounterflowError as error:  # a policy that cannot be read allows nothing
-                asking = Policy(self.guard.unit, answers=False).asking()
+                self.guard = self.guard.closed()
+                asking = self.guard.policy.asking()
                 self.guard.audit.write("refused", job=self._job.id, unit=self.guard.unit, reason=f"{error}"[:2000])
             self._asking = asking
-        data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True)))
+
+    def _terms(self) -> Numbered:
+        """Who may ask about this plant's inputs, until the coordinator has said it back."""
+        self._renew()
+        said = None if self._controllers is None else self._controllers.terms(self.guard.policy)
+        text = "" if said is None else said.to_text()
+        data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True), text))
         if hashlib.sha256(data).hexdigest() == self._told:
             return []
         return [(next(self._numbers), self.guard.leave(self.guard.outgoing(data)))]

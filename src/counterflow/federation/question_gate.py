@@ -12,16 +12,26 @@ from typing import NoReturn
 import numpy as np
 
 from counterflow import wording
-from counterflow.caveats import Caveat, to_text, units_of
+from counterflow.caveats import EVERYBODY, Caveat, to_text, units_of
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError, UnidentifiedError, UnknownNameError
 from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.answering import Server
+from counterflow.questions.attribution import WITHOUT
 from counterflow.questions.parts import with_caveats
 from counterflow.questions.registry import question
+from counterflow.questions.replicates import HELD_CODE, REACTING_CODE, SWITCH_CODE
 
 CLOSED = "closed-units"
+# what is said of the world that an answer is about, where a unit that has controllers is closed to the asker
+WORLDS = {
+    REACTING_CODE: "controllers react, also those of units that are closed here, which are not named",
+    HELD_CODE: "controllers are held, also those of units that are closed here, which are not named: their inputs stay "
+    "as they are. In the running plant their controllers would answer",
+    SWITCH_CODE: "a controller switches, at times that are not certain: read means, extremes and shares of time over "
+    "the window, not single rows",
+}
 MOST_CHANGES = 1000
 MOST_STEPS = 100_000  # of one question: an asker must not keep the server from the others
 MOST_REFUSALS = 1000  # that are written down for one asker
@@ -104,7 +114,7 @@ class QuestionGate:
         try:
             parts = server.answer([self._whole(change, ask) for change in changes], ask)
         except UnidentifiedError as error:
-            if self._is_open(asker, units_of(error.scope)):
+            if self.is_open(asker, units_of(error.scope)):
                 raise
             text = f"not to be told from these data; the reason is about units that are closed to {asker!r}"
             raise UnidentifiedError(text) from None
@@ -171,18 +181,27 @@ class QuestionGate:
         """
         shares = [part.share for part in parts] if question(ask.kind).of_shares else []
         units = [share for share in shares if share in self._inputs]
-        closed = [unit for unit in units if self._inputs[unit] and not self._is_open(asker, (unit,))]
+        closed = [unit for unit in units if self._inputs[unit] and not self.is_open(asker, (unit,))]
         if not closed:
             return parts
         text = (
             f"what the inputs of {', '.join(closed)} have done is in the rest: their policies do not let {asker!r} ask"
         )
-        return with_caveats([part for part in parts if part.share not in closed], [Caveat(CLOSED, asker, text)])
+        hidden = {share for unit in closed for share in (unit, f"{WITHOUT}{unit}")}
+        return with_caveats([part for part in parts if part.share not in hidden], [Caveat(CLOSED, asker, text)])
 
     def told(self, asker: str, caveats: Sequence[Caveat]) -> list[Caveat]:
-        """Those of the caveats that ``asker`` may know: none that tells of a unit that is closed to it."""
-        kept = [caveat for caveat in caveats if self._is_open(asker, caveat.units)]
-        closed = [unit for unit in self._inputs if not self._is_open(asker, (unit,))]
+        """Those of the caveats that ``asker`` may know: none that tells of a unit that is closed to it.
+
+        Which world an answer is about is always told, without naming what is closed.
+        """
+        kept = []
+        for caveat in caveats:
+            if self.is_open(asker, caveat.units):
+                kept.append(caveat)
+            elif caveat.code in WORLDS:
+                kept.append(Caveat(caveat.code, EVERYBODY, WORLDS[caveat.code]))
+        closed = [unit for unit in self._inputs if not self.is_open(asker, (unit,))]
         if closed:  # by the policies alone, whether there was anything to tell or not
             text = f"what speaks against answers at {wording.listed(closed)} is not told: their policies do not let "
             kept.append(Caveat(CLOSED, asker, f"{text}{asker!r} ask about all their inputs"))
@@ -192,7 +211,7 @@ class QuestionGate:
         first, *others = parts
         return with_caveats([replace(first, caveats=to_text(())), *others], self.told(asker, first.noted))
 
-    def _is_open(self, asker: str, units: Sequence[str]) -> bool:
+    def is_open(self, asker: str, units: Sequence[str]) -> bool:
         """Whether ``asker`` may ask about every input of these units, and so may know what is said of them."""
         for unit in units:
             policy = self._policies.get(unit)

@@ -19,12 +19,13 @@ from counterflow.estimation.optimiser import Quadratic
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
-from counterflow.methods.moments.method import misfit_of, moments_report, reactions_refused
+from counterflow.methods.moments.method import misfit_of, moments_report
 from counterflow.methods.moments.private import MECHANISM, SHARES, round_cost
 from counterflow.methods.moments.server import MomentConfig, MomentServer
 from counterflow.methods.moments.unit import MomentUnit
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.privacy import PrivacyReport, Spending
+from counterflow.methods.reaction import reactions_refused
 from counterflow.plant import Recording
 from counterflow.privacy import Privacy, Stretch
 from counterflow.protocol import Message, Moments

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import PID, Law, Manual, Relay, Seen
+from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen
 from counterflow.control.learning import (
     CONSTANT,
     RECORDED,
@@ -33,6 +33,7 @@ from counterflow.control.learning import (
 from counterflow.control.relays import seen_by
 from counterflow.errors import DataError, OptionError
 from counterflow.methods.part import UnitPart
+from counterflow.methods.task import Task, UnitData
 from counterflow.plant import Unit
 from counterflow.plant.units import unknown_name
 from counterflow.protocol import Reaction, Trial
@@ -80,9 +81,15 @@ class UnitControllers:
 
     @property
     def locked(self) -> tuple[int, ...]:
-        """Inputs that never moved but by their controller, whose target never moved."""
-        names = self.part.unit.input_names
-        return tuple(names.index(each.loop.moves) for each in self.controllers if each.locked)
+        """Inputs that never moved but by their controller, whose target never moved, and that target.
+
+        Where what one controller moves is the target of another one, the other's input is locked, too.
+        """
+        names, found = self.part.unit.input_names, []
+        for each in self.controllers:  # outer loops first
+            if each.locked or (each.led and each.loop.target in found):
+                found += [name for name in (each.loop.moves, each.loop.target) if name in names]
+        return tuple(sorted({names.index(name) for name in found}))
 
     @property
     def memory(self) -> int:
@@ -149,20 +156,42 @@ class UnitControllers:
         if self._within_row(law):
             steps = np.diff(reading, axis=1, prepend=reading[:, :1])
             reading = np.hstack([reading[:, :1], reading[:, :-1] + steps[:, :-1]])
+        own = None if self._within_row(law) else self._own_response(controller, trial)
         if not trial.past:
             if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest
                 target = np.full(reading.shape, self._resting(controller, trial, reading))
-            return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt)
+            ends = within(self._limits(controller), given[:, max(lead - 1, 0) : lead])
+            return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt, own=own, ends=ends)
         rows = slice(trial.row - lead, trial.row - lead + reading.shape[1])
         record = self._record(controller, trial.worlds, rows)
+        own = None if own is None else (own[0] + record.moved, own[1])
+        ends = within(self._limits(controller), record.moved[None])
         whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
         first = record.moved[:lead] + given[:, :lead]
         if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
-            out = _run(law, first, whole, aims, trial.row - lead, self.dt)
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt, own=own, ends=ends)
         else:
             manual = np.where(record.manual, record.moved, np.nan)
-            out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual)
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual, own, ends)
         return np.asarray(out - record.moved)
+
+    def _own_response(self, controller: Controller, trial: Trial) -> tuple[FloatArray, FloatArray] | None:
+        """What its input was in the trial's states (K, n), and what it does to its reading in the rows after (K, L).
+
+        None: the trial does not say, or it reads nothing that its own input moves.
+        """
+        unit, loop = self.part.unit, controller.loop
+        if not trial.tried.size or loop.reads not in unit.output_names:
+            return None
+        at = self.columns.index(unit.input_names.index(loop.moves))
+        tried = trial.tried.reshape(trial.worlds, -1, len(self.columns))[:, :, at]
+        response = trial.response.reshape(trial.worlds, -1, len(self.columns), trial.states.shape[1])[:, :, at]
+        return tried, np.asarray(response @ self.part.model.C[unit.output_names.index(loop.reads)])
+
+    def _limits(self, controller: Controller) -> tuple[float, float]:
+        """Of the channel that it moves."""
+        unit = self.part.unit
+        return unit.inputs[unit.input_names.index(controller.loop.moves)].limits or FREE
 
     def _within_row(self, law: Law) -> bool:
         """Whether what a relay switches acts on the row in which it switches, and might undo its reason in it.
@@ -238,11 +267,14 @@ class _Record:
 def _run(
     law: Law, moved: FloatArray, reading: FloatArray, target: FloatArray, row: int, dt: float,
     left: FloatArray | None = None, manual: FloatArray | None = None,
+    own: tuple[FloatArray, FloatArray] | None = None, ends: tuple[FloatArray, FloatArray] | None = None,
 ) -> FloatArray:  # fmt: skip
     """Moved input (K, lead + n) by a law after its first values ``moved`` (K, lead).
 
     ``left`` (lead + n,) is added to what the law says; ``manual`` (lead + n,): what the input is in rows in which the
-    controller was off, else NaN. Rows follow each other, because a law looks at what it did before.
+    controller was off, else NaN. ``own``: what the input was (K, lead + n) while its reading was as given, and what it
+    does to the reading (K, L) in the rows after its own: what is moved otherwise moves the reading. ``ends``: lowest
+    and highest value of the channel. Rows follow each other, because a law looks at what it did before.
     """
     lead, memory = moved.shape[1], law.memory
     out: FloatArray = np.empty(reading.shape)
@@ -251,15 +283,30 @@ def _run(
     short = max(0, memory - lead)  # before the record began, everything stood as in its first row
     if short:
         reading, target, out = _longer(reading, short), _longer(target, short), _longer(out, short)
+    if own is not None:
+        reading = np.array(reading)
     for t in range(lead + short, out.shape[1]):
         at = t - short
+        if own is not None and at > lead:
+            otherwise = out[:, lead + short : t] - own[0][:, lead:at]
+            reading[:, t] += np.einsum("kd,kd->k", otherwise[:, ::-1], own[1][:, : at - lead])
         if manual is not None and np.isfinite(manual[at]):
             out[:, t] = manual[at]
             continue
         now = slice(t - memory, t + 1)
         said = law.output(Seen(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
         out[:, t] = said if left is None else np.clip(said + left[at], *limits)
+        if ends is not None:
+            low, high = (end[:, min(at, end.shape[1] - 1)] for end in ends)
+            out[:, t] = np.clip(out[:, t], low, high)
     return out[:, short:]
+
+
+def within(limits: tuple[float, float], was: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Lowest and highest values (K, n) of a channel, of which some recorded ones (K, n) may lie beyond its limits."""
+    if not was.shape[1]:
+        was = np.full((len(was), 1), np.nan)
+    return np.fmin(limits[0], was), np.fmax(limits[1], was)
 
 
 def _longer(rows: FloatArray, count: int) -> FloatArray:
@@ -330,6 +377,13 @@ def controllers_of(
         declared = {loop.moves for loop in unit.loops} | {loop.target for loop in unit.loops if loop.target}
         known += found_loops(unit.input_names, unit.output_names, u, y, dt, declared)
     return tuple(known)
+
+
+def known_controllers(task: Task, own: UnitData) -> tuple[Controller, ...]:
+    """The controllers of a unit that takes part in a fit."""
+    if own.controllers is not None:
+        return own.controllers
+    return controllers_of(own.unit, own.y, own.u, task.dt, search=task.from_logs)
 
 
 def controller_caveats(unit: Unit, controllers: Sequence[Controller]) -> list[Caveat]:

@@ -17,12 +17,13 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat, distinct
+from counterflow.caveats import Caveat, by_weight, verdict_of
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import Watch
+from counterflow.questions.replicates import named_world
 from counterflow.questions.reply import About, Described, Reply, Responder
 from counterflow.questions.views import View
 
@@ -100,8 +101,8 @@ class Request(ABC):
     of_shares: ClassVar[bool] = False  # each part of the answer says what one unit's inputs have done
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
-    pictured: ClassVar[bool] = True  # its answer has a plot
     of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
+    windowed: ClassVar[bool] = False  # its answer has rows, any window of which can be summed up
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
     unit: str
@@ -145,7 +146,10 @@ class Request(ABC):
 
 
 def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -> dict[str, Any]:
-    """What every answer in JSON begins with; ``fit``: whoever was asked."""
+    """What every answer in JSON begins with; ``fit``: whoever was asked.
+
+    ``controllers``: "held" or "reacting", the world that the answer is about; None where no controllers are known.
+    """
     return {
         "version": __version__,
         "command": command,
@@ -153,7 +157,9 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
         "dt": fit.plant.dt,
         "fit": None if fit.provenance is None else fit.provenance.to_json(),
         "sentence": sentence,
-        "caveats": [caveat.to_json() for caveat in caveats],
+        "controllers": named_world(caveats),
+        "caveats": [caveat.to_view() for caveat in caveats],
+        "verdict": verdict_of(caveats),
     }
 
 
@@ -177,7 +183,7 @@ def ask_server(
     measured = _own_measurements(request.kind, server, part, y) if request.of_past else y
     parts = server.ask(changes, ask, watch)
     noise = np.sqrt(np.diag(part.model.R))
-    caveats = distinct([*parts[0].noted, *part.caveats])
+    caveats = by_weight([*parts[0].noted, *part.caveats])
     return request.answer(
         About(request, plant, part.unit.outputs, noise, caveats, server, calendar), part, parts, measured
     )

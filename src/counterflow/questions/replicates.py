@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,14 +24,20 @@ from counterflow.questions.parts import REACTIONS, REPLICATES
 
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
+    from counterflow.questions.plots import Line
 
 REACTING_CODE, HELD_CODE, SWITCH_CODE = "controllers-reacting", "controllers-held", "controllers-switch"
-MOST_WORLDS = 8  # that are drawn
 
 
 def world_of(caveats: Iterable[Caveat]) -> str:
     """ "reacting" or "held": the world that an answer is about, by what it must be read with."""
     return REACTING if any(caveat.code == REACTING_CODE for caveat in caveats) else HELD
+
+
+def named_world(caveats: Iterable[Caveat]) -> str | None:
+    """The same, and None where no controllers are known."""
+    codes = {caveat.code for caveat in caveats}
+    return world_of(caveats) if codes & {REACTING_CODE, HELD_CODE} else None
 
 
 def world_words(caveats: Iterable[Caveat]) -> str:
@@ -120,17 +126,18 @@ class Replicates:
             said.append(f", {name} on for {points.words('points', level)} of the time")
         return "".join([*said, "."])
 
-    def draw(
-        self, axis: Any, rows: Any, channel: int, base: FloatArray, caveats: Iterable[Caveat], colour: str
-    ) -> None:
-        """Some of the worlds as thin lines, and the mean over the window with its interval, where a relay switches."""
+    def lines(self, k: int, base: FloatArray, caveats: Iterable[Caveat], colour: str) -> list[Line]:
+        """The mean of an output over the window with its interval, for a picture; nothing where no relay switches.
+
+        ``base`` (rows,): what the change is added to.
+        """
+        from counterflow.questions.plots import Line
+
         if SWITCH_CODE not in {caveat.code for caveat in caveats}:
-            return
-        for world in self.y[:MOST_WORLDS, :, channel]:
-            axis.plot(rows, base + world, color=colour, linewidth=0.4, alpha=0.5)
-        found, middle = self.mean(self.outputs[channel]), float(np.nanmean(base))
-        axis.plot(rows[[0, -1]], [middle + found.mean] * 2, color=colour, linestyle="--", label="mean of the window")
-        axis.fill_between(rows[[0, -1]], middle + found.lower, middle + found.upper, color=colour, alpha=0.35)
+            return []
+        found, middle = self.mean(self.outputs[k]), float(np.nanmean(base))
+        mean, lower, upper = (np.full(len(base), middle + each) for each in (found.mean, found.lower, found.upper))
+        return [Line("mean of the window", mean, lower, upper, {"color": colour, "linestyle": "--"})]
 
     def _rows(self, channel: str, start: int, stop: int | None) -> FloatArray:
         if channel in self.inputs:

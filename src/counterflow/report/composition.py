@@ -95,7 +95,7 @@ def compose(
         whatifs=(),
         units=units,
         trainings=tuple(trainings),
-        notes=tuple(dict.fromkeys([*notes, *_assumptions(fit), *map(str, fit.caveats)])),
+        notes=tuple(dict.fromkeys([*notes, *_assumptions(fit), *fit.caveats])),
         provenance=provenance(fit, recording),
         graph=graph,
         checks=check(fit, recording if fit.privacy is None else None).checks,

@@ -11,7 +11,7 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import CHOICE, Caveat, weighing
 from counterflow.errors import DataError
 from counterflow.questions.attribution import Attribution, share_label
 from counterflow.questions.counterfactual import Counterfactual
@@ -119,8 +119,7 @@ class Answer:
 
     @classmethod
     def of(cls, label: str, effect: Effect, short: str = "") -> Answer:
-        caveats = tuple(map(str, effect.caveats))
-        return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, caveats, short, effect)
+        return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, effect.caveats, short, effect)
 
 
 class Headed:
@@ -411,7 +410,7 @@ class Report:
     whatifs: tuple[WhatIf, ...]
     units: tuple[Unit, ...] = ()
     trainings: tuple[Training, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | Caveat, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     worlds: tuple[World, ...] = ()
     shares: tuple[Shares, ...] = ()
@@ -430,14 +429,23 @@ class Report:
         return sum(len(getattr(self, name)) for name in SECTIONS.values())
 
     @property
-    def caveats(self) -> tuple[str, ...]:
-        """The report's notes and what the answers bring along, each once."""
+    def caveats(self) -> tuple[str | Caveat, ...]:
+        """What to know before acting, each once: caveats, the heaviest first, and then the report's own notes."""
+        told = self._told()
+        return (*weighing(note for note in told if isinstance(note, Caveat)), *(n for n in told if isinstance(n, str)))
+
+    @property
+    def choices(self) -> tuple[Caveat, ...]:
+        """How the fit was made, told once for all answers."""
+        return tuple(note for note in self._told() if isinstance(note, Caveat) and note.weight == CHOICE)
+
+    def _told(self) -> tuple[str | Caveat, ...]:
         brought: list[str | Caveat] = [text for whatif in self.whatifs for a in whatif.answers for text in a.caveats]
         brought += [text for world in self.worlds for text in world.trajectory.caveats]
         brought += [text for shares in self.shares for text in shares.attribution.caveats]
         brought += [text for r in self.remedies for text in (*r.restoration.caveats, *r.effect.caveats)]
         brought += [text for other in self.others for text in other.reply.caveats]
-        return tuple(dict.fromkeys(map(str, [*self.notes, *brought])))
+        return tuple(dict.fromkeys([*self.notes, *brought]))
 
     def with_sections(self, sections: Sequence[Section]) -> Report:
         """The same page with these answers."""

@@ -13,7 +13,6 @@ import counterflow as cf
 from counterflow.federation import Job, Policy, fit_over_sessions
 from counterflow.fits.leakage import Transcript
 from counterflow.methods.moments.private import SHARES, needed_noise, reach_of, released, round_cost
-from counterflow.methods.moments.reaction import reactions
 from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path, total_epsilon
 from counterflow.privacy.leakage import leakage
 
@@ -242,39 +241,6 @@ def test_a_job_that_does_not_say_releases_rows():
     inputs = {unit.name: unit.inputs for unit in RECORDING.units}
     assert Job("a", "sufficient", inputs, privacy=PRIVACY).privacy.release == "rows"
     assert Job("a", "moments", inputs, privacy=PRIVACY).privacy.release == "moments"
-
-
-# ---- inputs that react
-
-
-def closed_loop() -> cf.Recording:
-    """The boiler's first input follows what was measured of it."""
-    ys = {name: np.array(RECORDING[name].y) for name in PLANT.names}
-    us = {name: np.array(RECORDING[name].u) for name in PLANT.names}
-    us["boiler"][1:, 0] += 0.5 * ys["boiler"][:-1, 0] / ys["boiler"][:, 0].std()
-    return cf.Recording.from_arrays({name: (ys[name], us[name]) for name in PLANT.names})
-
-
-def test_inputs_that_react_to_measurements_are_refused_or_told():
-    looped = closed_loop()
-    with pytest.raises(cf.PrivacyError, match="u1") as refused:
-        cf.fit(looped, MODELS, privacy=PRIVACY)
-    assert refused.value.code == "inputs-react"
-    told = cf.fit(looped, MODELS, privacy=PRIVACY, reacting="told")
-    assert [c.scope for c in told.parts["boiler"].caveats if c.code == "inputs-react"] == ["boiler"]
-    assert not [c for c in told.server_caveats if c.code == "inputs-react"]  # what the unit has found stays with it
-    cf.fit(looped, MODELS, method="moments")  # nothing is promised where nothing is private
-
-
-@pytest.mark.parametrize("kind", ["white", "autoregressive", "holds"])
-def test_inputs_that_do_not_react_are_not_accused(kind):
-    from counterflow.plant import excitation
-
-    for seed in range(3):
-        recording = PLANT.simulate(3000, rng=seed, inputs=getattr(excitation, kind)(PLANT, 3000, seed))
-        for name in PLANT.names:
-            own = recording[name]
-            assert not any(each.found for each in reactions(own.unit, own.y, own.u))
 
 
 # ---- a stream of windows

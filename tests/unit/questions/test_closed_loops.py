@@ -403,3 +403,43 @@ def test_what_is_certain_of_a_relay(between):
     ahead = found.effect("reservoir", "basin", {"draw": 0.2}, horizon=60)
     assert "on average" in ahead.sentence()
     assert "mean of the window" in ahead.plot().axes[0].get_legend_handles_labels()[1]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("models", [True, False])
+def test_where_a_target_never_moved_the_rest_is_refused(models, recorded):
+    loop = cf.Loop("valve", "temperature", "SP" if recorded else None)
+    world = Reactor([loop], [(1, 0, 2, lambda: TextbookPID(1.0, 8.0))], targets=False, rows=1000)
+    y, u = world.run()
+    recording = world.recording(y, u)
+    found = cf.fit(recording, world.plant.locals() if models else None)
+    window = {"start": START, "stop": STOP}
+    truth = world.run(step(world, u))[0][START:STOP] - y[START:STOP]
+    answer = found.counterfactual(recording, add={"reactor": {"feed": 0.6}}, **window)["tank"]
+    assert answer.controllers == "reacting"
+    assert error(answer.difference[:, 0], truth[:, 2]) < 0.05
+    asked = [
+        lambda: found.counterfactual(recording, add={"reactor": {"feed": 0.6}}, controllers="held", **window),
+        lambda: found.counterfactual(recording, add={"reactor": {"valve": 0.6}}, **window),
+        lambda: found.with_laws({"reactor": {"valve": cf.Manual()}}),
+    ]
+    if recorded:
+        asked.append(lambda: found.counterfactual(recording, add={"reactor": {"SP": 0.6}}, **window))
+    for refused in asked:
+        with pytest.raises(cf.UnidentifiedError):
+            refused()
+    assert not found.attribute(recording, "tank", START, STOP, controllers="reacting").compensated
+
+
+def test_a_cascade_whose_outer_target_never_moved():
+    """Both inputs are locked: the inner target moved by the outer controller alone."""
+    world = cascade(law_known=False, rows=1000, targets=False)
+    y, u = world.run()
+    recording = world.recording(y, u)
+    found = cf.fit(recording)
+    for name in ("valve", "FSP"):
+        with pytest.raises(cf.UnidentifiedError):
+            found.counterfactual(recording, add={"reactor": {name: 0.3}}, start=START, stop=STOP)
+    truth = world.run(step(world, u))[0][START:STOP] - y[START:STOP]
+    answer = found.counterfactual(recording, add={"reactor": {"feed": 0.6}}, start=START, stop=STOP)["tank"]
+    assert error(answer.difference[:, 0], truth[:, 2]) < 0.05

@@ -326,6 +326,8 @@ ledger = "budgets"
 # Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
 published = false
 simulation = false
+# Whether inputs that a controller moves by what was measured, and that so carry it, may leave all the same.
+reacting = false
 # "each": every fit waits until the owner has looked at it: counterflow federation approve-job
 approval = "none"
 
@@ -337,4 +339,10 @@ approval = "none"
 [answers]
 # Whether this plant may put questions itself.
 allowed = true
+
+[controllers]
+# Whether this plant's controllers answer in questions about the running plant. The laws stay here, but whoever asks
+# often learns them from the answers, and what they read: see the threat model.
+react = false
+trials_per_day = {strict.trials_per_day}
 """

@@ -16,7 +16,7 @@ from counterflow.estimation.optimiser import Estimated
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.moments.log_unit import MomentLogUnit
-from counterflow.methods.moments.method import MomentExchange, moments_report, reaction_of, shown
+from counterflow.methods.moments.method import MomentExchange, moments_report, shown
 from counterflow.methods.moments.options import MomentLogOptions
 from counterflow.methods.moments.private import SHARES
 from counterflow.methods.moments.server import MomentConfig, MomentLogServer
@@ -24,6 +24,7 @@ from counterflow.methods.options import by_unit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats
+from counterflow.methods.reaction import reaction_of
 from counterflow.methods.sensors import readings
 from counterflow.methods.sufficient.method import labels_of, left_out_caveats
 from counterflow.methods.task import Task, UnitData
@@ -58,10 +59,15 @@ class MomentLogMethod(MomentExchange):
     def unit(self, task: Task, own: UnitData) -> UnitState:
         if own.estimator is not None:
             raise OptionError(f"{task.label}: estimators go with given models; a fit from logs has none")
-        reaction_of(task, own, log_options_of(task).reacting, same_row=False)
+        self._reaction(task, own)
         made = MomentLogUnit(own.unit, readings(task, own).y, own.u, task.privacy)
         _ = made.ranges  # refuses channels without limits before anything leaves
         return made
+
+    def _reaction(self, task: Task, own: UnitData, again: bool = False) -> tuple[Caveat, ...]:
+        chosen = log_options_of(task)
+        at_once = bool(by_unit("same_row", chosen.same_row, task.units).get(own.unit.name))
+        return reaction_of(task, own, chosen.reacting, at_once, again)
 
     def learned(self, task: Task, state: MomentLogServer) -> Learned:
         assert state.found is not None
@@ -99,7 +105,7 @@ class MomentLogMethod(MomentExchange):
         return UnitPart(
             replace(own.unit, states=state.model.states), state.model, KalmanEstimator(state.model),
             output_level=frozen(middle), point=state.point, sensors=read.sensors,
-            caveats=(*caveats, *reaction_of(task, own, log_options_of(task).reacting, same_row=False)),
+            caveats=(*caveats, *self._reaction(task, own, again=True)),
             rows_digest=None if state.release is None else own.digest,
         )  # fmt: skip
 

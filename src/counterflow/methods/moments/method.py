@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.identifiability import diagnose
@@ -25,17 +24,17 @@ from counterflow.methods.moments.private import (
     needed_noise,
     round_cost,
 )
-from counterflow.methods.moments.reaction import reaction_caveats, reactions
 from counterflow.methods.moments.server import MomentConfig, MomentServer
 from counterflow.methods.moments.unit import MomentUnit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
 from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
+from counterflow.methods.reaction import reaction_of
 from counterflow.methods.sensors import readings, refuse_private
 from counterflow.methods.sufficient.method import OneExchange, labels_of, message_caveats
 from counterflow.methods.sufficient.private import MODELS_EXCLUDED
 from counterflow.methods.task import Task, UnitData
-from counterflow.plant import LocalModel, Unit
+from counterflow.plant import LocalModel
 from counterflow.privacy import Cost
 from counterflow.protocol import Message, Moments, Outline
 
@@ -119,7 +118,7 @@ class MomentMethod(MomentExchange):
         if state.release is not None:
             caveats += clipping_caveats(own.unit.name, state.release.may_clip)
             part = replace(part, rows_digest=own.digest)
-        return replace(part, caveats=(*caveats, *reaction_of(task, own, options_of(task).reacting)))
+        return replace(part, caveats=(*caveats, *reaction_of(task, own, options_of(task).reacting, again=True)))
 
     def privacy_report(
         self, task: Task, spending: Spending, server: MomentServer, units: Mapping[str, MomentUnit]
@@ -133,18 +132,6 @@ def options_of(task: Task) -> MomentOptions:
     if task.method != "moments":
         given = {name: value for name, value in given.items() if MomentOptions.knows({name: value})}
     return MomentOptions.parse(task.method, given)
-
-
-def reaction_of(task: Task, own: UnitData, reacting: str, same_row: bool = True) -> tuple[Caveat, ...]:
-    """What a unit finds of its own inputs before it takes part in a private fit; PrivacyError if it may not."""
-    if task.privacy is None:
-        return ()
-    return reaction_caveats(own.unit, reactions(own.unit, own.y, own.u, same_row), reacting == "refused")
-
-
-def reactions_refused(unit: Unit, y: FloatArray, u: FloatArray) -> None:
-    """PrivacyError if inputs of a window with models react to its measurements."""
-    reaction_caveats(unit, reactions(unit, y, u), refuse=True)
 
 
 def check_release(task: Task, rows: int, message: Message, release: object) -> None:

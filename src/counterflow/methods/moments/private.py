@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
+from counterflow.methods.reaction import UNSEEN
 from counterflow.methods.sufficient.private import STEPS, PrivateRelease, clipped_rows, private_radius
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 
@@ -34,6 +35,7 @@ UNPROTECTED = (
     "all units' inputs",
     "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
     "rows (by holding, filling or resampling) is protected as one only if the window is that wide",
+    UNSEEN,
 )
 
 

@@ -46,7 +46,7 @@ class _Rounds:
     round: int = 0
     finished: bool = False
     record: None = None  # there are no losses by the round
-    progress: Callable[[int, float], None] | None = None
+    progress: Callable[[float, str], None] | None = None
     design: Any = None
 
     GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress", "design"})
@@ -121,7 +121,7 @@ class _Rounds:
             return state, ()
         found = design.estimate(moments, self.config.private, self.config.before)
         if self.progress is not None:
-            self.progress(found.steps, -0.5 * found.misfit)
+            self.progress(1.0, f"moments: {found.steps} steps")
         if self.round + 1 < self.config.rounds:
             none: Mapping[str, Moments] = {}
             return replace(state, found=found, round=self.round + 1, moments=MappingProxyType(none))._asking()

@@ -284,7 +284,8 @@ def status_of(task: Task, state: TrainingServer) -> Status:
     else:
         given = any(step is not None for step in (options.eta_1, options.eta_2, options.gamma_1, options.gamma_2))
         other = options.solver == "gradient" and not given and record.phase == "penalty"
-        remedy = "give more rounds, or solver='conjugate'" if other else "give more rounds"
+        more = f"give more, rounds={4 * state.round}"
+        remedy = f"{more}, or solver='conjugate'" if other else more
         text = f"not converged: relative gradient {record.gradient:.2g} after {state.round} rounds; {remedy}"
     gradient = state.settled_gradient if state.settled else record.gradient
     return Status(state.converged, state.round, gradient, text)

@@ -23,6 +23,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
 from counterflow.estimation.foresight import Foreseen, nothing, own_response
+from counterflow.methods.reaction import UNSEEN
 from counterflow.plant import LocalModel
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 from counterflow.protocol import Sufficient
@@ -32,6 +33,7 @@ UNPROTECTED = (
     "inputs and which rows are missing: they are sent as they are",
     "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
     "rows (by holding, filling or resampling) is protected as one only if the window is that wide",
+    UNSEEN,
 )
 MODELS_EXCLUDED = (
     "local models (A, B, Q and the shape of the messages) and preprocessing statistics: taken to come from other data; "
