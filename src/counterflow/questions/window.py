@@ -96,6 +96,11 @@ class JointErrors:
         found, own = self.along(k)
         return np.asarray(np.sqrt(np.square(weights @ found.T).sum(axis=1) + np.square(weights) @ own))
 
+    def of_rows(self, k: int) -> FloatArray:
+        """Standard deviation (n,) of channel k in every row."""
+        found, own = self.along(k)
+        return np.asarray(np.sqrt(np.square(found).sum(axis=0) + own))
+
     def draws(self, k: int, rows: slice) -> FloatArray:
         """Errors (draws, n) of all rows at once."""
         found, own = self.along(k)
@@ -375,7 +380,7 @@ def integral(unit: str, about: About, rows: int) -> tuple[float, str]:
         return about.dt / _TIMES[flow[2]], "" if flow[1] == "1" else flow[1]
     seconds = rows * about.dt
     size, word = next(((size, word) for size, word in _SIZES if seconds >= 2 * size), (1.0, "s"))
-    return about.dt / size, f"{unit}·{word}" if unit else word
+    return about.dt / size, f"{unit}·{word}" if unit else f"× {word}"
 
 
 _SIZES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
