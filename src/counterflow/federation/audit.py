@@ -12,7 +12,6 @@ The ledger is compared with it elsewhere (``reconciliation``).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -68,7 +67,7 @@ class Audit:
         self._number = 0
         self._approved: dict[tuple[str, str], dict[str, Any]] = {}
         self._left: dict[str, set[str]] = {}  # jobs by digest
-        self._times: dict[str, list[str]] = {}  # when messages of each kind have left
+        self._times: dict[str, dict[int, str]] = {}  # when messages of each kind have left, by number of the record
         self.marks: dict[str, Mark] = {}  # how far each ledger had come when it was last written down
         try:
             self.refresh()
@@ -103,11 +102,12 @@ class Audit:
         return bool(jobs) if job is None else job in jobs
 
     def left_since(self, kind: str, age: timedelta) -> int:
-        """How many messages of a kind have left within the time before now."""
+        """How many messages of a kind have left within the time before now; older ones are not asked about again."""
         self.refresh()
         since = (self._clock() - age).isoformat(timespec="milliseconds")
-        times = self._times.get(kind, [])
-        return len(times) - bisect_right(times, since)
+        recent = {number: time for number, time in self._times.get(kind, {}).items() if time > since}
+        self._times[kind] = recent
+        return len(recent)
 
     def refresh(self) -> None:
         """Take in what other processes have written."""
@@ -135,7 +135,7 @@ class Audit:
             self._approved[job, digest] = record
         elif record["event"] == "left":
             self._left.setdefault(digest, set()).add(job)
-            self._times.setdefault(str(record.get("kind")), []).append(str(record["time"]))
+            self._times.setdefault(str(record.get("kind")), {})[int(record["number"])] = str(record["time"])
         if record.get("mark") is not None:
             mark = Mark(*record["mark"])
             self.marks[mark.ledger] = mark

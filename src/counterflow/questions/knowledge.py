@@ -365,7 +365,7 @@ class Knowledge(RecordedPlant):
             )
             if self.silent:
                 text += f"; those of {wording.listed(self.silent)} do not answer to questions between machines"
-            elif not self._settles:
+            elif (self.together is None or "settles" in self.__dict__["_kept"]) and not self._settles:
                 text += "; with them, the plant of this model does not settle, so nothing can be said of that"
             return [Caveat("controllers-held", scope, text)]
         out = [Caveat("controllers-reacting", scope, f"controllers react: they move {names} as their readings ask for")]
