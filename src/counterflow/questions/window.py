@@ -289,6 +289,8 @@ class Window:
         name = f"{self.about.request.asker} {self.about.outputs[k].name}"
         if not np.isfinite(self.mean.value[k]):
             return f"{_capital(self.when)}, nothing is known of {name}."
+        if not any(each for each in (self.extreme.value[k], *self.extreme.ends(k))) and not self.reply.predictive:
+            return f"{_capital(self.when)}, nothing changes at {name}."
         verb = self.reply.verb(float(self.mean.value[k]))
         size = self.mean.text(k, unit, sign=False, size=not self.reply.predictive, level=level)
         text = f"{_capital(self.when)}, {name} {verb.format(size)} on average"
