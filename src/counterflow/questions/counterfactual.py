@@ -281,11 +281,12 @@ class Counterfactual(Peaked, Trajectory):
         whole = (self.mean, self.lower, self.upper)
         total, spread, unit = self.cumulative_band(k)
         summed = (total, *band(total, spread, self.level or 0.0))
-        apart = [None if end is None else end - self.was for end in whole]
+        spread = None if self.errors is None else self.errors.of_rows(k)
+        apart = (self.difference[:, k], *band(self.difference[:, k], spread, self.level or 0.0))
         measured = Line("measured", self.factual[:, k], look={"color": "0.2", "linewidth": 1.0})
         groups = [
             (channel_label(channel), [measured, Line.banded(self.answered, whole, COLOURS[0], k)]),
-            (f"difference [{channel.unit}]".replace(" []", ""), [Line.banded("row by row", apart, COLOURS[0], k)]),
+            (f"difference [{channel.unit}]".replace(" []", ""), [Line.banded("row by row", apart, COLOURS[0])]),
             (f"[{unit}]", [Line.banded("summed up over time", summed, COLOURS[0])]),
         ]
         title = f"{self.unit} {channel.name}: what would have been"

@@ -144,7 +144,7 @@ class Knowledge(RecordedPlant):
             mean, covariance = spread_of_replicates(mine, widening)
             wider = self._at_least(covariance, schedule, ask.unit, mine)
             missed = (wider - covariance)[: mean.shape[1]]  # the same in all rows, and for all of them at once
-            joint = np.vstack([directions_of_replicates(mine, widening), lasting(missed, len(mean))])
+            joint = directions_of_replicates(mine, widening, missed)
             caveats = far(self, schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
             parts = share_of(part_of(ask, mean, wider), joint)
             return with_caveats(parts, [*caveats, *doubts_of(self, found, ask.unit)])
@@ -180,8 +180,9 @@ class Knowledge(RecordedPlant):
                 covariance = np.einsum("kni,knj->nij", gaps, gaps).reshape(-1, mean.shape[1])
         wide = mean + widening * (worlds - mean)
         # what switches in single rows is certain of a window: every world is a direction as it is
-        joint = np.vstack([(wide - mean) / np.sqrt(max(len(wide) - 1, 1)), lasting(missed, len(mean))])
-        parts = [*share_of(part_of(ask, mean, covariance), joint if len(covariance) else None)]
+        rows = (wide - mean) / np.sqrt(max(len(wide) - 1, 1))
+        joint = np.vstack([rows, lasting(missed, len(mean))]) if len(covariance) else None
+        parts = [*share_of(part_of(ask, mean, covariance), joint)]
         parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
         if inputs.stop > inputs.start:
             answered = moved[:, :, inputs]
