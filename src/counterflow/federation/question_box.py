@@ -12,7 +12,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, groupby
@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from counterflow import errors
+from counterflow.control.laws import Law
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
-from counterflow.federation.reactions import PlantControllers
+from counterflow.federation.reactions import ELSEWHERE, PlantControllers
 from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.printable import shown
@@ -208,6 +209,10 @@ class RemoteServer:
                 raise ProtocolError(f"unit {ask.unit!r}: {type(message).__name__} is no answer to {ask.kind!r}")
             parts.append(message)
         return tuple(parts)
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> RemoteServer:
+        """Nobody can have other laws here."""
+        raise OptionError(ELSEWHERE, code="laws-elsewhere")
 
     def _exchanged(self, asked: Sequence[Message], watch: Watch | None) -> list[Message]:
         """What comes back; a refusal is raised."""

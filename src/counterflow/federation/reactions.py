@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.control.laws import Law
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
@@ -29,6 +30,10 @@ from counterflow.protocol.codec import SIZE_LIMIT
 PATIENCE = 20.0  # seconds that a plant may take for one answer
 MOST_ROUNDS = 1000  # of one question
 MOST_MEMORY = 1000  # rows that a law may look back
+ELSEWHERE = (
+    "between machines controllers follow the laws that they have: what if one were in manual, or tuned otherwise, can "
+    "be asked where a whole fit is"
+)
 Carry = Callable[[str, bytes, float], bytes]
 """Takes a trial to a unit and brings its answer, within so many seconds. ``Unanswered`` if there is none."""
 
@@ -169,6 +174,9 @@ class RemoteControllers:
 
     def telemetry(self, channel: str, trial: Trial) -> FloatArray:
         raise ProtocolError(f"unit {self.unit!r}: no measurement leaves a unit for the controllers of others")
+
+    def supposing(self, laws: Mapping[str, Law]) -> RemoteControllers:
+        raise OptionError(ELSEWHERE, code="laws-elsewhere")
 
     def react(self, trial: Trial) -> Reaction:
         raise ProtocolError(f"unit {self.unit!r}: controllers on other machines are asked together")

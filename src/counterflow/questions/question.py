@@ -18,6 +18,7 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct
+from counterflow.control.laws import Law
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
 
 Inputs = Mapping[str, Mapping[str, Any]]  # {unit: {input channel: number or series}}
+Laws = Mapping[str, Mapping[str, Law]]  # {unit: {input channel that a controller moves: its law}}
 DRAWN = 4  # channels, if the asker does not choose
 
 
@@ -52,6 +54,7 @@ class Form(Enum):
     LEVEL = "level"
     VECTOR = "vector"
     WORLD = "world"  # whether controllers react
+    LAWS = "laws"  # {unit: {input: law}} of controllers that would follow another law
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ class Moves:
 LEVEL = Entry("level", Form.LEVEL, 0.95, "Of the intervals, between 0 and 1.")
 CONTROLLERS = Entry(
     "controllers", Form.WORLD, None, "Whether controllers are held or react (as the data can support).",
+)  # fmt: skip
+LAWS = Entry(
+    "laws", Form.LAWS, (), "Another law of a controller, such as boiler.valve=manual; may repeat.", option="law",
 )  # fmt: skip
 START = Entry("start", Form.ROW, 0, "First row, or a date.")
 STOP = Entry("stop", Form.ROW, None, "Row or date after the last one (the end).")

@@ -26,6 +26,7 @@ from counterflow.errors import UnstableError
 from counterflow.protocol import Reaction, Trial
 
 if TYPE_CHECKING:
+    from counterflow.control.laws import Law
     from counterflow.estimation.network import Network
     from counterflow.questions.knowledge import Knowledge
 
@@ -75,6 +76,10 @@ class Reactor(Protocol):
 
     def react(self, trial: Trial) -> Reaction:
         """What the unit's inputs would be."""
+        ...
+
+    def supposing(self, laws: Mapping[str, Law]) -> Reactor:
+        """The same controllers with other laws, by the input that they move."""
         ...
 
 
@@ -210,9 +215,7 @@ def unstable() -> UnstableError:
 class Running:
     """A plant whose controllers react: the server's model, and the units' own laws."""
 
-    def __init__(
-        self, server: Knowledge, reactors: Mapping[str, Reactor], together: Together | None = None
-    ) -> None:
+    def __init__(self, server: Knowledge, reactors: Mapping[str, Reactor], together: Together | None = None) -> None:
         self.server, self._together = server, together
         self._last: tuple[object, tuple[FloatArray, FloatArray, float]] | None = None
         self.reactors = {name: reactor for name, reactor in reactors.items() if reactor.columns}

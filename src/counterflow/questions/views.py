@@ -43,6 +43,7 @@ class View:
     dt: float
     fit: FitView | None
     sentence: str
+    controllers: str | None
     caveats: list[CaveatView]
     kind: str
 
