@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking_plant import same
-from closed_plant import OPEN, Machines, plant, recording
+from closed_plant import OPEN, TURBINE_LAW, Machines, plant, recording
 
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, UnstableError
@@ -332,3 +332,18 @@ def test_what_a_plant_says_of_its_controllers_is_not_believed_blindly(made: Mach
         assert decode(told).error == "OptionError", wrong
     ((_, told),) = service.receive("boiler", [(1, encode(Terms("boiler", json.dumps(asking), json.dumps(good))))])
     assert isinstance(decode(told), Terms)
+
+
+def test_one_answer_is_enough_to_learn_a_law(made: Machines) -> None:
+    """What the threat model says: the turbine's last reaction to one question tells its law, and what it reads."""
+    ask(made)
+    trial, said = next((decode(s), decode(r)) for u, s, r in made.trials[::-1] if u == "turbine")
+    assert isinstance(trial, Trial)
+    assert isinstance(said, Reaction)
+    h = trial.states.reshape(trial.worlds, -1, 2)[:, trial.lead - 1 :]
+    u = said.inputs.reshape(trial.worlds, -1, 2)[:, trial.lead - 1 :, 1]
+    seen = np.concatenate([h[:, 1:], h[:, :-1]], axis=2).reshape(-1, 4)
+    level = np.ones((len(seen), 1))
+    found = np.linalg.lstsq(np.hstack([seen, level]), np.diff(u, axis=1).ravel(), rcond=None)[0]
+    true = TURBINE_LAW.weights(1.0)[:2]  # it reads the first state: C is the identity
+    np.testing.assert_allclose(found[:4], [-true[0], 0.0, -true[1], 0.0], atol=1e-5)
