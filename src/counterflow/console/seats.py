@@ -164,7 +164,7 @@ class Seat(Questions):
     @property
     def loops(self) -> list[dict[str, str]]:
         """The controllers of this seat's unit, where they can be supposed to follow another law."""
-        if self.unit is None or not isinstance(self.asked, (Server, Gated)) or not self.controlled:
+        if self.unit is None or not self.controlled:
             return []
         return [
             {"unit": self.unit, "input": each.loop.moves, "reads": each.loop.reads, "law": str(each.law)}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ PATIENCE = 20.0  # seconds that a plant may take for one answer
 MOST_ROUNDS = 1000  # of one question
 MOST_MEMORY = 1000  # rows that a law may look back
 ELSEWHERE = (
-    "between machines controllers follow the laws that they have: what if one were in manual, or tuned otherwise, can "
-    "be asked where a whole fit is"
+    "between machines a plant asks what its own controllers would do in manual, or tuned otherwise: those of others "
+    "follow the laws that they have"
 )
 Carry = Callable[[str, bytes, float], bytes]
 """Takes a trial to a unit and brings its answer, within so many seconds. ``Unanswered`` if there is none."""
@@ -108,6 +109,16 @@ class PlantControllers:
 
     controllers: UnitControllers
 
+    def supposing(self, laws: Mapping[str, Law], policy: Policy) -> ControllerTerms:
+        """What the coordinator is told in a question of this plant's own that supposes other laws."""
+        said = replace(self, controllers=self.controllers.supposing(laws)).terms(policy)
+        if said is None or not said.reacts:
+            raise PrivacyError(
+                "other laws need controllers that answer: set react = true below [controllers] of policy.toml",
+                code="controllers-silent",
+            )
+        return said
+
     def terms(self, policy: Policy) -> ControllerTerms | None:
         """What the coordinator is told; None: there are none.
 
@@ -122,10 +133,16 @@ class PlantControllers:
             return ControllerTerms(moves, own.locked)
         return ControllerTerms(moves, own.locked, True, own.switches, own.memory)
 
-    def answer(self, data: bytes, guard: Guard) -> bytes:
-        """The answer to a trial, let out by the guard."""
+    def answer(self, data: bytes, guard: Guard, supposed: Callable[[str], Mapping[str, Law] | None]) -> bytes:
+        """The answer to a trial, let out by the guard; ``supposed``: other laws that an own question asks about."""
         trial = guard.trial(data)
         own = self.controllers
+        if trial.supposed:
+            laws = supposed(trial.supposed)
+            if laws is None:
+                text = f"unit {guard.unit!r}: no question of its own supposes other laws by this word"
+                guard.refuse("incoming", data, ProtocolError(text))
+            own = own.supposing(laws)
         if trial.tried.size and trial.tried.shape[1] != len(own.columns):
             guard.refuse("incoming", data, ProtocolError(f"unit {guard.unit!r}: its controllers move other inputs"))
         try:
@@ -191,12 +208,14 @@ class Rounds:
     job : the standing job.
     waiting : within it, others are heard.
     most, patience : rounds of the question, and seconds of a unit's answer.
+    supposed : {unit: word} where a unit's own question supposes other laws.
     """
 
     def __init__(
         self, carry: Carry, job: Job, waiting: Callable[[], AbstractContextManager[Any]], most: int = MOST_ROUNDS,
-        patience: float = PATIENCE,
+        patience: float = PATIENCE, supposed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
+        self._supposed = supposed
         self._carry, self._job, self._waiting, self._most, self._patience = carry, job, waiting, most, patience
         self.count = 0
 
@@ -209,6 +228,7 @@ class Rounds:
                 'ask for fewer steps, or with controllers="held"',
                 code="too-many-rounds",
             )
+        trials = {unit: replace(trial, supposed=self._supposed.get(unit, "")) for unit, trial in trials.items()}
         sent = {unit: encode(trial) for unit, trial in trials.items()}
         with self._waiting(), ThreadPoolExecutor(len(sent), "trials") as pool:
             replies = list(pool.map(self._answer, sent, sent.values()))
