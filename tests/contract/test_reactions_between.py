@@ -74,6 +74,10 @@ def test_every_question_has_the_same_answer_as_in_one_process(both: tuple[Machin
         )
         target: Any = {"unit": "turbine", "target": {"power": 0.1}, "using": ["boiler", "pump"], "horizon": 20}
         alike(view.restore(**target, controllers=world), alone.restore(**target, controllers=world))
+        ways = view.paths("boiler", "turbine", {"feed": 0.5}, 20)
+        assert ways.controllers == "held", "which way an effect takes is said of held controllers"
+        assert "controllers-held" in [caveat.code for caveat in ways.caveats]
+        alike(ways, alone.paths("boiler", "turbine", {"feed": 0.5}, 20))
 
 
 # ---- what policies say

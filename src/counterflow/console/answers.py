@@ -70,7 +70,10 @@ def _read(seat: Seat, form: Form, name: str, asked: Any) -> Any:
     if form is Form.STEPS:
         return _steps(seat, name, value)
     if form is Form.ROW and isinstance(value, str):
-        return as_row(value, seat.calendar, seat.asked.rows, seat.plant.dt, name, end=name == "stop")
+        row = as_row(value, seat.calendar, seat.asked.rows, seat.plant.dt, name, end=name == "stop")
+        if isinstance(row, str):
+            raise OptionError(f"{name} is {row[:40]!r}: give a row, a date, or a time since the first row such as '2h'")
+        return row
     if form is Form.PAST:
         return _past(seat, value)
     if form is Form.PLAN:
@@ -103,6 +106,8 @@ def _laws(seat: Seat, others: Sequence[messages.OtherLaw]) -> dict[str, dict[str
 def _steps(seat: Seat, name: str, value: Any) -> Any:
     """A number of steps, or a duration."""
     steps = as_steps(value, seat.plant.dt, name)
+    if isinstance(steps, str):
+        raise OptionError(f"{name} is {steps[:40]!r}: give a number of steps, or a duration such as '2h'")
     if isinstance(steps, int) and steps > messages.MOST_STEPS:
         raise OptionError(f"{name}: {steps} steps are more than {messages.MOST_STEPS:,}: ask for a shorter time")
     return steps

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -30,6 +31,8 @@ from counterflow.protocol.codec import SIZE_LIMIT
 
 PATIENCE = 20.0  # seconds that a plant may take for one answer
 MOST_ROUNDS = 1000  # of one question
+LONGEST = 300.0  # seconds for all of them
+MOST_STEPS = 20_000  # of one question
 MOST_MEMORY = 1000  # rows that a law may look back
 ELSEWHERE = (
     "between machines a plant asks what its own controllers would do in manual, or tuned otherwise: those of others "
@@ -129,7 +132,8 @@ class PlantControllers:
         moves = tuple(dict.fromkeys([*own.columns, *elsewhere]))
         if not moves:
             return None
-        if elsewhere or own.memory > MOST_MEMORY or not policy.react:
+        may_leave = policy.react and (policy.kinds is None or "Reaction" in policy.kinds)
+        if elsewhere or own.memory > MOST_MEMORY or not may_leave:
             return ControllerTerms(moves, own.locked)
         return ControllerTerms(moves, own.locked, True, own.switches, own.memory)
 
@@ -217,15 +221,15 @@ class Rounds:
     ) -> None:  # fmt: skip
         self._supposed = supposed
         self._carry, self._job, self._waiting, self._most, self._patience = carry, job, waiting, most, patience
-        self.count = 0
+        self.count, self._until = 0, time.monotonic() + LONGEST
 
     def __call__(self, trials: Mapping[str, Trial]) -> dict[str, Reaction]:
         """What every unit says; an error names one that does not answer."""
         self.count += 1
-        if self.count > self._most:
+        if self.count > self._most or time.monotonic() > self._until:
             raise OptionError(
-                f"with controllers reacting, this question takes more than {self._most} rounds between the machines: "
-                'ask for fewer steps, or with controllers="held"',
+                f"with controllers reacting, this question takes more than {self._most} rounds between the machines, "
+                f'or {LONGEST:.0f} s: ask for fewer steps, or with controllers="held"',
                 code="too-many-rounds",
             )
         trials = {unit: replace(trial, supposed=self._supposed.get(unit, "")) for unit, trial in trials.items()}

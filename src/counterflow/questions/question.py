@@ -109,6 +109,7 @@ class Request(ABC):
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
     pictured: ClassVar[bool] = True  # its answer has a plot
     of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
+    held_only: ClassVar[bool] = False  # it is answered with controllers held, and says so
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
     unit: str

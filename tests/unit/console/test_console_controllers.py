@@ -113,3 +113,9 @@ def test_with_policies_controllers_answer_where_they_may(saved: Path, tmp_path: 
     (tmp_path / "turbine.toml").write_text('unit = "turbine"\n[controllers]\nreact = true\n', encoding="utf-8")
     with TestClient(create(saved, data=rows, policies=sorted(tmp_path.glob("*.toml")))) as client:
         assert ask(client, "unit:turbine/effect", EFFECT)["controllers"] == "reacting"
+
+
+@pytest.mark.parametrize(("tab", "more"), [("effect", {"horizon": "0"}), ("explain", {"start": "x"})])
+def test_a_time_that_is_none_is_told(page: TestClient, tab: str, more: dict[str, str]) -> None:
+    body = EFFECT if tab == "effect" else {"unit": "turbine", "start": 200, "stop": 230}
+    assert next(iter(more)) in ask(page, f"unit:turbine/{tab}", {**body, **more}, 400)["error"]["message"]
