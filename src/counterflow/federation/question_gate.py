@@ -145,6 +145,10 @@ class QuestionGate:
                 return refused
         return None
 
+    def reacts(self, unit: str) -> bool:
+        """Whether a unit's controllers answer to the questions of others."""
+        return unit in self._policies and self._policies[unit].react
+
     def openings(self, asker: str) -> dict[str, list[str]]:
         """Names of the inputs of every other unit that ``asker`` may ask about."""
         own = self._policies.get(asker)

@@ -23,6 +23,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, scope_of
+from counterflow.control.laws import Law
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
@@ -73,6 +74,20 @@ class Knowledge(RecordedPlant):
         for name, value in found.items():
             object.__setattr__(out, name, value)
         return out
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Self:
+        """The same with controllers that follow other laws, {unit: {input: law}}."""
+        reactors = dict(self.reactors)
+        for name, given in laws.items():
+            self.unit(name)
+            if name not in reactors:
+                raise OptionError(
+                    f"no controllers of unit {name!r} are known here, so that none can follow another law: fit with "
+                    "its loops declared",
+                    code="no-controllers",
+                )
+            reactors[name] = reactors[name].supposing(given)
+        return self.running(reactors, None, self.together, self.silent)
 
     # ---- changes
 
