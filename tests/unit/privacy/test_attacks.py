@@ -64,7 +64,7 @@ def test_half_the_noise_is_found_out(monkeypatch, epsilon, delta):
 
 
 def test_without_clipping_a_single_reading_shows(monkeypatch):
-    monkeypatch.setattr(private, "clipped_rows", lambda rows, radius: (rows, 0.0))
+    monkeypatch.setattr(private, "clipped_rows", lambda rows, radius: (rows, np.zeros(len(rows), bool)))
     assert advantage(*trials(by_rows(1.0, 1e-6, clip=CLIP, seed=1)), 1.0)[0] > 0.9
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,12 +20,14 @@ from counterflow.estimation.log_moments import (
     packed_covariance,
     system_of,
 )
+from counterflow.estimation.moments import shortfall
 from counterflow.estimation.parameters import Parameters
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.protocol import Moments, Outline
 
 SHORTEST, LONGEST, SHARE = 10, 100, 20  # rows that inputs are followed, if nobody says: one in so many of the record
 ROWS_A_SIGNAL = 15
+DROWNED = 1.0  # squared doubt over squared response, beyond which the response is said to be lost in noise
 FLATTEST = 0.2  # of the largest noise of an output, as which a quieter one is clipped at least
 
 
@@ -105,6 +107,29 @@ class LogDesign:
                 for name, basis in zip(self.names, self.log_bases, strict=True)
             )
         )
+
+    def knowing_clips(self, found: LogFound, centred: LogFound | None, moments: Mapping[str, Moments]) -> LogFound:
+        """The same with what clipping may have done: responses may be further from the centre than they were found."""
+        estimates = []
+        for m, (name, each) in enumerate(zip(self.names, found.estimates, strict=True)):
+            before = 0.0 if centred is None else centred.estimates[m].weights
+            share = moments[name].clipped if name in moments else 0.0
+            away = (shortfall(share) * (each.weights - before)).ravel()
+            estimates.append(replace(each, covariance=each.covariance + np.outer(away, away)))
+        return replace(found, estimates=tuple(estimates))
+
+    def drowned(self, found: LogFound) -> list[tuple[str, str, float]]:
+        """(effect, cause, expected error): units whose responses are no larger than the doubt about them."""
+        out = []
+        for effect, each in zip(self.names, found.estimates, strict=True):
+            r = len(each.level)
+            told = np.square(each.weights.reshape(r, len(self.scale), -1)).sum(axis=(0, 2))
+            doubt = np.diag(each.covariance).reshape(r, len(self.scale), -1).sum(axis=(0, 2))
+            for cause, own in zip(self.names, self.layout.input_slices, strict=True):
+                moving = float(told[own].sum() + doubt[own].sum()) > 0
+                if cause != effect and moving and doubt[own].sum() > DROWNED * told[own].sum():
+                    out.append((effect, cause, float(doubt[own].sum() / max(told[own].sum(), 1e-300)) ** 0.5))
+        return out
 
     def foreseen(self, found: LogFound | None) -> list[Foreseen]:
         """What each unit's numbers will be: nothing at first, then what the round before has told."""

@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
+from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.identifiability import diagnose
-from counterflow.estimation.moments import MomentEstimate
+from counterflow.estimation.moments import MomentEstimate, shortfall
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.prior import faint_among
 from counterflow.estimation.uncertainty import Uncertainty
@@ -99,14 +102,21 @@ class MomentMethod(MomentExchange):
         private = task.privacy is not None
         doubts = diagnose(design.measured, design.parameters.causes, labels_of(task))
         widening, caveats = misfit_of(found)
-        spread = Uncertainty(design.parameters, widening * found.covariance).with_doubts(doubts)
+        covariance, clipped = clipping_of(design, found, state.centred, state.moments)
+        spread = Uncertainty(design.parameters, widening * found.covariance + covariance).with_doubts(doubts)
         made = Estimated(
             found.A, found.B, design.local[2], -0.5 * found.misfit, found.steps, found.converged, found.left,
             found.at_bound, parameters=design.parameters,
         )  # fmt: skip
         couplings = Couplings(made, design.shared, spread, doubts, of_moments=True)
         faint = faint_among(design.shared, design.parameters, found.bare, len(design.u), power=0.5) if private else ()
-        notes = (*(doubt.caveat for doubt in doubts), *(each.caveat for each in faint), *caveats, shown(private))
+        notes = (
+            *(doubt.caveat for doubt in doubts),
+            *(each.caveat for each in faint),
+            *caveats,
+            *clipped,
+            shown(private),
+        )
         return Learned(
             found.A, found.B, design.local[2], design.layout.states, status_of(found, design), couplings, notes
         )
@@ -116,7 +126,6 @@ class MomentMethod(MomentExchange):
         part = replace(given_part(task, own), sensors=read.sensors)
         caveats = read.caveats + message_caveats(own.unit, read.y, part.model, private=True)
         if state.release is not None:
-            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
             part = replace(part, rows_digest=own.digest)
         return replace(part, caveats=(*caveats, *reaction_of(task, own, options_of(task).reacting, again=True)))
 
@@ -187,6 +196,28 @@ def misfit_of(found: MomentEstimate) -> tuple[float, tuple[Caveat, ...]]:
         "intervals were widened by that. Check the local models, and look for inputs that nobody records"
     )
     return ratio, (Caveat("moments-misfit", "", text),)
+
+
+def clipping_of(
+    design: Design, found: MomentEstimate, centred: MomentEstimate | None, moments: Mapping[str, Moments]
+) -> tuple[FloatArray, tuple[Caveat, ...]]:
+    """What clipping may have done to the couplings, as a covariance to be added; and what to say of it.
+
+    Rows were clipped around what ``centred`` foresaw. Of what they are away from it, as far as inputs tell, at least
+    the share of ΦᵀΦ is left that is in rows which were not clipped. So the couplings may be further from the centre
+    than they were found, by clipped / (1 - clipped) of how far that is.
+    """
+    there = np.hstack([found.A, found.B])
+    before = np.hstack(design.local[:2] if centred is None else (centred.A, centred.B))
+    covariance, caveats = np.zeros_like(found.covariance), list[Caveat]()
+    for name, own in zip(design.layout.names, design.layout.state_slices, strict=True):
+        share = moments[name].clipped if name in moments else 0.0
+        away = np.zeros_like(there)
+        away[own] = shortfall(share) * (there - before)[own]
+        packed = design.parameters.pack(away)
+        covariance += np.outer(packed, packed)
+        caveats += clipping_caveats(name, share, widened=True)
+    return covariance, tuple(caveats)
 
 
 def status_of(found: MomentEstimate, design: Design) -> Status:
