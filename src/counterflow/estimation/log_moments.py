@@ -294,7 +294,8 @@ def _scale(values: FloatArray, told: FloatArray) -> tuple[float, float, float]:
         return 0.0, HIGHEST, 0.0
     tried = np.minimum(np.logspace(-3, 9, TRIED) / top, HIGHEST)
     grown = tried[:, None] * values
-    likely = 0.5 * (tried[:, None] * np.square(told) / (1 + grown) - np.log1p(grown)).sum(axis=1)
+    with np.errstate(over="ignore"):
+        likely = 0.5 * (tried[:, None] * np.square(told) / (1 + grown) - np.log1p(grown)).sum(axis=1)
     best = int(likely.argmax())
     kept = likely >= max(float(likely[best]), 0.0) - CONTRADICTED
     largest = float(tried[np.flatnonzero(kept)[-1]]) if kept.any() else float(tried[0])

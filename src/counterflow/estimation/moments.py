@@ -242,6 +242,15 @@ def shortfall(clipped: float) -> float:
     return clipped / max(1 - clipped, MOST_SHORT)
 
 
+def blunted(clipped: float) -> float:
+    """By how much standard errors grow: where next to all was clipped, next to nothing was told.
+
+    >>> blunted(0.0), round(blunted(0.1), 2), round(blunted(1.0))
+    (1.0, 1.01, 100)
+    """
+    return 1 / max(1 - clipped**2, MOST_SHORT)
+
+
 def _white(root: FloatArray, values: FloatArray) -> FloatArray:
     from scipy.linalg import solve_triangular
 

@@ -77,7 +77,7 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
     whole = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
     told = f"joined with a window of {recording.rows} rows in {found.steps} steps"
     covariance, clipped = clipping_of(done.designed, found, done.centred, done.moments)
-    joined = Uncertainty(spread.parameters, widening * found.covariance + covariance).with_doubts(couplings.doubts)
+    joined = Uncertainty(spread.parameters, widening * covariance).with_doubts(couplings.doubts)
     stale = ("drowned-by-noise", "moments-misfit", "clipped-rows")
     kept = tuple(c for c in fit.server_caveats if c.code not in stale and c not in repeated)
     parts = {name: _remembering(part, recording, privacy) for name, part in fit.parts.items()}

@@ -241,3 +241,72 @@ def test_a_report_says_what_moments_share(tmp_path):
         assert ("noised projections" in page) == (privacy is not None)
         assert "must not react to measurements" in page
     assert len(SHARES) == 3
+
+
+# ---- hostile records
+
+
+@pytest.mark.parametrize("clip", [1e-100, 1e-5])
+def test_a_clip_that_leaves_nothing_leaves_no_certainty(clip):
+    found = cf.fit(RECORDING, MODELS, privacy=cf.Privacy(5.0, 1e-6, clip=clip, seed=3))
+    assert inside(found) == 1.0
+    assert not found.graph().direct()
+    logs = cf.fit(with_limits(RECORDING.slice(0, 600)), privacy=cf.Privacy(5.0, 1e-6, clip=clip, seed=3), memory=10)
+    truth = cf.fit(RECORDING, PLANT, method="oracle").effect("boiler", "turbine", {"u1": 1.0}, horizon=5)
+    answer = logs.effect("boiler", "turbine", {"u1": 1.0}, horizon=5)
+    assert ((answer.lower <= truth.mean) & (truth.mean <= answer.upper)).all()
+    assert {CLIPPED, DROWNED} <= codes(logs)
+
+
+def test_a_unit_that_was_never_read_is_named_before_anything_is_released(tmp_path):
+    recording = with_limits(RECORDING.slice(0, 300))
+    arrays = {
+        n: (np.full_like(recording[n].y, np.nan) if n == "boiler" else recording[n].y, recording[n].u) for n in MODELS
+    }
+    blind = cf.Recording.from_arrays(arrays, units=recording.units)
+    for name in MODELS:
+        cf.Ledger.create(tmp_path / f"{name}.ledger", name, 4.0, 1e-5).close()
+    with pytest.raises(cf.DataError, match="boiler"):
+        cf.fit(blind, privacy=cf.Privacy(1.0, 1e-6, ledger=tmp_path))
+    with cf.Ledger.open(tmp_path / "turbine.ledger", unit="turbine") as ledger:
+        assert not ledger.entries()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("scale", [1e300, 1e150, 1e-150, 1e-300])
+@pytest.mark.parametrize("which", ["y", "u"])
+def test_absurd_scales_end_in_an_answer_or_in_an_error_of_ours(scale, which):
+    arrays = {}
+    for name in MODELS:
+        y, u = RECORDING[name].y[:300], RECORDING[name].u[:300]
+        arrays[name] = (y * scale, u) if which == "y" else (y, u * scale)
+    recording = cf.Recording.from_arrays(arrays)
+    units = with_limits(RECORDING.slice(0, 300)).units
+    logs = cf.Recording.from_arrays(arrays, units=units)
+    for ask in (
+        lambda: cf.fit(recording, MODELS, privacy=PRIVACY),
+        lambda: cf.fit(recording, MODELS, method="moments"),
+        lambda: cf.fit(logs, privacy=PRIVACY, memory=5),
+        lambda: cf.fit(logs, method="moments", memory=5),
+    ):
+        try:
+            answer = ask().effect("boiler", "turbine", {"u1": 1.0}, horizon=3)
+        except cf.CounterflowError:
+            continue
+        assert np.isfinite(answer.mean).all()
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 20, 60])
+def test_few_rows_end_in_an_answer_or_in_an_error_of_ours(rows):
+    few = RECORDING.slice(0, rows)
+    for ask in (
+        lambda: cf.fit(few, MODELS, privacy=PRIVACY),
+        lambda: cf.fit(few, MODELS, privacy=cf.Privacy(1.0, 1e-6, seed=1, window=1000)),
+        lambda: cf.fit(with_limits(few), privacy=PRIVACY),
+        lambda: cf.fit(with_limits(few), privacy=PRIVACY, memory=1000),
+    ):
+        try:
+            answer = ask().effect("boiler", "turbine", {"u1": 1.0}, horizon=3)
+        except cf.CounterflowError:
+            continue
+        assert np.isfinite(answer.mean).all()

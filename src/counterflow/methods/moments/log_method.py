@@ -88,7 +88,7 @@ class MomentLogMethod(MomentExchange):
         notes = (
             *(doubt.caveat for doubt in doubts),
             Caveat("responses-followed", "", text),
-            *(drowned_caveat(effect, cause) for effect, cause, _ in design.drowned(found) if task.privacy is not None),
+            *(drowned_caveat(effect, cause) for effect, cause in design.drowned(found) if task.privacy is not None),
             *(
                 caveat
                 for name, message in state.moments.items()

@@ -10,9 +10,10 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.errors import OptionError, PrivacyError
+from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.identifiability import diagnose
-from counterflow.estimation.moments import MomentEstimate, shortfall
+from counterflow.estimation.information import positions
+from counterflow.estimation.moments import MomentEstimate, blunted, shortfall
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.prior import faint_among
 from counterflow.estimation.uncertainty import Uncertainty
@@ -99,11 +100,15 @@ class MomentMethod(MomentExchange):
     def learned(self, task: Task, state: MomentServer) -> Learned:
         assert state.found is not None
         design, found = state.designed, state.found
+        if not math.isfinite(found.misfit) or not np.isfinite(found.A).all() or not np.isfinite(found.B).all():
+            raise DataError(
+                f"{task.label}: the numbers are beyond double precision; look for absurd values in the recording"
+            )
         private = task.privacy is not None
         doubts = diagnose(design.measured, design.parameters.causes, labels_of(task))
         widening, caveats = misfit_of(found)
         covariance, clipped = clipping_of(design, found, state.centred, state.moments)
-        spread = Uncertainty(design.parameters, widening * found.covariance + covariance).with_doubts(doubts)
+        spread = Uncertainty(design.parameters, widening * covariance).with_doubts(doubts)
         made = Estimated(
             found.A, found.B, design.local[2], -0.5 * found.misfit, found.steps, found.converged, found.left,
             found.at_bound, parameters=design.parameters,
@@ -201,22 +206,25 @@ def misfit_of(found: MomentEstimate) -> tuple[float, tuple[Caveat, ...]]:
 def clipping_of(
     design: Design, found: MomentEstimate, centred: MomentEstimate | None, moments: Mapping[str, Moments]
 ) -> tuple[FloatArray, tuple[Caveat, ...]]:
-    """What clipping may have done to the couplings, as a covariance to be added; and what to say of it.
+    """Covariance of the couplings that knows what clipping may have done to them; and what to say of it.
 
     Rows were clipped around what ``centred`` foresaw. Of what they are away from it, as far as inputs tell, at least
     the share of ΦᵀΦ is left that is in rows which were not clipped. So the couplings may be further from the centre
-    than they were found, by clipped / (1 - clipped) of how far that is.
+    than they were found, by clipped / (1 - clipped) of how far that is; and what is left of the signal tells less.
     """
     there = np.hstack([found.A, found.B])
     before = np.hstack(design.local[:2] if centred is None else (centred.A, centred.B))
-    covariance, caveats = np.zeros_like(found.covariance), list[Caveat]()
+    blunt, short = np.ones(len(found.covariance)), []
+    rows, _ = positions(design.parameters)
+    caveats: list[Caveat] = []
     for name, own in zip(design.layout.names, design.layout.state_slices, strict=True):
         share = moments[name].clipped if name in moments else 0.0
         away = np.zeros_like(there)
         away[own] = shortfall(share) * (there - before)[own]
-        packed = design.parameters.pack(away)
-        covariance += np.outer(packed, packed)
+        short.append(design.parameters.pack(away))
+        blunt[(rows >= own.start) & (rows < own.stop)] = blunted(share)
         caveats += clipping_caveats(name, share, widened=True)
+    covariance = found.covariance * np.outer(blunt, blunt) + sum(np.outer(each, each) for each in short)
     return covariance, tuple(caveats)
 
 
