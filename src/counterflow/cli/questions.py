@@ -38,7 +38,7 @@ _SCHEDULE = {
 _WINDOW = {"window": (str, Option(metavar="START..STOP", help="Also sum up these rows: 5..20, 2h..6h, or dates."))}
 _METAVARS = {
     Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]",
-    Form.STEPS: "STEPS|TIME", Form.ROW: "ROW|DATE", Form.WORLD: "held|reacting",
+    Form.STEPS: "STEPS|TIME", Form.ROW: "ROW|DATE", Form.WORLD: "held|reacting", Form.LAWS: "UNIT.INPUT=LAW",
 }  # fmt: skip
 _TYPES = {
     Form.WORLD: str, Form.STEPS: str, Form.ROW: str, Form.LEVEL: float, Form.VECTOR: list[float]
@@ -208,7 +208,8 @@ class Reader:
             option = entry.option or entry.name
             if entry.form is Form.CHANGES and bool(given["change"]) == (given["schedule"] is not None):
                 raise OptionError("give either --change channel=number, once or more, or --schedule FILE.")
-            if entry.form is Form.PAST and sum(bool(given[name]) for name in ("change", "set", "schedule")) != 1:
+            changed = sum(bool(given[name]) for name in ("change", "set", "schedule")) if entry.form is Form.PAST else 1
+            if changed > 1 or (not changed and not given["law"]):
                 raise OptionError("give one of --set channel=number, --change channel=number, or --schedule FILE.")
             if entry.form is Form.UNIT and len(given[option] or ()) != 1:
                 raise OptionError(f"{_dashed(option)} is missing, or given twice: name one unit. {entry.help}")
@@ -228,6 +229,8 @@ class Reader:
             return self._target(value)
         if entry.form is Form.LEVERS:
             return self._levers(value)
+        if entry.form is Form.LAWS:
+            return inputs.laws_given(self.plant, _dashed(option), value or ())
         if entry.form in (Form.STEPS, Form.ROW) and isinstance(value, str):
             return self._counted(entry, option, value)
         return entry.default if value is None or value == [] else value
@@ -258,7 +261,7 @@ class Reader:
                 held, words = self._padded(held, schedule.name)
         elif past and self.given["change"]:
             added = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
-        else:
+        elif not past or self.given["set"]:  # else only laws are others
             option = "set" if past else "change"
             held = inputs.inputs_given(self.plant, f"--{option}", self.given[option], causes)
         for name in causes:

@@ -405,6 +405,31 @@ def law_of(given: object) -> Law:
         raise ModelError(f"a law of kind {given['kind']!r}: {error}") from None
 
 
+def law_of_words(text: str) -> Law:
+    """A law as somebody types it: its kind, and numbers by their names; several numbers of one name have colons.
+
+    Examples
+    --------
+    >>> print(law_of_words("manual")), print(law_of_words("pid gain=-3 integral_time=20 limits=0:100"))
+    manual
+    PI: gain -3, integral time 20, limits 0 to 100
+    (None, None)
+    """
+    kind, *given = text.replace(",", " ").split() or [""]
+    found: dict[str, object] = {"kind": kind.lower()}
+    for each in given:
+        name, _, value = each.partition("=")
+        try:
+            numbers = [int(part) if part.lstrip("+-").isdigit() else float(part) for part in value.split(":")]
+        except ValueError:
+            raise ModelError(
+                f"law {text!r:.80}: write its kind and its numbers, such as manual, or pid gain=2 integral_time=10."
+            ) from None
+        listed = len(numbers) > 1 or name in ("limits", "values")
+        found[name] = tuple(numbers) if listed else numbers[0]
+    return law_of(found)
+
+
 def law_from_json(found: object) -> Law | None:
     """From plain types that nobody has checked.
 

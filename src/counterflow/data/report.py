@@ -163,10 +163,11 @@ def describe_values(
     for column, count in counts.odd.items():
         text = f"{column}: {count} cells of text were read as missing."
         yield Step("text", text, {"column": column, "cells": count}, doubt=True)
-    for column, values in counts.sentinels.items():
-        shown = " and ".join(f"{value:g} ({count} times)" for value, count in values.items())
-        text = f"{column}: {shown} stands far outside all else, and was read as missing (sentinels = false keeps it)."
-        told = {"column": column, **{f"{value:g}": count for value, count in values.items()}}
+    for value in sorted({value for values in counts.sentinels.values() for value in values}):
+        told = {column: values[value] for column, values in counts.sentinels.items() if value in values}
+        shown = ", ".join(f"{column} ({count})" for column, count in list(told.items())[:6])
+        more = f" and {len(told) - 6} more channels" if len(told) > 6 else ""
+        text = f"{value:g} recurs far outside all else in {shown}{more}: read as missing; sentinels=False keeps it."
         yield Step("sentinel", text, told, doubt=True)
     if count := counts.infinite:
         yield Step("infinite", f"{count} infinite values were read as missing.", {"values": count}, doubt=True)

@@ -15,7 +15,7 @@ from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, open_files, source_of
 from counterflow.data.long_tables import LongOptions, Widened, is_value, long_names, side_by_side, widen
 from counterflow.data.sentinels import sentinels_of
-from counterflow.data.times import NONE, TimeOptions, Times, find_time, parse
+from counterflow.data.times import NONE, TimeOptions, Times, find_time, is_dated, parse
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
 from counterflow.frames import as_polars, is_frame
@@ -226,8 +226,17 @@ def open_table(
             [Path(path) for path in given], sheet, time, separator=separator, decimal=decimal, encoding=encoding,
             header_word=header_word, skip_rows=skip_rows, skip_after_header=skip_after_header,
         )  # fmt: skip
-    times = TimeOptions(time, time_format, day_first, timezone)
+    times = TimeOptions(time or _dated_column(files), time_format, day_first, timezone)
     return replace(_one_table(files, times, LongOptions(tag, value, quality)), sentinels=sentinels)
+
+
+def _dated_column(files: Sequence[SourceFile]) -> str | None:
+    """The column of times where none is called so: the only one that holds dates, in all files."""
+    first = files[0]
+    if any(find_time(file.names, None, file.name) is not None for file in files):
+        return None
+    found = [name for name in first.names if is_dated(first.column(name, _SAMPLE_ROWS))]
+    return found[0] if len(found) == 1 and all(found[0] in file.names for file in files) else None
 
 
 def _one_table(files: list[SourceFile], times: TimeOptions, long: LongOptions) -> Table:

@@ -317,7 +317,8 @@ class Fit(Questions):
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """The server; for questions about rows, with what the units send it of a recording."""
         if not (question.of_past or question.after_record):
-            return Source(self.running(self.server, None) if question.of_worlds else self.server, lambda name: None)
+            told = question.of_worlds or question.held_only
+            return Source(self.running(self.server, None) if told else self.server, lambda name: None)
         server = self.about(recording)
         server = self.running(server, recording) if question.of_worlds else server
         return Source(server, lambda name: recording[name].y)  # type: ignore[index]

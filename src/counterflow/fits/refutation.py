@@ -95,8 +95,8 @@ class Refutation:
         rows = []
         for each in self.found:
             value, interval = wording.measured(each.value, each.lower, each.upper, self.channel.unit, sign=True)
-            rows.append([each.name, each.verdict, value, interval or "–", REFUTERS[each.name]])
-        return Table(self.summary(), ["refuter", "verdict", "effect", "interval", "what should be"], rows, 2)
+            rows.append([each.name, REFUTERS[each.name], each.verdict, value, interval or "–"])
+        return Table(self.summary(), ["refuter", "what should be", "verdict", "effect", "interval"], rows, 3)
 
     def to_json(self) -> dict[str, Any]:
         """In plain types."""

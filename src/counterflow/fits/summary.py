@@ -89,8 +89,9 @@ def _rests_on(fit: Fit) -> str:
 def _rows(fit: Fit) -> str:
     if fit.couplings is None:
         return "rows not kept"
-    network = fit.couplings.network
-    rows = max(len(fit.couplings.shared.u), 0 if network is None else network.rows)
+    couplings = fit.couplings
+    counted = [each.rows for each in (couplings.network, couplings.memory, couplings.stream) if each is not None]
+    rows = max(len(couplings.shared.u), *counted, 0)
     return f"{rows} rows"
 
 

@@ -126,6 +126,10 @@ class UnitControllers:
             values[:, :, column] = self._moved(controller, trial, series, values[:, :, column])
         return Reaction(trial.unit, trial.row, worlds, np.ascontiguousarray(values.reshape(worlds * n, -1)))
 
+    def supposing(self, laws: Mapping[str, Law]) -> UnitControllers:
+        """The same controllers with other laws, by the input that they move."""
+        return replace(self, part=with_laws(self.part, laws), _kept={})
+
     # ---- one controller
 
     def _series(

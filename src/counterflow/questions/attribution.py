@@ -20,7 +20,7 @@ from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.arguments import check_window, check_world
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import BASELINE, part_of
-from counterflow.questions.question import CONTROLLERS, START, STOP, Entry, Form, Request
+from counterflow.questions.question import CONTROLLERS, LAWS, START, STOP, Entry, Form, Laws, Request
 from counterflow.questions.replicates import world_words
 from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
 from counterflow.questions.views import (
@@ -96,7 +96,7 @@ class AskAttribution(Request):
     command = "explain"
     title = "Who moved a unit's outputs in some rows?"
     example = "counterflow explain fit --recording recording.safetensors --unit turbine --start 900 --stop 950"
-    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP, CONTROLLERS)
+    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP, CONTROLLERS, LAWS)
     of_past = True
     of_worlds = True
     of_shares = True
@@ -111,10 +111,12 @@ class AskAttribution(Request):
     headline: str | None = None
     question: str = ""
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskAttribution:
-        return cls(unit, given["start"], given["stop"], controllers=given.get("controllers"))
+        laws = given.get("laws") or None
+        return cls(unit, given["start"], given["stop"], controllers=given.get("controllers"), laws=laws)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         stop = server.rows if self.stop is None else self.stop
@@ -252,7 +254,7 @@ class Attribution(RowsWindowed):
         ]
         size = wording.quantity(wording.number(abs(whole), digits), output.unit)
         side = "above" if whole >= 0 else "below"
-        world = world_words(self.caveats)
+        world = world_words(self.caveats, self.about.request.laws)
         told = f"{self.unit} {output.name} was {size} {side} its usual level {rows}{world}: {', '.join(parts)}."
         taken = self.taken(output.name)
         if not taken:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.errors import ProtocolError
 from counterflow.protocol import Answer
 
 KEPT = 64  # directions, at most
@@ -40,20 +41,31 @@ def compressed(directions: FloatArray) -> FloatArray:
 
 
 def lasting(block: FloatArray, rows: int) -> FloatArray:
-    """Directions (P_m, rows, P_m) of an error with covariance ``block`` (P_m, P_m) that is the same in all rows."""
+    """Directions (k, rows, P_m) of an error with covariance ``block`` (P_m, P_m) that is the same in all rows."""
+    return np.repeat(_root(block)[:, None, :], rows, axis=1)
+
+
+def _root(block: FloatArray) -> FloatArray:
+    """(k, P_m): the block is the root's transpose times the root; what is not there takes no room."""
     values, vectors = np.linalg.eigh((block + block.T) / 2)
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    return np.repeat(root[:, None, :], rows, axis=1)
+    kept = values > _NOTHING**2 * max(float(values[-1]), 0.0)
+    return np.asarray((vectors[:, kept] * np.sqrt(values[kept])).T)
 
 
-def directions_of_replicates(found: FloatArray, widening: float) -> FloatArray:
+def directions_of_replicates(
+    found: FloatArray, widening: float, missed: FloatArray | None = None
+) -> FloatArray | None:
     """Directions (k, n, P_m) of replicates (K, n, P_m), with the covariance in each row of ``spread_of_replicates``.
 
-    Half of it is as the replicates have it, and half is the same error in all rows.
+    Half of it is as the replicates have it, and half is the same error in all rows. ``missed`` (P_m, P_m) is another
+    one that all rows have. None: they are too many numbers.
     """
+    _, rows, size = found.shape
+    if rows * size * KEPT > LARGEST:
+        return None
     gaps = widening * (found - found.mean(axis=0)) / np.sqrt(2 * (len(found) - 1))
-    block = np.einsum("kni,knj->ij", gaps, gaps) / found.shape[1]
-    return np.vstack([gaps, lasting(block, found.shape[1])])
+    block = np.einsum("kni,knj->ij", gaps, gaps) / rows
+    return np.vstack([gaps, lasting(block if missed is None else block + missed, rows)])
 
 
 def noise_directions(A: FloatArray, Q: FloatArray, start: FloatArray, rows: int, own: slice) -> FloatArray | None:
@@ -64,21 +76,22 @@ def noise_directions(A: FloatArray, Q: FloatArray, start: FloatArray, rows: int,
     P, size = A.shape[0], own.stop - own.start
     if rows * size * 2 * KEPT > LARGEST:
         return None
-    first, root = (lasting(each, 1)[:, 0].T for each in (start, Q))  # (P, P), root @ root.T
+    first, root = _root(start).T, _root(Q).T
     if rows * P > _EXACT:
         rng, count = np.random.default_rng(0), 2 * KEPT
         out = np.zeros((rows, size, count))
-        h = first @ rng.standard_normal((P, count))
+        h = first @ rng.standard_normal((first.shape[1], count))
         for t in range(rows):
-            h = A @ h + root @ rng.standard_normal((P, count))
+            h = A @ h + root @ rng.standard_normal((root.shape[1], count))
             out[t] = h[own]
         return np.asarray(out.transpose(2, 0, 1) / np.sqrt(count))
-    out = np.zeros((rows, size, (rows + 1) * P))  # a copy of the noise for every row in which it enters
-    h = np.zeros((P, (rows + 1) * P))
-    h[:, :P] = first
+    begun, each = first.shape[1], root.shape[1]
+    h = np.zeros((P, begun + rows * each))  # a copy of the noise for every row in which it enters
+    out = np.zeros((rows, size, h.shape[1]))
+    h[:, :begun] = first
     for t in range(rows):
         h = A @ h
-        h[:, (t + 1) * P : (t + 2) * P] += root
+        h[:, begun + t * each : begun + (t + 1) * each] += root
         out[t] = h[own]
     return np.asarray(out.transpose(2, 0, 1))
 
@@ -96,5 +109,7 @@ def directions_of(parts: Sequence[Answer], rows: int) -> FloatArray | None:
     """Directions (k, rows, P_m) that a unit was sent; None: it was sent none."""
     for piece in parts:
         if piece.share == JOINT:
-            return piece.mean.reshape(-1, rows, piece.mean.shape[1]) if len(piece.mean) % max(rows, 1) == 0 else None
+            if len(piece.mean) % max(rows, 1):
+                raise ProtocolError(f"answer: {len(piece.mean)} rows are not directions of {rows} rows")
+            return piece.mean.reshape(-1, rows, piece.mean.shape[1])
     return None

@@ -23,6 +23,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, scope_of
+from counterflow.control.laws import Law
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
@@ -73,6 +74,20 @@ class Knowledge(RecordedPlant):
         for name, value in found.items():
             object.__setattr__(out, name, value)
         return out
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Self:
+        """The same with controllers that follow other laws, {unit: {input: law}}."""
+        reactors = dict(self.reactors)
+        for name, given in laws.items():
+            self.unit(name)
+            if name not in reactors:
+                raise OptionError(
+                    f"no controllers of unit {name!r} are known here, so that none can follow another law: fit with "
+                    "its loops declared",
+                    code="no-controllers",
+                )
+            reactors[name] = reactors[name].supposing(given)
+        return self.running(reactors, None, self.together, self.silent)
 
     # ---- changes
 
@@ -144,7 +159,7 @@ class Knowledge(RecordedPlant):
             mean, covariance = spread_of_replicates(mine, widening)
             wider = self._at_least(covariance, schedule, ask.unit, mine)
             missed = (wider - covariance)[: mean.shape[1]]  # the same in all rows, and for all of them at once
-            joint = np.vstack([directions_of_replicates(mine, widening), lasting(missed, len(mean))])
+            joint = directions_of_replicates(mine, widening, missed)
             caveats = far(self, schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
             parts = share_of(part_of(ask, mean, wider), joint)
             return with_caveats(parts, [*caveats, *doubts_of(self, found, ask.unit)])
@@ -180,8 +195,9 @@ class Knowledge(RecordedPlant):
                 covariance = np.einsum("kni,knj->nij", gaps, gaps).reshape(-1, mean.shape[1])
         wide = mean + widening * (worlds - mean)
         # what switches in single rows is certain of a window: every world is a direction as it is
-        joint = np.vstack([(wide - mean) / np.sqrt(max(len(wide) - 1, 1)), lasting(missed, len(mean))])
-        parts = [*share_of(part_of(ask, mean, covariance), joint if len(covariance) else None)]
+        rows = (wide - mean) / np.sqrt(max(len(wide) - 1, 1))
+        joint = np.vstack([rows, lasting(missed, len(mean))]) if len(covariance) else None
+        parts = [*share_of(part_of(ask, mean, covariance), joint)]
         parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
         if inputs.stop > inputs.start:
             answered = moved[:, :, inputs]

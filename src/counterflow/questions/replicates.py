@@ -16,7 +16,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import Relay
+from counterflow.control.laws import Law, Manual, Relay
 from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING
@@ -40,10 +40,28 @@ def named_world(caveats: Iterable[Caveat]) -> str | None:
     return world_of(caveats) if codes & {REACTING_CODE, HELD_CODE} else None
 
 
-def world_words(caveats: Iterable[Caveat]) -> str:
-    """ " (controllers react)" or " (controllers held)"; nothing where no controllers are known."""
+def world_words(caveats: Iterable[Caveat], laws: Mapping[str, Mapping[str, Law]] | None = None) -> str:
+    """ " (controllers react)" or " (controllers held)"; nothing where no controllers are known.
+
+    ``laws``: other laws that controllers are supposed to follow.
+    """
     codes = {caveat.code for caveat in caveats}
-    return " (controllers react)" * (REACTING_CODE in codes) or " (controllers held)" * (HELD_CODE in codes)
+    more = "".join(f", {place} {law}" for place, law in laws_words(laws))
+    return f" (controllers react{more})" if REACTING_CODE in codes else " (controllers held)" * (HELD_CODE in codes)
+
+
+def laws_words(laws: Mapping[str, Mapping[str, Law]] | None) -> list[tuple[str, str]]:
+    """("boiler valve", "in manual"), or ("boiler valve", "under PI: gain 2"), of every other law.
+
+    >>> from counterflow.control import PID, Manual
+    >>> laws_words({"boiler": {"valve": Manual(), "fuel": PID(2.0)}})
+    [('boiler valve', 'in manual'), ('boiler fuel', 'under P: gain 2')]
+    """
+    return [
+        (f"{unit} {name}", "in manual" if isinstance(law, Manual) else f"under {law}")
+        for unit, given in (laws or {}).items()
+        for name, law in given.items()
+    ]
 
 
 @dataclass(frozen=True)

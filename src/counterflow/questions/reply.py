@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, Verdict, verdict_of, weighing
+from counterflow.control.laws import Law
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
@@ -47,6 +48,10 @@ class Responder(Protocol):
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """The answer to a question, in parts."""
+        ...
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Responder:
+        """The same where controllers follow other laws, {unit: {input: law}}."""
         ...
 
 

@@ -26,6 +26,7 @@ from counterflow.errors import UnidentifiedError, UnstableError
 from counterflow.protocol import Reaction, Trial
 
 if TYPE_CHECKING:
+    from counterflow.control.laws import Law
     from counterflow.estimation.network import Network
     from counterflow.questions.knowledge import Knowledge
 
@@ -77,6 +78,10 @@ class Reactor(Protocol):
 
     def react(self, trial: Trial) -> Reaction:
         """What the unit's inputs would be."""
+        ...
+
+    def supposing(self, laws: Mapping[str, Law]) -> Reactor:
+        """The same controllers with other laws, by the input that they move."""
         ...
 
 

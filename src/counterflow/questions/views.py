@@ -45,6 +45,7 @@ class View:
     dt: float
     fit: FitView | None
     sentence: str
+    controllers: str | None
     caveats: list[CaveatView]
     window: str  # what is said of all rows together; "" where an answer has none
     verdict: Verdict

@@ -96,6 +96,11 @@ class JointErrors:
         found, own = self.along(k)
         return np.asarray(np.sqrt(np.square(weights @ found.T).sum(axis=1) + np.square(weights) @ own))
 
+    def of_rows(self, k: int) -> FloatArray:
+        """Standard deviation (n,) of channel k in every row."""
+        found, own = self.along(k)
+        return np.asarray(np.sqrt(np.square(found).sum(axis=0) + own))
+
     def draws(self, k: int, rows: slice) -> FloatArray:
         """Errors (draws, n) of all rows at once."""
         found, own = self.along(k)
@@ -284,6 +289,8 @@ class Window:
         name = f"{self.about.request.asker} {self.about.outputs[k].name}"
         if not np.isfinite(self.mean.value[k]):
             return f"{_capital(self.when)}, nothing is known of {name}."
+        if not any(each for each in (self.extreme.value[k], *self.extreme.ends(k))) and not self.reply.predictive:
+            return f"{_capital(self.when)}, nothing changes at {name}."
         verb = self.reply.verb(float(self.mean.value[k]))
         size = self.mean.text(k, unit, sign=False, size=not self.reply.predictive, level=level)
         text = f"{_capital(self.when)}, {name} {verb.format(size)} on average"
@@ -375,7 +382,7 @@ def integral(unit: str, about: About, rows: int) -> tuple[float, str]:
         return about.dt / _TIMES[flow[2]], "" if flow[1] == "1" else flow[1]
     seconds = rows * about.dt
     size, word = next(((size, word) for size, word in _SIZES if seconds >= 2 * size), (1.0, "s"))
-    return about.dt / size, f"{unit}·{word}" if unit else word
+    return about.dt / size, f"{unit}·{word}" if unit else f"× {word}"
 
 
 _SIZES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))

@@ -11,7 +11,8 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.questions.joint import compressed, noise_directions
+from counterflow.protocol import Answer
+from counterflow.questions.joint import JOINT, KEPT, compressed, directions_of, noise_directions
 from counterflow.questions.window import integral
 
 UNITS = [
@@ -207,3 +208,39 @@ def test_summaries_begin_with_what_to_read_first():
     assert text.startswith("Read with care: ") == bool(answer.caveats)
     assert answer.window().sentence() in text
     assert "95 %" in text
+
+
+def test_a_change_of_nothing_changes_nothing():
+    window = fitted().effect("boiler", "turbine", {"valve": 0.0}, 10).window()
+    assert window.sentence("speed") == "In steps 1 to 10, nothing changes at turbine speed."
+
+
+def test_directions_of_other_rows_are_refused():
+    answer = Answer("turbine", "effect", JOINT, "", np.ones((7, 2)), np.zeros((0, 2)))
+    with pytest.raises(cf.ProtocolError, match="7 rows"):
+        directions_of([answer], 5)
+    assert directions_of([answer], 7).shape == (1, 7, 2)
+
+
+def test_long_answers_take_no_more_room_than_they_must():
+    answer = fitted().effect("boiler", "turbine", {"valve": 1.0}, 100_000)
+    assert answer.errors.directions is None
+    assert np.isfinite(answer.window(0, 1000).mean.lower).all()
+    assert len(fitted().effect("boiler", "turbine", {"valve": 1.0}, 2000).errors.directions) <= KEPT
+
+
+def test_windows_where_controllers_react():
+    """Every world of the running plant is a direction: the mean is that of ``running``."""
+    rng, law = np.random.default_rng(0), cf.PID(1.0, 10.0)
+    y, u = np.zeros((400, 1)), np.zeros((400, 2))
+    u[:, 1] = rng.standard_normal(400)
+    for t in range(1, 400):
+        y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1, 0] + 0.3 * u[t - 1, 1] + 0.1 * rng.standard_normal()
+        u[t, 0] = u[t - 1, 0] - law.weights(1.0)[:2] @ y[[t, t - 1], 0]
+    drum = cf.Unit("drum", inputs=["feed", "steam"], outputs=["level"], loops=[cf.Loop("feed", "level")])
+    fit = cf.fit(cf.Recording.from_arrays({"drum": (y, u)}, units=[drum]))
+    answer = fit.effect("drum", "drum", {"steam": 1.0}, 30, controllers="reacting")
+    window, wanted = answer.window(5, 25).mean, answer.running.mean("level", 5, 25)
+    assert window.value[0] == pytest.approx(wanted.mean, rel=1e-6)
+    assert window.upper[0] - window.lower[0] >= 0.9 * (wanted.upper - wanted.lower)
+    assert window.upper[0] - window.lower[0] <= (answer.upper - answer.lower)[5:25].mean()

@@ -101,7 +101,7 @@ class SufficientMethod(OneExchange):
         part = replace(given_part(task, own), sensors=read.sensors)
         caveats = read.caveats + message_caveats(own.unit, read.y, part.model, task.privacy is not None)
         if state.release is not None:
-            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
+            caveats += clipping_caveats(own.unit.name, state.release.may_clip, widened=False)
             part = replace(part, rows_digest=own.digest)
         chosen = LikelihoodOptions.parse(task.method, task.options)
         return replace(part, caveats=(*caveats, *reaction_of(task, own, chosen.reacting, again=True)))

@@ -45,15 +45,16 @@ export const past = {
     return {
       unit, changes, ...reading.windowOf(told, plant, firstWindow(plant), left),
       level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, unit, plant, left),
-      controllers: reading.worldOf(told.controllers, left),
+      ...reading.worldOf(told, plant, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
 
   body(question) {
     const changes = question.changes.filter((one) => one.values || one.mode === "set" || one.value !== 0);
-    const { unit, start, stop, level, draw, controllers } = question;
-    return changes.length && stop > start ? { unit, changes, start, stop, level, draw, controllers } : null;
+    const { unit, start, stop, level, draw } = question;
+    const asked = changes.length || question.laws?.length;
+    return asked && stop > start ? { unit, changes, start, stop, level, draw, ...parts.worldBody(question) } : null;
   },
 
   picked: (question) => question.causes,
