@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking_plant import same
-from closed_plant import OPEN, Machines, plant, recording
+from closed_plant import OPEN, TURBINE_LAW, Machines, plant, recording
 
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, UnstableError
@@ -20,6 +20,8 @@ from counterflow.federation.parts import saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.reactions import Rounds, Unanswered
 from counterflow.protocol import Answer, Reaction, Terms, Trial, decode, encode
+from counterflow.questions.counterfactual import AskCounterfactual
+from counterflow.questions.effect import AskEffect
 
 DATA = recording()
 
@@ -72,6 +74,10 @@ def test_every_question_has_the_same_answer_as_in_one_process(both: tuple[Machin
         )
         target: Any = {"unit": "turbine", "target": {"power": 0.1}, "using": ["boiler", "pump"], "horizon": 20}
         alike(view.restore(**target, controllers=world), alone.restore(**target, controllers=world))
+        ways = view.paths("boiler", "turbine", {"feed": 0.5}, 20)
+        assert ways.controllers == "held", "which way an effect takes is said of held controllers"
+        assert "controllers-held" in [caveat.code for caveat in ways.caveats]
+        alike(ways, alone.paths("boiler", "turbine", {"feed": 0.5}, 20))
 
 
 # ---- what policies say
@@ -332,3 +338,43 @@ def test_what_a_plant_says_of_its_controllers_is_not_believed_blindly(made: Mach
         assert decode(told).error == "OptionError", wrong
     ((_, told),) = service.receive("boiler", [(1, encode(Terms("boiler", json.dumps(asking), json.dumps(good))))])
     assert isinstance(decode(told), Terms)
+
+
+def test_one_answer_is_enough_to_learn_a_law(made: Machines) -> None:
+    """What the threat model says: the turbine's last reaction to one question tells its law, and what it reads."""
+    ask(made)
+    trial, said = next((decode(s), decode(r)) for u, s, r in made.trials[::-1] if u == "turbine")
+    assert isinstance(trial, Trial)
+    assert isinstance(said, Reaction)
+    h = trial.states.reshape(trial.worlds, -1, 2)[:, trial.lead - 1 :]
+    u = said.inputs.reshape(trial.worlds, -1, 2)[:, trial.lead - 1 :, 1]
+    seen = np.concatenate([h[:, 1:], h[:, :-1]], axis=2).reshape(-1, 4)
+    level = np.ones((len(seen), 1))
+    found = np.linalg.lstsq(np.hstack([seen, level]), np.diff(u, axis=1).ravel(), rcond=None)[0]
+    true = TURBINE_LAW.weights(1.0)[:2]  # it reads the first state: C is the identity
+    np.testing.assert_allclose(found[:4], [-true[0], 0.0, -true[1], 0.0], atol=1e-5)
+
+
+def test_a_plant_supposes_other_laws_of_its_own_which_stay_at_home(both: tuple[Machines, cf.Fit]) -> None:
+    made, alone = both
+    change, window = {"boiler": {"feed": 0.5}}, {"start": 300, "stop": 330}
+    made.trials.clear()
+    for law in (cf.Manual(), cf.PID(0.3, 31.25), cf.Relay(-0.21875, 0.21875, 0.5, -0.5)):
+        laws = {"turbine": {"governor": law}}
+        asked: list[Any] = [
+            AskEffect("boiler", "turbine", change["boiler"], 20, laws=laws),
+            AskCounterfactual("turbine", None, **window, laws=laws),
+        ]
+        with made.running("turbine") as view:
+            for request in asked:
+                alike(view.ask(request), alone.ask(request, DATA))
+    bytes_down = b"".join(data for _, data, _ in made.trials)
+    for number in (31.25, 0.21875):
+        assert np.float64(number).tobytes() not in bytes_down, "the coordinator knows nothing of the other law"
+        assert str(number).encode() not in bytes_down
+    with made.running("turbine") as view, pytest.raises(cf.OptionError) as caught:
+        view.ask(AskEffect("boiler", "turbine", change["boiler"], 20, laws={"boiler": {"valve": cf.Manual()}}))
+    assert caught.value.code == "laws-elsewhere"
+    forged = encode(replace(decode(made.trials[-1][1]), unit="turbine", supposed="0" * 16))
+    with pytest.raises(ProtocolError, match=r"supposes other laws|spoken to"):
+        made.plants["turbine"].react([(0, forged)])

@@ -55,7 +55,7 @@ effect = "turbine"
 A = [[0.3]]
 B = [[0.2, 0.0]]
 """
-ENVELOPE = ["version", "command", "method", "dt", "fit", "sentence", "caveats"]
+ENVELOPE = ["version", "command", "method", "dt", "fit", "sentence", "caveats", "verdict"]
 
 
 def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -405,7 +405,7 @@ def test_what_the_data_cannot_tell_is_exit_code_4(place: Path, tmp_path: Path) -
     (tmp_path / "f.toml").write_text(text, encoding="utf-8")
     told = answer("fit", tmp_path / "f.toml", "--out", tmp_path / "fit")
     assert [(doubt["cause"], doubt["channels"]) for doubt in told["doubts"]] == [("boiler", ["feed water"])]
-    assert "note: boiler -> turbine" in run("fit", tmp_path / "f.toml", "--out", tmp_path / "fit", "--force").stdout
+    assert "caution: boiler -> turbine" in run("fit", tmp_path / "f.toml", "--out", tmp_path / "fit", "--force").stdout
     asked = ["whatif", tmp_path / "fit", "--effect", "turbine", "--out", tmp_path / "x.json", "--change"]
     assert "never varies" in refused(*asked, "boiler.feed water=1", code=4)
     assert not (tmp_path / "x.json").exists()

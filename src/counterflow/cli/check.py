@@ -16,8 +16,7 @@ from counterflow.cli.output import Format
 from counterflow.errors import OptionError
 from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
-from counterflow.fits.fit import load
-from counterflow.methods.outcome import Provenance
+from counterflow.fits.fit import Fit, load
 from counterflow.plant.calendar import as_steps
 from counterflow.questions.question import envelope
 
@@ -69,7 +68,7 @@ def check(
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
 
     def show() -> None:
-        _show(found, sentence, plot, fit.provenance)
+        _show(found, sentence, plot, fit)
         if tried is not None:
             table = tried.table()
             output.show_text(tried.summary(), style=_STYLES[tried.verdict])
@@ -106,7 +105,7 @@ def _count(checks: tuple[Check, ...]) -> str:
     return f"{len(checks)} {'check' if len(checks) == 1 else 'checks'}"
 
 
-def _show(found: Checks, sentence: str, drawn: Path | None, fit: Provenance) -> None:
+def _show(found: Checks, sentence: str, drawn: Path | None, fit: Fit) -> None:
     output.show_text(sentence, style=_STYLES[found.verdict])
     rows = []
     for each in found:
@@ -121,6 +120,7 @@ def _show(found: Checks, sentence: str, drawn: Path | None, fit: Provenance) -> 
         output.show_text(f"  {each.finding[:1].upper()}{each.finding[1:]}.")
         if each.remedy:
             output.show_text(f"  Remedy: {each.remedy}.")
-    output.show_source(fit)
+    output.show_source(fit.provenance)
+    output.show_notes(fit.caveats)
     if drawn is not None:
         output.show_lines("", f"written: {drawn}")

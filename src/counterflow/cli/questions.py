@@ -35,12 +35,10 @@ _SET = {"set": (list[str], Option(metavar="CHANNEL=NUMBER", help="Past rows: an 
 _SCHEDULE = {
     "schedule": (Path, Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
 }
-_WINDOW = {
-    "window": (str, Option(metavar="START..STOP", help="Also sum up these rows: 5..20, 2h..6h, or dates."))
-}
+_WINDOW = {"window": (str, Option(metavar="START..STOP", help="Also sum up these rows: 5..20, 2h..6h, or dates."))}
 _METAVARS = {
     Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]",
-    Form.STEPS: "STEPS|TIME", Form.ROW: "ROW|DATE", Form.WORLD: "held|reacting",
+    Form.STEPS: "STEPS|TIME", Form.ROW: "ROW|DATE", Form.WORLD: "held|reacting", Form.LAWS: "UNIT.INPUT=LAW",
 }  # fmt: skip
 _TYPES = {
     Form.WORLD: str, Form.STEPS: str, Form.ROW: str, Form.LEVEL: float, Form.VECTOR: list[float]
@@ -126,7 +124,7 @@ def command(name: str) -> Callable[..., None]:
         Reader.check(chosen, given)
         fit = load(directory)
         rows = None if recording is None else inputs.load_recording(fit, recording)
-        answer(chosen, fit, given, rows)
+        answer(chosen, fit, given, rows, f"counterflow check {directory}")
 
     examples = "\n\n".join(f"Example: {each.example}" for each in asked)
     more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
@@ -164,7 +162,7 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
     own = {entry.option or entry.name: [plant.unit] for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)}
     Reader.check(chosen, given | own)
     try:
-        answer(chosen, view, given | own, None)
+        answer(chosen, view, given | own, None, "--format json tells them")
     except UnknownNameError as error:
         closed = f"Inputs that their owners have not opened to {plant.unit!r} ([ask] in their policies) are not known"
         raise UnknownNameError(f"{error} {closed} here.") from None
@@ -210,7 +208,8 @@ class Reader:
             option = entry.option or entry.name
             if entry.form is Form.CHANGES and bool(given["change"]) == (given["schedule"] is not None):
                 raise OptionError("give either --change channel=number, once or more, or --schedule FILE.")
-            if entry.form is Form.PAST and sum(bool(given[name]) for name in ("change", "set", "schedule")) != 1:
+            changed = sum(bool(given[name]) for name in ("change", "set", "schedule")) if entry.form is Form.PAST else 1
+            if changed > 1 or (not changed and not given["law"]):
                 raise OptionError("give one of --set channel=number, --change channel=number, or --schedule FILE.")
             if entry.form is Form.UNIT and len(given[option] or ()) != 1:
                 raise OptionError(f"{_dashed(option)} is missing, or given twice: name one unit. {entry.help}")
@@ -230,6 +229,8 @@ class Reader:
             return self._target(value)
         if entry.form is Form.LEVERS:
             return self._levers(value)
+        if entry.form is Form.LAWS:
+            return inputs.laws_given(self.plant, _dashed(option), value or ())
         if entry.form in (Form.STEPS, Form.ROW) and isinstance(value, str):
             return self._counted(entry, option, value)
         return entry.default if value is None or value == [] else value
@@ -260,7 +261,7 @@ class Reader:
                 held, words = self._padded(held, schedule.name)
         elif past and self.given["change"]:
             added = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
-        else:
+        elif not past or self.given["set"]:  # else only laws are others
             option = "set" if past else "change"
             held = inputs.inputs_given(self.plant, f"--{option}", self.given[option], causes)
         for name in causes:
@@ -334,8 +335,11 @@ def _windows(reply: Any, text: str | None) -> dict[str, Window]:
     return {reply.about.request.asker: found} if isinstance(found, Window) else found
 
 
-def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any) -> None:
-    """Ask, and say what comes back; exit code 5 if what is wanted cannot be reached."""
+def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any, choices: str) -> None:
+    """Ask, and say what comes back; exit code 5 if what is wanted cannot be reached.
+
+    ``choices``: the command that tells how the fit was made.
+    """
     assert isinstance(view, Questions)
     reader = Reader(view, given)
     form = {}
@@ -365,7 +369,7 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
             if table.more:
                 output.show_text(table.more)
         output.show_source(view.provenance)
-        output.show_notes(reply.caveats)
+        output.show_verdict(reply.caveats, choices)
 
     output.conclude(given["answer_format"], given["out"], given["force"], told, show, reply.to_frame, reply.plot)
     if not getattr(reply, "feasible", True):

@@ -94,8 +94,11 @@ def _saved(model: Path, data: Path | Recording | None, policies: Sequence[Path])
             asked = whole.about(recording)
         except PrivacyError as error:
             recording, reason = None, str(error)
-    if whole is not None and gate is None:  # with policies, controllers of other units answer to nobody here
+    if whole is not None:
         asked, server = whole.running(asked, recording), whole.running(server, None)
+        if gate is not None:  # as between machines, controllers answer where their policies let them
+            silent = [name for name, reactor in asked.reactors.items() if reactor.columns and not gate.reacts(name)]
+            asked = asked.running(asked.reactors, silent=silent)
     checked = _checks(whole, recording)
     seats: dict[str, Seat] = {}
     for name, part in parts.items():

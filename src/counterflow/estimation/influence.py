@@ -163,12 +163,12 @@ def influence_graph(
     q_values = np.ones(len(pairs))
     q_values[possible] = _benjamini_hochberg(np.array([tests[pair][0] for pair in pairs])[possible])
     kept = {pair: bool(q <= rate) for pair, q in zip(pairs, q_values, strict=True)}
-    reach = _reach(len(names), kept)
+    reached = reach(_kept_edges(len(names), kept))
     total, direct = strengths(A, B, observation, record.state_slices, record.input_slices)
     edges = tuple(
         Edge(
             cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
-            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reach[m, n]),
+            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reached[m, n]),
             direct_strength=float(direct[m, n]), total_strength=float(total[m, n]), possible=bool(can),
             direct_interval=_tested_ends(float(direct[m, n]), errors[m, n], tests[m, n][0]),
         )
@@ -201,11 +201,9 @@ def network_graph(network: Network, rate: float = 0.05) -> InfluenceGraph:
     pairs = [(m, n) for m in range(count) for n in range(count) if m != n]
     r, owner = network.size, network.owner
     target, source_number = owner[:r], np.arange(len(owner)) < r
-    there = np.abs(network.linear).sum(axis=1) > 0  # (K, m, r)
-    bent = _bent(network)
     tests = {}
     for m, n in pairs:
-        block = (there | bent)[:, owner == n][:, :, target == m]
+        block = network.in_use[:, owner == n][:, :, target == m]
         numbers = source_number[owner == n]
         tests[m, n] = tuple(_absent(part) for part in (block, block[:, numbers], block[:, ~numbers]))
     possible = np.array([network.known is None or network.known.allows(names[n], names[m]) for m, n in pairs], bool)
@@ -216,26 +214,17 @@ def network_graph(network: Network, rate: float = 0.05) -> InfluenceGraph:
     sure = {pair: bool(q <= rate and can) for pair, q, can in zip(pairs, q_values, possible, strict=True)}
     total, direct, ends = _network_strengths(network, [pair for pair in pairs if tests[pair][0] < 1])
     kept = {pair: bool(sure[pair] and direct[pair] >= MATTERS * total[pair]) for pair in pairs}
-    reach = _reach(count, kept)
+    reached = reach(_kept_edges(count, kept))
     edges = tuple(
         Edge(
             cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
-            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reach[m, n]),
+            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reached[m, n]),
             direct_strength=direct[m, n], total_strength=float(total[m, n]), possible=bool(can),
             direct_interval=ends[m, n],
         )
         for (m, n), q, can in zip(pairs, q_values, possible, strict=True)
     )  # fmt: skip
     return InfluenceGraph(names, edges, rate)
-
-
-def _bent(network: Network) -> NDArray[np.bool_]:
-    """(K, m, r): which columns act on which numbers through products."""
-    out = np.zeros(network.linear.shape[:1] + network.linear.shape[2:], bool)
-    for k, factors in enumerate(network.pairs):
-        for factor in factors:
-            out[:, factor] |= network.bends[:, k] != 0
-    return out
 
 
 def _absent(block: NDArray[np.bool_]) -> float:
@@ -311,14 +300,23 @@ def _benjamini_hochberg(p_values: FloatArray) -> FloatArray:
     return out
 
 
-def _reach(count: int, kept: dict[tuple[int, int], bool]) -> NDArray[np.bool_]:
-    """reach[m, n]: kept edges lead from n to m."""
-    reach = np.zeros((count, count), bool)
+def reach(acting: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """reach[m, n]: steps from cause to effect of ``acting`` [effect, cause] lead from n to m.
+
+    >>> reach(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], bool)).astype(int)[2]
+    array([1, 1, 0])
+    """
+    out = acting.copy()
+    for middle in range(len(out)):
+        out |= np.outer(out[:, middle], out[middle])
+    return out
+
+
+def _kept_edges(count: int, kept: dict[tuple[int, int], bool]) -> NDArray[np.bool_]:
+    out = np.zeros((count, count), bool)
     for (m, n), keep in kept.items():
-        reach[m, n] = keep
-    for middle in range(count):
-        reach |= np.outer(reach[:, middle], reach[middle])
-    return reach
+        out[m, n] = keep
+    return out
 
 
 def strengths(

@@ -12,20 +12,22 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
 from counterflow import errors
+from counterflow.control.laws import Absent, Law, law_from_json, law_json
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
-from counterflow.federation.reactions import PlantControllers
+from counterflow.federation.policy import Policy
+from counterflow.federation.reactions import ELSEWHERE, PlantControllers
 from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.printable import shown
@@ -64,11 +66,15 @@ class QuestionBox:
         self._version: object = None
         self._read: list[Row] = []
 
-    def put(self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True) -> str:
+    def put(
+        self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True,
+        supposed: tuple[str, Mapping[str, Law]] | None = None,
+    ) -> str:  # fmt: skip
         """Put a question in; its name.
 
         ``about``: digest of the standing job that may answer it; ``fit``: the job that it is about, and whether that
-        is the ``latest``, for which it waits.
+        is the ``latest``, for which it waits. ``supposed``: other laws of this plant's own controllers, which stay in
+        the box, and the word by which the question refers to them.
         """
         if not all(map(_is_fresh, self._rows())):
             self._store.begin_anew(LOG, [], _is_fresh)
@@ -79,6 +85,9 @@ class QuestionBox:
         _check_size(messages, self._store.name)
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         table = {"name": name, "time": time.time(), "about": about, "fit": fit[:100], "latest": latest}
+        if supposed is not None:
+            word, laws = supposed
+            table["supposed"] = {"word": word, "laws": {name: law_json(law) for name, law in laws.items()}}
         self._store.append(LOG, Entry("question", table, messages))
         return name
 
@@ -92,6 +101,15 @@ class QuestionBox:
         """What a question is about, and its messages; none if it has gone."""
         row = self._row(name, "question")
         return ({}, []) if row is None else (row.table, list(row.pieces))
+
+    def laws(self, word: str) -> dict[str, Law] | None:
+        """The laws that a question which is still here supposes by this word; None: there is none."""
+        for row in self._rows():
+            found = row.table.get("supposed")
+            if row.kind == "question" and _is_fresh(row) and found and found["word"] == word:
+                laws = {name: law_from_json(law) for name, law in found["laws"].items()}
+                return {name: law for name, law in laws.items() if law is not None}
+        return None
 
     def settle(self, name: str, messages: Sequence[bytes]) -> None:
         """Put its answer beside a question that is still there."""
@@ -158,6 +176,7 @@ class RemoteServer:
     own : this plant's unit.
     latest : whether no later fit is finished here; the coordinator answers about the latest only.
     patience : seconds to wait for an answer.
+    controllers : of this plant.
     """
 
     job: Job
@@ -166,6 +185,8 @@ class RemoteServer:
     own: Unit
     latest: bool = True
     patience: float = 60.0
+    controllers: PlantControllers | None = None
+    supposed: tuple[str, Mapping[str, Law], str] | None = None  # word, laws, and what is said of them
 
     @property
     def link(self) -> str:
@@ -201,6 +222,8 @@ class RemoteServer:
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """Put the question into the box and wait for its answer."""
         named = [change.naming(self.unit(change.cause).input_names) for change in changes]
+        if self.supposed is not None:
+            ask = replace(ask, supposed=self.supposed[0], terms=self.supposed[2])
         parts: list[Answer] = []
         for message in self._exchanged([*named, ask], watch):
             columns = self.own.n_inputs if getattr(message, "share", "") == REACTIONS else self.own.states
@@ -209,13 +232,27 @@ class RemoteServer:
             parts.append(message)
         return tuple(parts)
 
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> RemoteServer:
+        """The same where this plant's own controllers follow other laws, which stay here."""
+        if set(laws) != {self.own.name} or self.controllers is None:
+            raise OptionError(ELSEWHERE, code="laws-elsewhere")
+        own = laws[self.own.name]
+        for name, law in own.items():
+            if isinstance(law_from_json(law_json(law)), Absent):
+                raise OptionError(
+                    f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
+                )
+        said = self.controllers.supposing(own, Policy(self.own.name, react=True))
+        return replace(self, supposed=(secrets.token_hex(8), own, said.to_text()))
+
     def _exchanged(self, asked: Sequence[Message], watch: Watch | None) -> list[Message]:
         """What comes back; a refusal is raised."""
         seen = watch or (lambda message, up: None)
         for message in asked:
             seen(message, True)
         about = questions_about(self.job).digest
-        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest)
+        laws = None if self.supposed is None else self.supposed[:2]
+        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest, laws)
         found = list(map(decode, self.box.answer(name, self.patience)))
         for message in found:
             seen(message, False)
@@ -274,7 +311,7 @@ class PlantQuestions:
             for number, data in arrived:
                 if self._controllers is None:
                     self.guard.refuse("incoming", data, ProtocolError(f"unit {self.guard.unit!r} has no controllers"))
-                out.append((number, self._controllers.answer(data, self.guard)))
+                out.append((number, self._controllers.answer(data, self.guard, self._box.laws)))
             return out
 
     def _take_in(self, number: int, answer: list[bytes]) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
+from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import SENT_BY_UNITS, Policy
 from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
-from counterflow.federation.reactions import Carry, ControllerTerms, RemoteControllers, Rounds
+from counterflow.federation.reactions import MOST_STEPS, Carry, ControllerTerms, RemoteControllers, Rounds
 from counterflow.files import make_folder
 from counterflow.plant.units import MANIPULATED
 from counterflow.protocol import Ask, Change, Message, Openings, Terms, decode, encode
@@ -32,6 +32,7 @@ from counterflow.threads import one_blas_thread
 _log = logging.getLogger(__name__)
 FOLDER = "terms"
 _TERMS = "terms of a plant"
+_NONE = ControllerTerms(())
 GRACE = 20.0  # seconds that a plant may take to start
 
 
@@ -99,7 +100,7 @@ class QuestionService:
             everybody, kind = set(self._job.units), question(ask.kind)
             of_all = kind.of_shares or (kind.of_worlds and ask.controllers != HELD)
             self._wait_for(everybody if of_all else causes & everybody)
-            server = self._running() if kind.of_worlds else self._server
+            server = self._running(ask) if kind.of_worlds or kind.held_only else self._server
             with one_blas_thread(), np.errstate(all="ignore"):
                 return list(self._gate.answer(server, unit, [c for c in changes if isinstance(c, Change)], ask))
         except StorageError:  # its text names files of this machine; it stands in the process log
@@ -111,8 +112,8 @@ class QuestionService:
             text = f"the numbers of this question are beyond the server ({type(error).__name__}): ask for less"
             return [refusal_of(unit, DataError(text))]
 
-    def _running(self) -> Server:
-        """The server, with the controllers of all plants that have some.
+    def _running(self, ask: Ask) -> Server:
+        """The server, with the controllers of all plants that have some, the asker's own perhaps with other laws.
 
         Of a plant that has not said anything yet, what controllers move is known where its inputs say so.
         """
@@ -123,10 +124,20 @@ class QuestionService:
                 known[unit] = ControllerTerms(tuple(moved))
         if not known or self._server.shared is None:
             return self._server
+        if question(ask.kind).of_worlds and ask.controllers != HELD and ask.steps > MOST_STEPS:
+            raise OptionError(
+                f"with controllers reacting, {MOST_STEPS} steps can be asked about between machines, not {ask.steps}: "
+                'ask for fewer, or with controllers="held"',
+                code="too-many-rounds",
+            )
+        kept, supposed = self._kept, {}
+        if ask.supposed and known.get(ask.unit, _NONE).reacts:
+            known[ask.unit] = ControllerTerms.from_text(ask.terms, len(self._job.inputs[ask.unit]))
+            kept, supposed = {}, {ask.unit: ask.supposed}
         silent = [unit for unit, terms in known.items() if not terms.reacts or self._carry is None]
         reactors = {unit: RemoteControllers(unit, known[unit]) for unit in self._job.units if unit in known}
-        rounds = None if self._carry is None else Rounds(self._carry, self._job, self._waiting)
-        return self._server.running(reactors, self._kept, rounds, sorted(silent))
+        rounds = None if self._carry is None else Rounds(self._carry, self._job, self._waiting, supposed=supposed)
+        return self._server.running(reactors, kept, rounds, sorted(silent))
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.control.laws import Law
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
@@ -28,7 +31,13 @@ from counterflow.protocol.codec import SIZE_LIMIT
 
 PATIENCE = 20.0  # seconds that a plant may take for one answer
 MOST_ROUNDS = 1000  # of one question
+LONGEST = 300.0  # seconds for all of them
+MOST_STEPS = 20_000  # of one question
 MOST_MEMORY = 1000  # rows that a law may look back
+ELSEWHERE = (
+    "between machines a plant asks what its own controllers would do in manual, or tuned otherwise: those of others "
+    "follow the laws that they have"
+)
 Carry = Callable[[str, bytes, float], bytes]
 """Takes a trial to a unit and brings its answer, within so many seconds. ``Unanswered`` if there is none."""
 
@@ -103,6 +112,16 @@ class PlantControllers:
 
     controllers: UnitControllers
 
+    def supposing(self, laws: Mapping[str, Law], policy: Policy) -> ControllerTerms:
+        """What the coordinator is told in a question of this plant's own that supposes other laws."""
+        said = replace(self, controllers=self.controllers.supposing(laws)).terms(policy)
+        if said is None or not said.reacts:
+            raise PrivacyError(
+                "other laws need controllers that answer: set react = true below [controllers] of policy.toml",
+                code="controllers-silent",
+            )
+        return said
+
     def terms(self, policy: Policy) -> ControllerTerms | None:
         """What the coordinator is told; None: there are none.
 
@@ -113,14 +132,21 @@ class PlantControllers:
         moves = tuple(dict.fromkeys([*own.columns, *elsewhere]))
         if not moves:
             return None
-        if elsewhere or own.memory > MOST_MEMORY or not policy.react:
+        may_leave = policy.react and (policy.kinds is None or "Reaction" in policy.kinds)
+        if elsewhere or own.memory > MOST_MEMORY or not may_leave:
             return ControllerTerms(moves, own.locked)
         return ControllerTerms(moves, own.locked, True, own.switches, own.memory)
 
-    def answer(self, data: bytes, guard: Guard) -> bytes:
-        """The answer to a trial, let out by the guard."""
+    def answer(self, data: bytes, guard: Guard, supposed: Callable[[str], Mapping[str, Law] | None]) -> bytes:
+        """The answer to a trial, let out by the guard; ``supposed``: other laws that an own question asks about."""
         trial = guard.trial(data)
         own = self.controllers
+        if trial.supposed:
+            laws = supposed(trial.supposed)
+            if laws is None:
+                text = f"unit {guard.unit!r}: no question of its own supposes other laws by this word"
+                guard.refuse("incoming", data, ProtocolError(text))
+            own = own.supposing(laws)
         if trial.tried.size and trial.tried.shape[1] != len(own.columns):
             guard.refuse("incoming", data, ProtocolError(f"unit {guard.unit!r}: its controllers move other inputs"))
         try:
@@ -170,6 +196,9 @@ class RemoteControllers:
     def telemetry(self, channel: str, trial: Trial) -> FloatArray:
         raise ProtocolError(f"unit {self.unit!r}: no measurement leaves a unit for the controllers of others")
 
+    def supposing(self, laws: Mapping[str, Law]) -> RemoteControllers:
+        raise OptionError(ELSEWHERE, code="laws-elsewhere")
+
     def react(self, trial: Trial) -> Reaction:
         raise ProtocolError(f"unit {self.unit!r}: controllers on other machines are asked together")
 
@@ -183,24 +212,27 @@ class Rounds:
     job : the standing job.
     waiting : within it, others are heard.
     most, patience : rounds of the question, and seconds of a unit's answer.
+    supposed : {unit: word} where a unit's own question supposes other laws.
     """
 
     def __init__(
         self, carry: Carry, job: Job, waiting: Callable[[], AbstractContextManager[Any]], most: int = MOST_ROUNDS,
-        patience: float = PATIENCE,
+        patience: float = PATIENCE, supposed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
+        self._supposed = supposed
         self._carry, self._job, self._waiting, self._most, self._patience = carry, job, waiting, most, patience
-        self.count = 0
+        self.count, self._until = 0, time.monotonic() + LONGEST
 
     def __call__(self, trials: Mapping[str, Trial]) -> dict[str, Reaction]:
         """What every unit says; an error names one that does not answer."""
         self.count += 1
-        if self.count > self._most:
+        if self.count > self._most or time.monotonic() > self._until:
             raise OptionError(
-                f"with controllers reacting, this question takes more than {self._most} rounds between the machines: "
-                'ask for fewer steps, or with controllers="held"',
+                f"with controllers reacting, this question takes more than {self._most} rounds between the machines, "
+                f'or {LONGEST:.0f} s: ask for fewer steps, or with controllers="held"',
                 code="too-many-rounds",
             )
+        trials = {unit: replace(trial, supposed=self._supposed.get(unit, "")) for unit, trial in trials.items()}
         sent = {unit: encode(trial) for unit, trial in trials.items()}
         with self._waiting(), ThreadPoolExecutor(len(sent), "trials") as pool:
             replies = list(pool.map(self._answer, sent, sent.values()))

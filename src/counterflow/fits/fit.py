@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.caveats import Caveat, distinct
+from counterflow.caveats import Caveat, by_weight
 from counterflow.control import Law, Loop
 from counterflow.control.learning import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
@@ -34,6 +34,7 @@ from counterflow.plant.calendar import Calendar, as_steps
 from counterflow.privacy import Privacy
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import Questions, Source
+from counterflow.questions.running import never_moved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,8 +67,8 @@ class Fit(Questions):
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
-        """What answers must be read with: the server's caveats, and each unit's own."""
-        return distinct((*self.server_caveats, *(c for part in self.parts.values() for c in part.caveats)))
+        """What answers must be read with: the server's caveats, and each unit's own, the heaviest first."""
+        return by_weight((*self.server_caveats, *(c for part in self.parts.values() for c in part.caveats)))
 
     @property
     def log_likelihood(self) -> float:
@@ -316,7 +317,8 @@ class Fit(Questions):
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """The server; for questions about rows, with what the units send it of a recording."""
         if not (question.of_past or question.after_record):
-            return Source(self.running(self.server, None) if question.of_worlds else self.server, lambda name: None)
+            told = question.of_worlds or question.held_only
+            return Source(self.running(self.server, None) if told else self.server, lambda name: None)
         server = self.about(recording)
         server = self.running(server, recording) if question.of_worlds else server
         return Source(server, lambda name: recording[name].y)  # type: ignore[index]
@@ -370,6 +372,9 @@ class Fit(Questions):
         for name, given in laws.items():
             self.plant.unit(name)
             parts[name] = with_laws(parts[name], given)
+            for each in parts[name].controllers:
+                if each.supposed is not None and each.locked and self.couplings is not None:
+                    raise never_moved(f"{name} {each.loop.moves}", name)
         return replace(self, parts=parts)
 
     @property

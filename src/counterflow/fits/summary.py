@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow import notebook, wording
+from counterflow.caveats import by_weight
 from counterflow.estimation.influence import NORMAL, Edge, strengths
 from counterflow.notebook import Table
 from counterflow.printable import shown
@@ -42,7 +43,7 @@ def text(fit: Fit) -> str:
         lines.append(fit.privacy.summary())
     if fit.known_edges is not None:
         lines.append(f"direct couplings that were estimated: {fit.known_edges}")
-    lines += [f"note: {caveat}" for caveat in fit.caveats]
+    lines += [f"{caveat.weight}: {caveat}" for caveat in by_weight(fit.caveats)]
     if len(fit.history):
         last = {name: getattr(fit.history, name) for name in ("client_loss", "proprietary_loss", "delta_d")}
         lines.append(
@@ -60,7 +61,8 @@ def text(fit: Fit) -> str:
 def page(fit: Fit) -> str:
     """For a notebook: the same with a picture."""
     pairs = Table("", ["", ""], [[name, value] for name, value in header(fit)], 2)
-    return notebook.page(short(fit)[1:-1], [pairs, couplings(fit)], notebook.picture(fit.plot, "fit"), fit.caveats)
+    picture = notebook.picture(fit.plot, "fit")
+    return notebook.page(short(fit)[1:-1], [pairs, couplings(fit)], picture, by_weight(fit.caveats))
 
 
 def header(fit: Fit) -> list[tuple[str, str]]:

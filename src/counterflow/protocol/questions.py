@@ -95,13 +95,17 @@ class Ask(Message):
 
     Whether there is such a kind is known where it is answered.
     ``controllers``: "held" (inputs that controllers move stay as they are), "reacting" (controllers answer), or "": as
-    the server thinks best.
+    the server thinks best. ``supposed``: a word by which the asking unit knows that its own controllers are to follow
+    other laws in the trials of this question; ``terms``: what it says of them then, as in ``Terms``.
     """
 
     kind: str
     first: int
     steps: int
     controllers: str = ""
+    supposed: str = ""
+    terms: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"terms": TERMS_LIMIT})
 
     def check(self) -> None:
         if not _KIND.fullmatch(self.kind) or not 1 <= self.steps <= 10_000_000:
@@ -156,7 +160,7 @@ class Trial(Message):
 
     ``tried`` (K n, c): the inputs that controllers move, as they were in these states; ``response`` (K L, c P_m): what
     one of them, one higher in one row, does to the states of the L rows after it, one block of P_m for each. With them
-    a unit can close its own loops, so that few rounds are needed.
+    a unit can close its own loops, so that few rounds are needed. ``supposed``: that of the unit's own ``Ask``.
     """
 
     row: int
@@ -170,6 +174,7 @@ class Trial(Message):
     rest: FloatArray = field(metadata=MATRIX)
     tried: FloatArray = field(default_factory=_nothing, metadata=MATRIX)
     response: FloatArray = field(default_factory=_nothing, metadata=MATRIX)
+    supposed: str = ""
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
 
     def check(self) -> None:

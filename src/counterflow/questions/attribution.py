@@ -20,7 +20,7 @@ from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.arguments import check_window, check_world
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import BASELINE, part_of
-from counterflow.questions.question import CONTROLLERS, START, STOP, Entry, Form, Request
+from counterflow.questions.question import CONTROLLERS, LAWS, START, STOP, Entry, Form, Laws, Request
 from counterflow.questions.replicates import world_words
 from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
 from counterflow.questions.views import (
@@ -96,7 +96,7 @@ class AskAttribution(Request):
     command = "explain"
     title = "Who moved a unit's outputs in some rows?"
     example = "counterflow explain fit --recording recording.safetensors --unit turbine --start 900 --stop 950"
-    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP, CONTROLLERS)
+    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP, CONTROLLERS, LAWS)
     of_past = True
     of_worlds = True
     of_shares = True
@@ -111,10 +111,12 @@ class AskAttribution(Request):
     headline: str | None = None
     question: str = ""
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskAttribution:
-        return cls(unit, given["start"], given["stop"], controllers=given.get("controllers"))
+        laws = given.get("laws") or None
+        return cls(unit, given["start"], given["stop"], controllers=given.get("controllers"), laws=laws)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         stop = server.rows if self.stop is None else self.stop
@@ -141,12 +143,15 @@ class AskAttribution(Request):
         shares = {BASELINE: np.tile(level, (ask.steps, 1)), INITIAL: decay}
         reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
         moved = set(server.running_plant.moved()) if reacting else set()
+        # what controllers held would have left is not in the rows where one of them alone moved its input
+        locked = server.couplings is not None and any(each.locked for each in server.running_plant.reactors.values())
         for name, inputs in server.input_slices.items():
             if reacting:
                 back = np.zeros_like(departure)
                 free = [k for k in range(inputs.start, inputs.stop) if k not in moved]
                 back[:, free] = -departure[:, free]
-                for share, world in ((name, REACTING), (f"{WITHOUT}{name}", HELD)):
+                worlds = ((name, REACTING), (f"{WITHOUT}{name}", HELD))
+                for share, world in worlds[:1] if locked else worlds:
                     shares[share] = -server.apart(back, ask.first, world)
             elif server.network is None:
                 shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
@@ -249,8 +254,21 @@ class Attribution(RowsWindowed):
         ]
         size = wording.quantity(wording.number(abs(whole), digits), output.unit)
         side = "above" if whole >= 0 else "below"
-        world = world_words(self.caveats)
-        return f"{self.unit} {output.name} was {size} {side} its usual level {rows}{world}: {', '.join(parts)}."
+        world = world_words(self.caveats, self.about.request.laws)
+        told = f"{self.unit} {output.name} was {size} {side} its usual level {rows}{world}: {', '.join(parts)}."
+        taken = self.taken(output.name)
+        if not taken:
+            return told
+        listed = ", ".join(
+            f"{wording.number(value, digits, sign=True)} of {share_label(self.unit, name)}" for name, value in taken
+        )
+        return f"{told} In that, controllers have taken off {listed}."
+
+    def taken(self, channel: str) -> list[tuple[str, float]]:
+        """What controllers took off the share of each unit's inputs in one channel, as means over the window."""
+        k = self.about.output(channel)
+        found = [(name, float(np.nan_to_num(mean_over_rows(rows)[k]))) for name, rows in self.compensated.items()]
+        return sorted((each for each in found if each[1]), key=lambda each: -abs(each[1]))
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []

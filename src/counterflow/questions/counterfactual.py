@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
@@ -26,8 +27,8 @@ from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
-from counterflow.questions.question import CONTROLLERS, LEVEL, START, STOP, Entry, Form, Request
-from counterflow.questions.replicates import Replicates, world_words
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, Entry, Form, Laws, Request
+from counterflow.questions.replicates import Replicates, laws_words, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, channel_label, line, series
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from counterflow.methods.part import UnitPart
+    from counterflow.questions.plots import Line
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class AskCounterfactual(Request):
     form = (
         Entry("unit", Form.UNITS, (), "Unit whose outputs are asked about (all).", option="effect"),
         Entry("changes", Form.PAST, ..., "Other inputs in these rows."),
-        START, STOP, CONTROLLERS, LEVEL,
+        START, STOP, CONTROLLERS, LAWS, LEVEL,
     )  # fmt: skip
     of_past = True
     of_worlds = True
@@ -85,6 +87,7 @@ class AskCounterfactual(Request):
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskCounterfactual:
@@ -92,7 +95,7 @@ class AskCounterfactual(Request):
         return cls(
             unit, changes.values or None, given["start"], given["stop"],
             add=changes.add or None, level=given["level"], clause=changes.words,
-            controllers=given.get("controllers"),
+            controllers=given.get("controllers"), laws=given.get("laws") or None,
         )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
@@ -100,7 +103,7 @@ class AskCounterfactual(Request):
         check_window(self.kind, server.rows, self.start, stop)
         check_level(self.kind, self.level)
         for given in (self.do, self.add):
-            if not (given is None or isinstance(given, Mapping)) or not (self.do or self.add):
+            if not (given is None or isinstance(given, Mapping)) or not (self.do or self.add or self.laws):
                 raise OptionError(
                     "counterfactual: do (and add) must be {unit: {input channel: values}} or {unit: array}, and not "
                     "empty"
@@ -171,6 +174,8 @@ class AskCounterfactual(Request):
             for unit, given in whole.items():
                 channels = given if isinstance(given, Mapping) else {"inputs": np.asarray(given)}
                 changes += [(unit, name, added, value) for name, value in channels.items()]
+        if not changes and self.laws:
+            return wording.listed([f"{place} been {law}" for place, law in laws_words(self.laws)])
         return past_words(plant, changes)
 
     def words(self, plant: Described) -> str:
@@ -248,17 +253,22 @@ class Counterfactual(Peaked, Trajectory):
 
     def sentence(self, channel: str | None = None) -> str:
         about, peak = self.about, self.peak(channel)
-        window = about.during(self.first, self.stop)
-        had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats)}"
+        window, request = about.during(self.first, self.stop), about.request
+        others = request.laws if request.do or request.add else None  # else they are what is asked about
+        had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats, others)}"
         if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
         if peak.is_nothing:
             return f"{had}, nothing would have changed there."
         sign, by = peak.sentence(self.level)
+        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
         return (
             f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} "
-            f"{about.during(peak.row, peak.row + 1)}."
+            f"{about.during(peak.row, peak.row + 1)}.{more}"
         )
+
+    def more_lines(self, k: int, colour: str) -> list[Line]:
+        return [] if self.running is None else self.running.lines(k, self.was[:, k], self.caveats, colour)
 
     def plot(self, channels: Sequence[str] = (), kind: str = "worlds") -> Figure:
         """A matplotlib Figure: what was measured and what would have been.

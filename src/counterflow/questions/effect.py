@@ -30,7 +30,7 @@ from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import BASELINE, part_of
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
-from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Inputs, Request, horizon
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Inputs, Laws, Request, horizon
 from counterflow.questions.replicates import Replicates, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
@@ -90,7 +90,7 @@ class AskEffect(Request):
     command = "whatif"
     title = "What would outputs do with other inputs?"
     example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
-    form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LEVEL)
+    form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LAWS, LEVEL)
     of_states = True
     of_worlds = True
     windowed = True
@@ -106,6 +106,7 @@ class AskEffect(Request):
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @property
     def asker(self) -> str:
@@ -117,6 +118,7 @@ class AskEffect(Request):
         return cls(
             list(changes.values), unit, changes.values, given["horizon"], given.get("duration"),
             level=given["level"], clause=changes.words, controllers=given.get("controllers"),
+            laws=given.get("laws") or None,
         )  # fmt: skip
 
     @property
@@ -249,7 +251,9 @@ class Effect(Peaked, Windowed):
         return peaks(self.about, self.mean, self.lower, self.upper)
 
     def sentence(self, channel: str | None = None) -> str:
-        return f"If {clause(self.about.request, self.about.plant)}{world_words(self.caveats)}, {self.would(channel)}"
+        request = self.about.request
+        world = world_words(self.caveats, request.laws)
+        return f"If {clause(request, self.about.plant)}{world}, {self.would(channel)}"
 
     def would(self, channel: str | None = None) -> str:
         """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """
@@ -258,7 +262,8 @@ class Effect(Peaked, Windowed):
             return f"nothing would change at {peak.unit}."
         sign, by = peak.sentence(self.level)
         after = wording.span(peak.row + 1, self.about.dt)
-        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}."
+        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
+        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}.{more}"
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         return [peak_table(f"{self.effect}: the channels that move most", self.peaks, self.level, "after", 1)]
@@ -315,7 +320,8 @@ class Effect(Peaked, Windowed):
         order = [self.about.output(name) for name in channels] or self.order()
 
         def lines(k: int, colour: str) -> list[Line]:
-            return [Line.banded(self.channels[k], (self.mean, self.lower, self.upper), colour, k)]
+            more = [] if self.running is None else self.running.lines(k, np.zeros(steps), self.caveats, colour)
+            return [Line.banded(self.channels[k], (self.mean, self.lower, self.upper), colour, k), *more]
 
         steps, dt = len(self.mean), self.about.dt
         size, _ = elapsed(steps, dt)

@@ -22,8 +22,8 @@ from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of, refuse_overflow, spread_of_replicates, with_caveats
 from counterflow.questions.peaks import left_out
 from counterflow.questions.phrases import moved, plainly
-from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Request, horizon
-from counterflow.questions.replicates import world_of
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Laws, Request, horizon
+from counterflow.questions.replicates import laws_words, world_of
 from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings
 from counterflow.questions.sensitivity import coupling_covariance, coupling_directions
 from counterflow.questions.trajectory import Trajectory
@@ -78,7 +78,7 @@ class AskForecast(Request):
     form = (
         Entry("unit", Form.UNITS, (), "Units to show; may repeat (all)."),
         Entry("plan", Form.PLAN, (), "An input's value from now on; may repeat."),
-        horizon("Steps after the last row."), CONTROLLERS, LEVEL,
+        horizon("Steps after the last row."), CONTROLLERS, LAWS, LEVEL,
     )  # fmt: skip
     after_record = True
     of_worlds = True
@@ -93,11 +93,13 @@ class AskForecast(Request):
     question: str = ""
     level: float = field(default=0.95, kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskForecast:
         world = given.get("controllers")
-        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"], controllers=world)
+        laws = given.get("laws") or None
+        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"], controllers=world, laws=laws)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_count(self.kind, "horizon", self.horizon)
@@ -227,6 +229,7 @@ class Forecast(Trajectory):
             ]
             others = "controllers go on" if reacting else "other inputs stay as they are"
             condition = f"If {wording.listed(words)} and {others}"
+        condition += "".join(f", {place} {law}" for place, law in laws_words(about.request.laws))
         after = wording.span(len(self.mean), about.dt)
         return f"{condition}, {self.unit} {about.outputs[k].name} will be {value}{spread} after {after}."
 

@@ -23,7 +23,8 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, scope_of
-from counterflow.errors import DataError, OptionError, PrivacyError, UnidentifiedError
+from counterflow.control.laws import Law
+from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
@@ -40,7 +41,7 @@ from counterflow.questions.parts import (
     with_caveats,
 )
 from counterflow.questions.recorded_plant import RecordedPlant
-from counterflow.questions.running import Reactor, Running, Together, names_of, settles, unstable
+from counterflow.questions.running import Reactor, Running, Together, names_of, never_moved, settles, unstable
 from counterflow.questions.sensitivity import driven_by
 
 UNNOTICED = 0.3  # standard deviations over the root of the rows: what a fit from logs may be off without noticing,
@@ -73,6 +74,20 @@ class Knowledge(RecordedPlant):
         for name, value in found.items():
             object.__setattr__(out, name, value)
         return out
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Self:
+        """The same with controllers that follow other laws, {unit: {input: law}}."""
+        reactors = dict(self.reactors)
+        for name, given in laws.items():
+            self.unit(name)
+            if name not in reactors:
+                raise OptionError(
+                    f"no controllers of unit {name!r} are known here, so that none can follow another law: fit with "
+                    "its loops declared",
+                    code="no-controllers",
+                )
+            reactors[name] = reactors[name].supposing(given)
+        return self.running(reactors, None, self.together, self.silent)
 
     # ---- changes
 
@@ -384,14 +399,10 @@ class Knowledge(RecordedPlant):
 
     def refuse_locked(self, moved: Mapping[str, Sequence[int]], controllers: str) -> None:
         """Where a controller's target never moved, what its input does by itself is not in the rows."""
+        if self.couplings is None:  # the plant is known, whatever its rows tell
+            return
         for name, reactor in self.running_plant.reactors.items():
             locked = [k for k in reactor.locked if controllers == HELD or k in moved.get(name, ())]
             if locked:
                 names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
-                raise UnidentifiedError(
-                    f"not to be told from these data: {names} moved by its controller alone, whose target never moved, "
-                    "so that what it does by itself cannot be told from what its readings tell. Ask about other "
-                    'inputs with controllers="reacting"; or record rows in which the target, or a test signal, moves',
-                    code="loop-never-moved",
-                    scope=name,
-                )
+                raise never_moved(names, name)

@@ -22,6 +22,7 @@ from counterflow.questions.parts import part_of, with_caveats
 from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Request, horizon
+from counterflow.questions.replicates import world_words
 from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
 from counterflow.questions.views import View, attributes, channel_label, channels_json, long_frame, named, series
 from counterflow.questions.window import Windowed
@@ -64,6 +65,7 @@ class AskPaths(Request):
     example = "counterflow paths fit --cause boiler --effect grid --change valve=+0.1 --horizon 20"
     form = (EFFECT, CHANGES, horizon(), DURATION)
     of_states = True
+    held_only = True
     speaks_of_drawn = True
     windowed = True
     schema = PathsView
@@ -173,10 +175,9 @@ class Paths(Peaked, Windowed):
         output, row = self.about.outputs[k], int(np.abs(self.total[:, k]).argmax())
         ways = sorted(self.ways.items(), key=lambda way: -abs(float(way[1][row, k])))
         split = wording.listed([f"{name} {sized(values[row, k], output.unit)}" for name, values in ways])
-        return (
-            f"After {wording.span(row + 1, self.about.dt)}, {self.cause} moves {self.effect} {output.name} by "
-            f"{sized(self.total[row, k], output.unit)}: {split}."
-        )
+        when = f"After {wording.span(row + 1, self.about.dt)}{world_words(self.caveats)}"
+        size = sized(self.total[row, k], output.unit)
+        return f"{when}, {self.cause} moves {self.effect} {output.name} by {size}: {split}."
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, Verdict, verdict_of, weighing
+from counterflow.control.laws import Law
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
@@ -47,6 +48,10 @@ class Responder(Protocol):
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """The answer to a question, in parts."""
+        ...
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Responder:
+        """The same where controllers follow other laws, {unit: {input: law}}."""
         ...
 
 
@@ -144,6 +149,14 @@ class Reply(ABC):
         """ "reacting" or "held": the world that the answer is about; held, too, where no controllers are known."""
         return world_of(self.caveats)
 
+    @property
+    def verdict(self) -> Verdict:
+        """The heaviest of its caveats: "fails", "caution", or "clear" if none but choices are there.
+
+        It covers all units that the answer passes through, as far as whoever asks may know what speaks against them.
+        """
+        return verdict_of(self.caveats)
+
     @abstractmethod
     def sentence(self, channel: str | None = None) -> str:
         """The answer in words: of one channel, or of the one that it says most about."""
@@ -191,7 +204,7 @@ class Reply(ABC):
 
     def summary(self) -> str:
         """The answer in a few sentences: what it must first be read with, what it says, and where more stands."""
-        said, notes = self.sentences(), self.caveats
+        said, notes = self.sentences(), weighing(self.caveats)
         if notes:
             said.insert(0, f"Read with care: {str(notes[0]).rstrip('.')}.")
         if len(notes) > 1:
@@ -201,11 +214,13 @@ class Reply(ABC):
 
     def __str__(self) -> str:
         tables = [line for table in self.tables() for line in notebook.lines(table)]
-        return "\n".join([self.sentence(), *tables, *(f"  note: {caveat}" for caveat in self.caveats)])
+        notes = [f"  {caveat.weight}: {caveat}" for caveat in weighing(self.caveats)]
+        return "\n".join([self.sentence(), *tables, *notes])
 
     def __repr__(self) -> str:
         told = "" if self.about is None else f": {notebook.short(self.sentence())}"
         return f"<{type(self).__name__}{told}>"
 
     def _repr_html_(self) -> str:
-        return notebook.page(self.sentence(), self.tables(), notebook.picture(self.plot, self.kind), self.caveats)
+        picture = notebook.picture(self.plot, self.kind)
+        return notebook.page(self.sentence(), self.tables(), picture, weighing(self.caveats))

@@ -23,7 +23,7 @@ from counterflow.questions.gate import FAR, far_change
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
-from counterflow.questions.question import CONTROLLERS, Entry, Form, Request, ask_server, horizon
+from counterflow.questions.question import CONTROLLERS, LAWS, Entry, Form, Laws, Request, ask_server, horizon
 from counterflow.questions.replicates import world_of, world_words
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
 from counterflow.questions.views import View, attributes, named
@@ -82,6 +82,7 @@ class AskRestoration(Request):
         Entry("using", Form.LEVERS, ..., "Inputs that may change; may repeat."),
         horizon("Steps until it should be reached."),
         CONTROLLERS,
+        LAWS,
     )
     of_worlds = True
     drawn = ""
@@ -95,11 +96,13 @@ class AskRestoration(Request):
     tolerance: float = field(default=1e-3, kw_only=True)
     headline: str | None = field(default=None, kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskRestoration:
         return cls(
-            unit, given["target"], given["using"], given["horizon"], controllers=given.get("controllers")
+            unit, given["target"], given["using"], given["horizon"], controllers=given.get("controllers"),
+            laws=given.get("laws") or None,
         )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
@@ -265,8 +268,8 @@ class Restoration(Reply):
         """The way there: what holding the change does, with its band."""
         assert self.part is not None
         change = {cause: dict(channels) for cause, channels in self.change.items()}
-        world = self.about.request.controllers
-        request = AskEffect(list(change), self.unit, change, self.horizon, level=level, controllers=world)
+        world, laws = self.about.request.controllers, self.about.request.laws
+        request = AskEffect(list(change), self.unit, change, self.horizon, level=level, controllers=world, laws=laws)
         return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
 
     def _outputs(self) -> list[tuple[Channel, float, float]]:
@@ -275,7 +278,7 @@ class Restoration(Reply):
         return list(zip(found, map(float, self.target), map(float, self.reached), strict=True))
 
     def sentence(self, channel: str | None = None) -> str:
-        about, world = self.about, world_words(self.caveats)
+        about, world = self.about, world_words(self.caveats, self.about.request.laws)
         aims, after = about.request.goals(about.plant, about.outputs), wording.span(self.horizon, about.dt)
         held = wording.listed([f"{cause} {c.name} {sized(value, c.unit)}" for cause, c, value in self.held()])
         if self.feasible:

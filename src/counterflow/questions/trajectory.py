@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from counterflow.methods.part import UnitPart
     from counterflow.plant.calendar import Moment
+    from counterflow.questions.plots import Line
 
 DRAWN = 3  # channels of a picture
 
@@ -114,10 +115,14 @@ class Trajectory(RowsWindowed):
             if np.isfinite(self.factual[:, k]).any():
                 look = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
                 out.insert(0, Line(f"{name}measured", self.factual[:, k], look=look))
-            return out
+            return [*out, *self.more_lines(k, colour)]
 
         rows = Rows.recorded(self.first, len(self.mean), self.about.calendar)
         return panels(rows, channel_panels(self.about.outputs, order, lines), self.unit, self.changed(rows.places))
+
+    def more_lines(self, k: int, colour: str) -> list[Line]:
+        """What a picture of an output shows beside its mean and band."""
+        return []
 
     def changed(self, places: NDArray[Any]) -> list[tuple[Any, Any]]:
         """Where along an axis inputs are others."""

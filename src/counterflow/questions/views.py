@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Verdict, Weight
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel
 
@@ -23,6 +24,7 @@ class CaveatView:
     code: str
     scope: str
     text: str
+    weight: Weight
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,10 @@ class View:
     dt: float
     fit: FitView | None
     sentence: str
+    controllers: str | None
     caveats: list[CaveatView]
     window: str  # what is said of all rows together; "" where an answer has none
+    verdict: Verdict
     kind: str
 
 

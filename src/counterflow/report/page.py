@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterflow.caveats import Caveat
+from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, Verdict, verdict_of, weighing
 from counterflow.files import write_whole
 from counterflow.fits.checks.kinds import KINDS, ORDER
 from counterflow.fits.checks.verdicts import Check, Checks
@@ -41,7 +41,8 @@ class Question:
     others : drawings of the other channels; None: there is no such part, and it stays open if ``opened``.
     tables : head and rows each.
     summed : what is said of all rows together.
-    notes : caveats that are told here in full; ``noted_under`` are questions whose notes apply here, too.
+    notes : caveats that are told here in full; ``noted_under`` are questions whose notes apply here, too. Choices of
+        the fit are told once, at the end of the page.
     """
 
     told: Told
@@ -55,8 +56,9 @@ class Question:
     subject: str = ""
     summed: str = ""
     bars: Sequence[dict[str, Any]] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[str | Caveat] = ()
     noted_under: Sequence[int] = ()
+    verdict: Verdict | None = None  # the heaviest of its caveats; None of a question that was refused
 
 
 def write(report: Report | str, path: str | Path) -> None:
@@ -75,6 +77,7 @@ def render(report: Report) -> str:
         report=report,
         questions=list(_questions(report)),
         most_notes=MOST_NOTES,
+        verdicts=VERDICTS,
         graph=_graph(report.graph) if report.graph is not None else None,
         worst=Checks(report.checks).verdict if report.checks else "",
         cards=[_card(name, f"k{k}-", report.checks) for k, name in enumerate(KINDS) if _of_kind(name, report.checks)],
@@ -93,16 +96,22 @@ def _questions(report: Report) -> Iterator[Question]:
     views: dict[type, Callable[[Any, str], Question]]
     views = {WhatIf: _whatif, World: _world, Shares: _shares, Remedy: _remedy, Plain: _plain}
     views[Refusal] = lambda told, _: Question(told)
-    first: dict[str, int] = {}
+    first: dict[str | Caveat, int] = {}
     every = chain(report.whatifs, report.worlds, report.shares, report.remedies, report.others, report.refusals)
     for number, told in enumerate(every, start=1):
         view = views[type(told)](told, f"q{number - 1}")
-        places = {text: first.setdefault(text, number) for text in map(str, view.caveats)}
+        weighed = weighing(note for note in view.caveats if isinstance(note, Caveat))
+        notes: tuple[str | Caveat, ...] = (*weighed, *(note for note in view.caveats if not isinstance(note, Caveat)))
+        places = {note: first.setdefault(note, number) for note in notes}
+        verdict = verdict_of(weighed)
+        if verdict == CLEAR and Checks(report.checks).of("fail"):  # in the rows of this page
+            verdict = CAUTION
         yield replace(
             view,
-            notes=[text for text, place in places.items() if place == number],
+            notes=[note for note, place in places.items() if place == number],
             noted_under=sorted(set(places.values()) - {number}),
             opened=number == 1 and isinstance(told, WhatIf),
+            verdict=None if isinstance(told, Refusal) else verdict,
         )
 
 

@@ -214,7 +214,10 @@ class PlantFolder:
         self.refuse_running()
         kept = Recording.load(self.folder / "log.safetensors")
         if recording is not None:
-            old, new = _own(kept, self.unit).unit.inputs, _own(recording, self.unit).unit.inputs
+            old, new = (
+                [replace(channel, role="") for channel in _own(each, self.unit).unit.inputs]  # loops stay at home
+                for each in (kept, recording)
+            )
             if old != new or kept.dt != recording.dt:
                 raise OptionError(
                     f"--log: the inputs of unit {self.unit!r} or its time step are not those it has joined with "

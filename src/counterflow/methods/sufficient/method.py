@@ -101,7 +101,7 @@ class SufficientMethod(OneExchange):
         part = replace(given_part(task, own), sensors=read.sensors)
         caveats = read.caveats + message_caveats(own.unit, read.y, part.model, task.privacy is not None)
         if state.release is not None:
-            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
+            caveats += clipping_caveats(own.unit.name, state.release.may_clip, widened=False)
             part = replace(part, rows_digest=own.digest)
         chosen = LikelihoodOptions.parse(task.method, task.options)
         return replace(part, caveats=(*caveats, *reaction_of(task, own, chosen.reacting, again=True)))
@@ -237,10 +237,11 @@ def status_of(found: Estimated, chosen: LikelihoodOptions) -> Status:
     if found.converged:
         text = f"converged in {found.evaluations} passes; log-likelihood {found.log_likelihood:.6g}"
     else:
+        more = f"give more, evaluations={4 * chosen.evaluations}"
         text = (
             f"not converged after {found.evaluations} passes: the gradient could still move the estimates by about "
             f"{length:.1g} standard errors (asked: {chosen.tol:g}); "
-            + ("give more evaluations" if found.evaluations >= chosen.evaluations else "rounding allows no more")
+            + (more if found.evaluations >= chosen.evaluations else "rounding allows no more")
         )
     return Status(found.converged, found.evaluations, length, text)
 

@@ -21,7 +21,7 @@ class LikelihoodOptions:
     estimate : "couplings" (off-diagonal blocks; the units' own blocks and process noise are taken as given), "blocks"
         (all of A and B) or "all" (process noise too).
     tol : stop when the gradient could move no estimate by more than about this many standard errors.
-    evaluations : at most so many passes over the data.
+    evaluations : at most so many passes over the data; it stops earlier where nothing can be gained any more.
     uncertainty : whether to compute standard errors; None: where that takes seconds, not minutes.
     edges : (cause, effect) of the only direct couplings that there can be between different units; None: of all. What
         is not among them is zero, not estimated. An empty list: no unit acts on another.
@@ -35,7 +35,7 @@ class LikelihoodOptions:
 
     estimate: str = "couplings"
     tol: float = 1e-5
-    evaluations: int = 200
+    evaluations: int = 2000
     uncertainty: bool | None = None
     edges: Sequence[Sequence[str]] | None = None
     forbidden: Sequence[Sequence[str]] | None = None

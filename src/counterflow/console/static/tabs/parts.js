@@ -1,6 +1,6 @@
 // What several kinds of questions share: horizon, level, unit, trajectories and their tables.
-import { byId, field, make, numberField, select } from "../dom.js";
-import { measured, number, percent, quantity } from "../format.js";
+import { byId, field, freshId, make, readField, select } from "../dom.js";
+import { clockOf, measured, number, percent, quantity, stepsOf } from "../format.js";
 import { panelsFigure } from "../plots.js";
 import * as view from "../answer.js";
 
@@ -19,14 +19,23 @@ export function bandText(level, drawn) {
 
 /** Horizon in the clock's unit. */
 export function horizonField(question, plant, changed) {
-  const { step, unit } = plant.clock;
-  const control = numberField("horizon", question.horizon * step, (value, when) => {
-    const steps = Math.round(value / step);
-    if (steps < 1 || steps > LONGEST || steps === question.horizon) return;
+  const control = durationField("horizon", question.horizon, 1, LONGEST, plant, (steps, when) => {
+    if (steps === question.horizon) return;
     question.horizon = steps;
     changed(when);
-  }, { min: step, max: LONGEST * step, step });
-  return field(`Horizon (${unit})`, control);
+  });
+  return field(`Horizon (${plant.clock.unit})`, control);
+}
+
+/** A time as steps: a number in the clock's unit, or a duration such as "2h". */
+export function durationField(id, steps, least, most, plant, changed) {
+  const { clock, dt } = plant;
+  const read = (text) => {
+    const found = stepsOf(text, clock, dt);
+    return found !== null && found >= least && found <= most ? found : null;
+  };
+  const shown = String(Number((steps * clock.step).toPrecision(12)));
+  return readField(id, shown, read, changed, { title: `in ${clock.unit}, or a time such as 2h or 90 min` });
 }
 
 export function levelField(question, changed) {
@@ -38,14 +47,40 @@ export function levelField(question, changed) {
   }));
 }
 
-/** Whether controllers react, where the plant has some; nothing elsewhere. */
+/** Whether controllers react, and which of this seat's own would follow another law; nothing where there are none. */
 export function worldField(question, plant, changed) {
   if (!plant.controllers) return null;
-  const options = [["", "as known"], ["reacting", "react"], ["held", "held"]];
-  return field("Controllers", select("controllers", options, question.controllers ?? "", (text) => {
+  const options = [["", "as the data support"], ["reacting", "react, as the plant runs"], ["held", "held where they are"]];
+  const world = select("controllers", options, question.controllers ?? "", (text) => {
     question.controllers = text || undefined;
     changed(performance.now());
-  }));
+  });
+  const loops = plant.loops.map((loop) => lawField(question, loop, changed));
+  return make("div", { class: "row" }, field("Controllers", world), ...loops);
+}
+
+/** Another law of one controller, in words; empty: its own. */
+function lawField(question, { unit, input, reads }, changed) {
+  const others = () => (question.laws ?? []).filter((one) => one.unit !== unit || one.input !== input);
+  const own = (question.laws ?? []).find((one) => one.unit === unit && one.input === input);
+  const control = make("input", {
+    type: "text", id: freshId("law"), value: own?.law ?? "", placeholder: "as it runs", maxlength: 200,
+    autocomplete: "off", spellcheck: "false",
+    on: {
+      change: () => {
+        const law = control.value.trim();
+        question.laws = law ? [...others(), { unit, input, law }] : others();
+        changed(performance.now());
+      },
+    },
+  });
+  const hint = `reads ${reads}; write manual, or pid gain=2 integral_time=10`;
+  return field(`Loop of ${input}`, control, make("span", { class: "muted", text: hint }));
+}
+
+/** What a question says of controllers; nothing if it says nothing. */
+export function worldBody({ controllers, laws }) {
+  return { controllers, ...(laws?.length ? { laws } : {}) };
 }
 
 /** The unit asked about: any with outputs at the server, one's own at a unit. */
@@ -77,6 +112,11 @@ export function times(first, count, clock) {
 
 export function sum(a, b) {
   return a.map((value, k) => (value === null || b[k] === null ? null : value + b[k]));
+}
+
+/** What stands below an axis of rows: dates where they are known; nothing else to say otherwise. */
+export function dates(plant) {
+  return plant.calendar ? (x) => clockOf(Math.round(x / plant.clock.step), plant.calendar) : null;
 }
 
 /** Draw panels in the answer's place. */

@@ -3,7 +3,7 @@ import { broken, jumps } from "../gaps.js";
 import { make, put } from "../dom.js";
 import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
-import { point, timeTitle } from "../format.js";
+import { dateOf, point, timeTitle } from "../format.js";
 import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
 import * as reading from "../told.js";
 import * as view from "../answer.js";
@@ -45,15 +45,16 @@ export const past = {
     return {
       unit, changes, ...reading.windowOf(told, plant, firstWindow(plant), left),
       level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, unit, plant, left),
-      controllers: reading.worldOf(told.controllers, left),
+      ...reading.worldOf(told, plant, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
 
   body(question) {
     const changes = question.changes.filter((one) => one.values || one.mode === "set" || one.value !== 0);
-    const { unit, start, stop, level, draw, controllers } = question;
-    return changes.length && stop > start ? { unit, changes, start, stop, level, draw, controllers } : null;
+    const { unit, start, stop, level, draw } = question;
+    const asked = changes.length || question.laws?.length;
+    return asked && stop > start ? { unit, changes, start, stop, level, draw, ...parts.worldBody(question) } : null;
   },
 
   picked: (question) => question.causes,
@@ -141,14 +142,14 @@ export const past = {
       {
         caption: `Most different in ${question.unit}`,
         whenTitle: "At",
-        when: (one) => point(one.row, plant.clock),
+        when: (one) => dateOf(one.row, plant.calendar) || point(one.row, plant.clock),
         noisy: plant.kind === "unit"
       }
     );
     parts.extra();
     return parts.plotPanels(
       panels,
-      { band, xTitle: timeTitle(plant.clock, "at time"), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
+      { band, xTitle: plant.calendar ? "" : timeTitle(plant.clock, "at time"), dates: parts.dates(plant), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
     );
   },
 };
