@@ -204,7 +204,7 @@ class QuestionGate:
             if self.is_open(asker, caveat.units):
                 kept.append(caveat)
             elif caveat.code in WORLDS:
-                kept.append(Caveat(caveat.code, EVERYBODY, WORLDS[caveat.code]))
+                kept.append(replace(caveat, scope=EVERYBODY, text=WORLDS[caveat.code]))
         closed = [unit for unit in self._inputs if not self.is_open(asker, (unit,))]
         if closed:  # by the policies alone, whether there was anything to tell or not
             text = f"what speaks against answers at {wording.listed(closed)} is not told: their policies do not let "
