@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +90,28 @@ def _series(column: Any) -> polars.Series:
     if all(value is None or isinstance(value, (int, float)) for value in cells):
         return polars.Series(cells, strict=False)
     return polars.Series([None if value is None else str(value) for value in cells], dtype=polars.String)
+
+
+def has_frame(value: object) -> bool:
+    """Whether it is a DataFrame, or a mapping that holds one."""
+    return any(map(has_frame, value.values())) if isinstance(value, Mapping) else is_frame(value)
+
+
+def columns_of(value: Any) -> Any:
+    """A DataFrame as {column: array}, without columns of times, wherever it stands in mappings; all else as it is.
+
+    Examples
+    --------
+    >>> import polars
+    >>> columns_of({"boiler": polars.DataFrame({"valve": [0.1, 0.2]})})
+    {'boiler': {'valve': array([0.1, 0.2])}}
+    """
+    if isinstance(value, Mapping):
+        return {name: columns_of(each) for name, each in value.items()}
+    if not is_frame(value):
+        return value
+    frame = as_polars(value)
+    return {name: frame[name].to_numpy() for name, dtype in frame.schema.items() if not dtype.is_temporal()}
 
 
 def as_pandas(frame: polars.DataFrame, index: str | Sequence[str] = ()) -> pandas.DataFrame:

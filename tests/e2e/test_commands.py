@@ -55,7 +55,7 @@ effect = "turbine"
 A = [[0.3]]
 B = [[0.2, 0.0]]
 """
-ENVELOPE = ["version", "command", "method", "dt", "fit", "sentence", "caveats", "verdict"]
+ENVELOPE = ["version", "command", "method", "dt", "fit", "sentence", "controllers", "caveats", "verdict"]
 
 
 def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
+from counterflow.frames import columns_of, has_frame
 from counterflow.plant.calendar import Calendar, Moment, Span, as_row, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.protocol.questions import HELD, REACTING
@@ -112,7 +113,7 @@ class Questions(ABC):
         return ask_server(request, self.plant, source.responder, part, y, watch, calendar)
 
     def in_rows(self, request: Request, recording: Recording | None = None) -> Request:
-        """A request whose dates and durations are rows and steps: they become so here, whoever asks."""
+        """A request whose dates and durations are rows and steps, and whose tables are arrays by their names."""
         calendar = self.calendar if recording is None else recording.calendar
         dt, kind = self.plant.dt, request.kind
         found: dict[str, Any] = {}
@@ -124,6 +125,9 @@ class Questions(ABC):
             if isinstance(value, (str, date, timedelta, np.datetime64, np.timedelta64)):
                 rows = self.source(type(request), None).responder.rows if recording is None else recording.rows
                 found[name] = as_row(value, calendar, rows, dt, f"{kind}: {name}", end=name == "stop")
+        for name in ("change", "do", "add", "plan"):
+            if (value := getattr(request, name, None)) is not None and has_frame(value):
+                found[name] = columns_of(value)
         changed = {name: value for name, value in found.items() if value is not getattr(request, name)}
         return replace(request, **changed) if changed else request  # type: ignore[type-var]
 

@@ -12,6 +12,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.frames import columns_of
 from counterflow.notebook import Table
 from counterflow.plant.units import PublicUnit, Unit
 from counterflow.protocol import Answer, Ask, Change
@@ -189,6 +190,7 @@ def addition(request: Any, target: str, source: PublicUnit, given: ChangeLike) -
 
 def by_channel(source: Unit | PublicUnit, given: ChangeLike) -> dict[str, Any]:
     """{input: number or series}."""
+    given = columns_of(given)
     if isinstance(given, Mapping):
         return dict(given)
     values = np.asarray(given, np.float64)

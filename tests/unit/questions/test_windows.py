@@ -205,7 +205,7 @@ def test_summaries_begin_with_what_to_read_first():
     logs = cf.fit(RECORDING)
     answer = logs.effect("boiler", "turbine", {"valve": 0.7}, horizon=15)
     text = answer.summary()
-    assert text.startswith("Read with care: ") == bool(answer.caveats)
+    assert text.startswith("Read with care: ") == (answer.verdict != "clear"), "choices of the fit are no alarm"
     assert answer.window().sentence() in text
     assert "95 %" in text
 
@@ -244,3 +244,27 @@ def test_windows_where_controllers_react():
     assert window.value[0] == pytest.approx(wanted.mean, rel=1e-6)
     assert window.upper[0] - window.lower[0] >= 0.9 * (wanted.upper - wanted.lower)
     assert window.upper[0] - window.lower[0] <= (answer.upper - answer.lower)[5:25].mean()
+
+
+@pytest.mark.parametrize("kind", ["polars", "pandas"])
+def test_schedules_are_tables_of_either_kind(kind):
+    """Columns are found by their names; a column or an index of times is left alone."""
+    module, rng = pytest.importorskip(kind), np.random.default_rng(0)
+    plant = cf.random_plant(["a", "b"], topology="chain", rng=1)
+    recording = plant.simulate(300, rng=2)
+    fit, values = cf.fit(recording, plant.locals()), rng.standard_normal((10, 2))
+    times = np.arange(10).astype("datetime64[m]").astype("datetime64[ns]")
+    columns = {"u2": values[:, 1], "u1": values[:, 0]}
+    if kind == "polars":
+        frame = module.DataFrame({"time": times, **columns})
+    else:
+        frame = module.DataFrame(columns, index=module.DatetimeIndex(times))
+    found = fit.effect("a", "b", frame, 10)
+    np.testing.assert_array_equal(found.mean, fit.effect("a", "b", values, 10).mean)
+    np.testing.assert_array_equal(found.to_json()["change"]["a"]["u1"], values[:, 0])
+    past = fit.counterfactual(recording, {"a": frame}, 200, 210)["b"]
+    np.testing.assert_array_equal(past.mean, fit.counterfactual(recording, {"a": values}, 200, 210)["b"].mean)
+    ahead = fit.forecast(recording, 10, {"a": frame})["b"]
+    np.testing.assert_array_equal(ahead.mean, fit.forecast(recording, 10, {"a": values})["b"].mean)
+    with pytest.raises(cf.UnknownNameError, match="nonsense"):
+        fit.effect("a", "b", module.DataFrame({"nonsense": values[:, 0]}), 10)
