@@ -172,8 +172,9 @@ class Paths(Peaked):
         output, row = self.about.outputs[k], int(np.abs(self.total[:, k]).argmax())
         ways = sorted(self.ways.items(), key=lambda way: -abs(float(way[1][row, k])))
         split = wording.listed([f"{name} {sized(values[row, k], output.unit)}" for name, values in ways])
+        after, world = wording.span(row + 1, self.about.dt), world_words(self.caveats)
         return (
-            f"After {wording.span(row + 1, self.about.dt)}{world_words(self.caveats)}, {self.cause} moves {self.effect} {output.name} by "
+            f"After {after}{world}, {self.cause} moves {self.effect} {output.name} by "
             f"{sized(self.total[row, k], output.unit)}: {split}."
         )
 
