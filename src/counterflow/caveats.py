@@ -1,6 +1,7 @@
 """What an answer must be read with: a code for programs, whom it is about, and a sentence for people.
 
-Programs compare codes and scopes. Texts are for reading: nothing may search them.
+Programs compare codes and scopes. Texts are for reading: nothing may search them. How much a caveat weighs follows from
+its code, here and nowhere else: a message does not say it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from counterflow.errors import ProtocolError
 from counterflow.printable import checked, shown
@@ -17,6 +19,92 @@ EVERYBODY = ""
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_CODE, _LONGEST_SCOPE, _LONGEST_TEXT = 60, 10_000, 4000
 MOST = 200  # caveats of one answer
+
+Weight = Literal["fails", "caution", "choice"]
+Verdict = Literal["fails", "caution", "clear"]
+FAILS: Final = "fails"
+CAUTION: Final = "caution"
+CHOICE: Final = "choice"
+CLEAR: Final = "clear"  # nothing that is known speaks against an answer
+VERDICTS: dict[Verdict, str] = {  # what a verdict says of an answer
+    FAILS: "something fails: do not act on this answer before it is mended",
+    CAUTION: "usable with caution",
+    CLEAR: "nothing that was checked speaks against it",
+}
+ORDER: tuple[Weight, ...] = (FAILS, CAUTION, CHOICE)  # from heavy to light
+WEIGHTS: dict[str, Weight] = {  # by code; of others see ``weight_of``
+    # do not act on the answer before this is mended
+    "audit-behind": FAILS,
+    "audit-lost": FAILS,
+    "drowned-by-noise": FAILS,
+    "ledger-behind": FAILS,
+    "ledger-lost": FAILS,
+    "noise-grew": FAILS,
+    "not-converged": FAILS,
+    "published-method": FAILS,
+    "stability-bound": FAILS,
+    # usable, with this in mind
+    "absurd-reading": CAUTION,
+    "alignment-unsure": CAUTION,
+    "band-without-couplings": CAUTION,
+    "clipped-rows": CAUTION,
+    "closed-units": CAUTION,
+    "controllers-held": CAUTION,
+    "controllers-switch": CAUTION,
+    "curvature-limited": CAUTION,
+    "doubtful-answer": CAUTION,
+    "earlier-ledger": CAUTION,
+    "effect-not-found": CAUTION,
+    "exact-release": CAUTION,
+    "extrapolation": CAUTION,
+    "inputs-react": CAUTION,
+    "inputs-repeated": CAUTION,
+    "law-not-known": CAUTION,
+    "leaving-limits": CAUTION,
+    "moments-misfit": CAUTION,
+    "no-interval": CAUTION,
+    "regime-changed": CAUTION,
+    "reservation-open": CAUTION,
+    "rows-left-out": CAUTION,
+    "rows-may-not-follow": CAUTION,
+    "sensor-quantised": CAUTION,
+    "sensor-saturated": CAUTION,
+    "sensor-spikes": CAUTION,
+    "sensor-stuck": CAUTION,
+    "silent-channels": CAUTION,
+    "simulated-noise": CAUTION,
+    "slow-mode": CAUTION,
+    "undetermined": CAUTION,
+    "weak-channels": CAUTION,
+    "wild-readings": CAUTION,
+    # how the fit was made, or what was asked: nothing is wrong
+    "controllers-reacting": CHOICE,
+    "copied-channels": CHOICE,
+    "drift-followed": CHOICE,
+    "exact-message": CHOICE,
+    "input-alignment": CHOICE,
+    "law-learned": CHOICE,
+    "model-form": CHOICE,
+    "moments": CHOICE,
+    "private": CHOICE,
+    "readings-missing": CHOICE,
+    "responses-followed": CHOICE,
+    "rows-thinned": CHOICE,
+    "sensor-held": CHOICE,
+}
+_OF_CHECKS = re.compile(r"check-[a-z0-9-]+-(fail|caution)")
+
+
+def weight_of(code: str) -> Weight:
+    """How much a caveat of this code weighs; one that is not known here, from a newer version, asks for caution.
+
+    >>> weight_of("check-whiteness-fail"), weight_of("check-feedback-caution"), weight_of("model-form")
+    ('fails', 'caution', 'choice')
+    """
+    of_check = _OF_CHECKS.fullmatch(code)
+    if of_check is not None and of_check[1] == "fail":
+        return FAILS
+    return WEIGHTS.get(code, CAUTION)
 
 
 @dataclass(frozen=True)
@@ -33,8 +121,8 @@ class Caveat:
     Examples
     --------
     >>> caveat = Caveat("rows-left-out", "boiler", "unit 'boiler': 12 rows were left out")
-    >>> caveat.code, str(caveat)
-    ('rows-left-out', "unit 'boiler': 12 rows were left out")
+    >>> caveat.code, caveat.weight, str(caveat)
+    ('rows-left-out', 'caution', "unit 'boiler': 12 rows were left out")
     """
 
     code: str
@@ -54,12 +142,23 @@ class Caveat:
         """The units that it tells of; none: the whole fit."""
         return units_of(self.scope)
 
+    @property
+    def weight(self) -> Weight:
+        """ "fails": do not act on the answer before this is mended; "caution": usable, with this in mind; "choice": how
+        the fit was made, or what was asked.
+        """
+        return weight_of(self.code)
+
     def __str__(self) -> str:
         return self.text
 
     def to_json(self) -> dict[str, str]:
-        """In plain types."""
+        """In plain types, for messages and files, which do not say how much it weighs."""
         return {"code": self.code, "scope": self.scope, "text": self.text}
+
+    def to_view(self) -> dict[str, str]:
+        """In plain types, for readers."""
+        return {**self.to_json(), "weight": self.weight}
 
     @classmethod
     def from_json(cls, found: object) -> Caveat:
@@ -89,9 +188,34 @@ def distinct(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:
     return tuple(dict.fromkeys(caveats))
 
 
+def by_weight(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:
+    """Each caveat once, the heaviest first; those of one weight in the order in which they first came.
+
+    >>> notes = [Caveat("model-form", "", "linear"), Caveat("not-converged", "", "the fit is not there yet")]
+    >>> [caveat.code for caveat in by_weight(notes)]
+    ['not-converged', 'model-form']
+    """
+    return tuple(sorted(distinct(caveats), key=lambda caveat: ORDER.index(caveat.weight)))
+
+
+def weighing(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:
+    """What is told with every answer, the heaviest first: all but choices, which are told with the fit."""
+    return tuple(caveat for caveat in by_weight(caveats) if caveat.weight != CHOICE)
+
+
+def verdict_of(caveats: Iterable[Caveat]) -> Verdict:
+    """The heaviest of all that speaks against an answer; "clear" if nothing does.
+
+    >>> verdict_of([Caveat("model-form", "", "linear")]), verdict_of([Caveat("not-converged", "", "not there yet")])
+    ('clear', 'fails')
+    """
+    found = weighing(caveats)
+    return CLEAR if not found else FAILS if found[0].weight == FAILS else CAUTION
+
+
 def to_text(caveats: Iterable[Caveat]) -> str:
-    """Caveats as one JSON text, for a field of a message; what is beyond ``MOST`` is left out."""
-    return json.dumps([caveat.to_json() for caveat in distinct(caveats)[:MOST]], ensure_ascii=False)
+    """Caveats as one JSON text, for a field of a message; of more than ``MOST`` the lightest are left out."""
+    return json.dumps([caveat.to_json() for caveat in by_weight(caveats)[:MOST]], ensure_ascii=False)
 
 
 def from_text(text: str) -> tuple[Caveat, ...]:

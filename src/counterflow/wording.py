@@ -88,6 +88,15 @@ def clock(seconds: float) -> str:
     return f"{seconds:.4g} s"
 
 
+def about(seconds: float) -> str:
+    """A time that is not known exactly.
+
+    >>> about(33.37), about(4000.0)
+    ('about 33 s', 'about 67 min')
+    """
+    return f"about {clock(float(f'{seconds:.2g}'))}"
+
+
 def moment(iso: str) -> str:
     """A time in ISO 8601 with its zone, to the minute.
 

@@ -55,7 +55,7 @@ effect = "turbine"
 A = [[0.3]]
 B = [[0.2, 0.0]]
 """
-ENVELOPE = ["version", "command", "method", "dt", "fit", "sentence", "caveats"]
+ENVELOPE = ["version", "command", "method", "dt", "fit", "sentence", "caveats", "verdict"]
 
 
 def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -192,6 +192,27 @@ def test_a_fit_that_has_not_converged_is_saved(place: Path, tmp_path: Path) -> N
     assert "not-converged" in [caveat["code"] for caveat in told["caveats"]]
     told = answer(*arguments, "--force", code=3)
     assert not told["status"]["converged"]
+
+
+def test_windows_are_summed_up(place: Path, fit: cf.Fit) -> None:
+    asked = ["whatif", place / "fit", "--effect", "turbine", "--change", "boiler.valve=2", "--horizon", "1h"]
+    told = answer(*asked, "--window", "10min..30min")["windows"]["turbine"]
+    wanted = fit.effect("boiler", "turbine", {"valve": 2.0}, 60).window(10, 30)
+    assert (told["start"], told["stop"], told["level"]) == (10, 30, 0.95)
+    for k, channel in enumerate(told["channels"]):
+        for name in ("mean", "cumulative", "extreme", "relative"):
+            found = getattr(wanted, name)
+            for end in ("value", "lower", "upper"):
+                number = float(getattr(found, end)[k])
+                assert channel[name][end] == (pytest.approx(number, rel=1e-9) if np.isfinite(number) else None)
+    assert told["channels"][0]["cumulative"]["measured_in"] == "rpm·min"
+    assert wanted.sentence() in " ".join(run(*asked, "--window", "10min..30min").output.split())
+    past = ["whatif", place / "fit", "--recording", place / "rec.safetensors", "--start", "500", "--stop", "550"]
+    both = answer(*past, "--set", "boiler.valve=1", "--window", "510..")["windows"]
+    assert {name: (each["start"], each["stop"]) for name, each in both.items()} == dict.fromkeys(both, (510, 550))
+    for wrong in ("5", "..", "30..10", "soon..", "0..900"):
+        done = run(*asked, "--window", wrong)
+        assert (done.exit_code == 0) == (wrong == ".."), done.output
 
 
 def test_whatif_in_json(place: Path, fit: cf.Fit) -> None:
@@ -384,7 +405,7 @@ def test_what_the_data_cannot_tell_is_exit_code_4(place: Path, tmp_path: Path) -
     (tmp_path / "f.toml").write_text(text, encoding="utf-8")
     told = answer("fit", tmp_path / "f.toml", "--out", tmp_path / "fit")
     assert [(doubt["cause"], doubt["channels"]) for doubt in told["doubts"]] == [("boiler", ["feed water"])]
-    assert "note: boiler -> turbine" in run("fit", tmp_path / "f.toml", "--out", tmp_path / "fit", "--force").stdout
+    assert "caution: boiler -> turbine" in run("fit", tmp_path / "f.toml", "--out", tmp_path / "fit", "--force").stdout
     asked = ["whatif", tmp_path / "fit", "--effect", "turbine", "--out", tmp_path / "x.json", "--change"]
     assert "never varies" in refused(*asked, "boiler.feed water=1", code=4)
     assert not (tmp_path / "x.json").exists()

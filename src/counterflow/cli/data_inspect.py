@@ -20,6 +20,7 @@ from counterflow.cli.table_options import (
     Encoding,
     Quality,
     Separator,
+    Sheet,
     SkipAfterHeader,
     SkipRows,
     Sql,
@@ -52,7 +53,7 @@ def inspect_table(
     sql: Sql = None, database: Database = None, time: Time = None, time_format: TimeFormat = None,
     day_first: DayFirst = None, timezone: Timezone = None, separator: Separator = None, decimal: Decimal = None,
     encoding: Encoding = None, skip_rows: SkipRows = 0, skip_after_header: SkipAfterHeader = None, tag: Tag = None,
-    value: Value = None, quality: Quality = None, federation: Draft = None, force: Force = False,
+    value: Value = None, quality: Quality = None, sheet: Sheet = None, federation: Draft = None, force: Force = False,
     answer_format: AnswerFormat = Format.table,
 ) -> None:  # fmt: skip
     """What does a table hold: rows, gaps, repeats, every channel, and which units its tags seem to make?
@@ -66,7 +67,7 @@ def inspect_table(
     options = given_options(
         time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
         decimal=decimal, encoding=encoding, skip_rows=skip_rows or None, skip_after_header=skip_after_header, tag=tag,
-        value=value, quality=quality,
+        value=value, quality=quality, sheet=sheet,
     )  # fmt: skip
     if federation is not None:
         output.check_ending("--federation", federation, ("toml",))

@@ -17,6 +17,7 @@ from counterflow.cli.table_options import (
     Encoding,
     Quality,
     Separator,
+    Sheet,
     SkipAfterHeader,
     SkipRows,
     Sql,
@@ -56,7 +57,7 @@ def read(
     time: Time = None, time_format: TimeFormat = None, day_first: DayFirst = None, timezone: Timezone = None,
     separator: Separator = None, decimal: Decimal = None, encoding: Encoding = None, skip_rows: SkipRows = 0,
     skip_after_header: SkipAfterHeader = None, tag: Tag = None, value: Value = None, quality: Quality = None,
-    force: Force = False, answer_format: AnswerFormat = Format.table,
+    sheet: Sheet = None, force: Force = False, answer_format: AnswerFormat = Format.table,
 ) -> None:  # fmt: skip
     """Read logs from files, a database or an OPC UA server into one table: a time column, and a column for each tag.
 
@@ -68,7 +69,7 @@ def read(
     options = given_options(
         time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
         decimal=decimal, encoding=encoding, skip_rows=skip_rows or None, skip_after_header=skip_after_header, tag=tag,
-        value=value, quality=quality,
+        value=value, quality=quality, sheet=sheet,
     )  # fmt: skip
     table = opened(
         files or [], sql, database, options, opcua=opcua, nodes=node or [], period=(start, stop), security=security

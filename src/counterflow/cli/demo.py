@@ -269,7 +269,7 @@ def _content(
 
 
 def _show(out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float) -> None:
-    output.show_lines(*(line for line in fit.summary().split("\n") if not line.startswith("note: ")))  # they end it
+    output.show_fit(fit)
     for whatif in content.whatifs:
         at = whatif.headline_index
         row, rows = whatif.peak_row(at), []
@@ -285,7 +285,7 @@ def _show(out: Path, fit: Fit, content: report.Report, incident: Sequence[Sectio
         output.show_text("")
         output.show_text(told.question, style="bold")
         output.show_text(told.sentence())
-    output.show_notes(content.caveats)
+    output.show_notes([note for note in content.caveats if note not in fit.caveats])
     output.show_text("")
     for label, name in (("recording", RECORDING), ("saved fit", FIT), ("report", REPORT)):
         output.show_text(f"{label:>9}: {out / name}")

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _TEXTS = (
     "time", "time_format", "timezone", "separator", "decimal", "encoding", "resample", "fill", "long_gaps", "text",
-    "header_word", "tag", "value", "quality",
+    "header_word", "tag", "value", "quality", "sheet",
 )  # fmt: skip
 _NUMBERS = ("dt", "longest_hold", "longest_gap")
 _COUNTS = ("skip_rows", "skip_after_header")
-_FLAGS = ("day_first", "drop_constant")
+_FLAGS = ("day_first", "drop_constant", "sentinels")
 _MOMENTS = ("start", "stop")
 _SOURCES = ("file", "files", "sql", "database")
 KEYS = (*_SOURCES, *_TEXTS, *_NUMBERS, *_COUNTS, *_FLAGS, *_MOMENTS)
@@ -71,7 +71,7 @@ def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
         options[key] = value
         with page.blaming(at):
             if key in TABLE_OPTIONS:
-                if key not in ("time", "header_word", "tag", "value", "quality"):
+                if key not in ("time", "header_word", "tag", "value", "quality", "sheet"):
                     open_table(polars.DataFrame({"value": [0.0]}), **{key: value})
             else:
                 Rules(**{key: value})

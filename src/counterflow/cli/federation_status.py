@@ -87,7 +87,7 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
         "jobs": _jobs(audit), "budget": budget_of(site), "audit": told,
         "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],
         "certificates": certificates.lasting(site.certificates()),
-        "books": [caveat.to_json() for caveat in site.differences()] if told["in_order"] else [],
+        "books": [caveat.to_view() for caveat in site.differences()] if told["in_order"] else [],
     }  # fmt: skip
 
 

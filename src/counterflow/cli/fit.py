@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import shlex
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from counterflow import wording
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
 from counterflow.cli.options import AnswerFormat, Edges, Forbidden, Force, known_edges
@@ -20,6 +22,9 @@ from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.fit import Fit
+from counterflow.methods.sufficient.options import LikelihoodOptions
+
+FURTHER = 4  # times the limit that has stopped a fit
 
 
 def fit(
@@ -71,12 +76,18 @@ def fit(
     merged |= known_edges(edge, forbid)
     if xi:
         merged["xi"] = _weights(xi)
+    began = time.monotonic()
     found = training.fit(
         read.recording, read.models, method=chosen, seed=read.seed if seed is None else seed, privacy=read.privacy,
-        progress=answer_format is Format.table and sys.stdout.isatty(), **merged,
+        progress=answer_format is Format.table, **merged,
     )  # fmt: skip
     found.save(out)
-    output.answer(answer_format, "fit", _content(found, read, out), lambda: _show(found, read, out))
+    more = _going_on(found, merged, time.monotonic() - began)
+    if more is not None:
+        given = {"method": method, "seed": seed, "xi": xi, "edge": edge, "forbid": forbid, **options}
+        more["command"] = _command(federation, out, {**given, more["option"]: more["value"]})
+    content = {**_content(found, read, out), "go_on": more}
+    output.answer(answer_format, "fit", content, lambda: _show(found, read, out, more))
     if not found.status.converged:
         raise typer.Exit(output.NOT_CONVERGED)
 
@@ -91,6 +102,30 @@ def check_place(out: Path, force: bool) -> None:
             if not force:
                 remedy = "choose another name, or give --force to replace it"
                 raise StorageError(f"--out {str(out)!r} holds a saved fit: {remedy}.")
+
+
+def _going_on(found: Fit, options: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+    """What it would take to go on where a limit has stopped a fit; None where no limit has."""
+    if found.status.converged or found.privacy is not None:
+        return None
+    option = "rounds" if found.couplings is None else "evaluations"
+    limit = options.get(option) or (LikelihoodOptions().evaluations if option == "evaluations" else found.status.rounds)
+    if found.status.rounds < limit or options.get("loss_tol") is not None:
+        return None
+    return {"option": option, "value": FURTHER * limit, "seconds": FURTHER * seconds}
+
+
+def _command(federation: Path, out: Path, options: Mapping[str, Any]) -> str:
+    """The command that fits again with these options."""
+    words = ["counterflow", "fit", str(federation), "--out", str(out), "--force"]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, bool):
+                words.append(option if one else f"--no-{option[2:]}")
+            elif one is not None:
+                words += [option, str(one)]
+    return shlex.join(words)
 
 
 def _weights(given: Sequence[str]) -> float | dict[str, float]:
@@ -134,10 +169,13 @@ def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(found: Fit, federation: Federation, out: Path) -> None:
+def _show(found: Fit, federation: Federation, out: Path, more: Mapping[str, Any] | None) -> None:
     if federation.preparation is not None:
         output.show_notes(federation.preparation.doubts)
-    output.show_lines(*found.summary().split("\n"))
+    output.show_fit(found)
     rows = [[unit.name, str(unit.states), str(unit.n_inputs), str(unit.n_outputs)] for unit in found.plant.units]
     output.show_table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)
     output.show_lines("", f"saved fit: {out}")
+    if more is not None:
+        output.show_text("")
+        output.show_text(f"to go on, which takes {wording.about(more['seconds'])}: {more['command']}", style="bold")

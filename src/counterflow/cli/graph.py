@@ -51,6 +51,6 @@ def graph(
         columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
         output.show_table("who acts on whom", columns, rows, left=2)
         output.show_source(fit.provenance)
-        output.show_notes(fit.caveats)
+        output.show_verdict(fit.caveats, f"counterflow check {directory}")
 
     output.conclude(answer_format, out, force, told, show, lambda: polars.DataFrame(told["edges"], _FIELDS.split()))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from counterflow._version import __version__
-from counterflow.caveats import Caveat
+from counterflow.caveats import CAUTION, CHOICE, CLEAR, FAILS, VERDICTS, Caveat, by_weight, verdict_of, weighing
 from counterflow.errors import CounterflowError, OptionError, StorageError, UnidentifiedError
 from counterflow.files import blaming, draft_of, make_folder, write_whole
 from counterflow.printable import shown
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from counterflow.fits.engine import Traffic
+    from counterflow.fits.fit import Fit
     from counterflow.methods.outcome import Provenance, Status
     from counterflow.plant import Unit
 
@@ -33,6 +34,7 @@ OK, USAGE, NOT_CONVERGED, UNIDENTIFIED, INFEASIBLE, CHECK_FAILED, INTERRUPTED = 
 LONGEST = 20_000  # characters of a line
 _FORMAT = "counterflow.format"  # where a command's context keeps its --format
 
+STYLES = {FAILS: "bold red", CAUTION: "yellow", CHOICE: "dim", CLEAR: "green"}  # by weight, or verdict
 Content = bytes | Callable[[Path], None]  # what to write, or a function that writes it to a path
 
 
@@ -84,7 +86,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Caveat):
-        return value.to_json()
+        return value.to_view()
     return value
 
 
@@ -123,11 +125,32 @@ def show_source(source: Provenance | None) -> None:
 
 
 def show_notes(notes: Sequence[str | Caveat]) -> None:
-    """Caveats, below an answer."""
+    """Notes below what a command says; caveats by their weight, the heaviest first."""
     if notes:
         show_text("")
+    for caveat in by_weight(note for note in notes if isinstance(note, Caveat)):
+        show_text(f"{caveat.weight}: {caveat}", style=STYLES[caveat.weight])
     for note in notes:
-        show_text(f"note: {note}", style="yellow")
+        if not isinstance(note, Caveat):
+            show_text(f"note: {note}", style="yellow")
+
+
+def show_verdict(caveats: Sequence[Caveat], choices: str) -> None:
+    """What an answer must be read with; ``choices``: the command that tells those of the fit, which are told once."""
+    verdict, told = verdict_of(caveats), weighing(caveats)
+    show_text("")
+    show_text(f"verdict: {VERDICTS[verdict]}", style=STYLES[verdict])
+    for caveat in told:
+        show_text(f"  {caveat.weight}: {caveat}", style=STYLES[caveat.weight])
+    if count := len(set(caveats)) - len(told):
+        show_text(f"  {count} {'choice' if count == 1 else 'choices'} of the fit: {choices}", style="dim")
+
+
+def show_fit(found: Fit) -> None:
+    """The account of a fit, with its caveats by weight."""
+    told = {f"{caveat.weight}: {caveat}" for caveat in found.caveats}
+    show_lines(*(line for line in found.summary().split("\n") if line not in told))
+    show_notes(found.caveats)
 
 
 def terminal() -> Console:

@@ -28,6 +28,7 @@ SkipAfterHeader = Annotated[
 Tag = Annotated[str | None, Option(metavar="COLUMN", help="Long table: the column of tags, if it is not found.")]
 Value = Annotated[str | None, Option(metavar="COLUMN", help="Long table: the column of values.")]
 Quality = Annotated[str | None, Option(metavar="COLUMN", help="Long table: the column of qualities.")]
+Sheet = Annotated[str | None, Option(help="Of a workbook: name or number (all that are tables).")]
 Sql = Annotated[str | None, Option(metavar="QUERY", help="Rows of a database instead of files.")]
 Database = Annotated[
     str | None, Option(metavar="URL", help="With --sql: an SQLite file, or postgresql://user@host/name.")

@@ -20,6 +20,7 @@ from counterflow.questions.counterfactual import past_words
 from counterflow.questions.phrases import signed, with_verb
 from counterflow.questions.question import DRAWN, Form, Moves, Request, envelope
 from counterflow.questions.reply import Reply
+from counterflow.questions.window import Windowed
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 
@@ -50,7 +51,8 @@ def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
     reply: Reply = seat.ask(request)
     drawn = wanted or reply.ranked_channels()[:DRAWN]
     sentence = reply.sentence(drawn[0] if question.speaks_of_drawn else None)
-    content = envelope(question.tab, seat, sentence, reply.caveats) | {"kind": reply.kind}
+    window = reply.window().sentence(drawn[0]) if isinstance(reply, Windowed) else ""
+    content = envelope(question.tab, seat, sentence, reply.caveats) | {"kind": reply.kind, "window": window}
     return Answered(content | reply.view(drawn, seat), request, reply)
 
 

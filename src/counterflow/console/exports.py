@@ -63,7 +63,7 @@ def _html(seat: Seat, answered: Answered) -> str:
     report = Report(
         f"A question asked at {seen}",
         f"Asked in the console at the seat of {seen}, of a fit by method {seat.method!r}.",
-        whatifs=(), units=tuple(part.unit for part in seat.parts.values()), notes=tuple(map(str, seat.caveats)),
+        whatifs=(), units=tuple(part.unit for part in seat.parts.values()), notes=seat.caveats,
         provenance=provenance, graph=graph,
     )  # fmt: skip
     return render(report.with_sections([told]))

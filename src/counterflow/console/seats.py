@@ -200,14 +200,20 @@ class Seat(Questions):
         return self.server.couplings.graph(rate)
 
     def checks(self) -> Checks:
-        """What was looked at; at a unit, what is about it or about all."""
+        """What was looked at; at a unit, of all units that the policies let it know of, as in its answers."""
         if isinstance(self.checked, str):
             raise OptionError(self.checked)
         found = self.checked()
-        if self.unit is None:
+        if not isinstance(self.asked, Gated):
             return found
-        mine = tuple(check for check in found.checks if set(check.units) <= {self.unit})
-        return Checks(mine, found.rows, found.fitted)
+        gate, asker = self.asked.gate, self.asked.asker
+        return Checks(tuple(c for c in found.checks if gate.is_open(asker, c.units)), found.rows, found.fitted)
+
+    @property
+    def closed(self) -> bool:
+        """Whether policies keep back what is known of some units."""
+        names = [unit.name for unit in self.plant.units]
+        return isinstance(self.asked, Gated) and not self.asked.gate.is_open(self.asked.asker, names)
 
     def refusal_of_input(self, unit: str, column: int) -> str:
         """Why an input may not be asked about; "" if it may."""

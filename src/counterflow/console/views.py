@@ -14,6 +14,7 @@ from counterflow.arrays import FloatArray
 from counterflow.console.opening import Opened
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, OptionError
+from counterflow.fits.checks.verdicts import worst
 from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.units import unknown_name
 from counterflow.questions.views import series
@@ -49,7 +50,7 @@ def plant(seat: Seat) -> View:
         "clock": Clock.of(seat.plant.dt), "calendar": _calendar(seat), "rows": rows,
         "units": [_unit(seat, unit) for unit in seat.plant.units],
         "questions": {kind: {"allowed": not reason, "reason": reason} for kind, reason in seat.refusals.items()},
-        "caveats": [caveat.to_json() for caveat in seat.caveats],
+        "caveats": [caveat.to_view() for caveat in seat.caveats],
         "assumptions": assumptions(seat.method in ("sufficient", "centralized"), _from_logs(seat)),
         "status": "" if seat.status is None else str(seat.status), "controllers": seat.controlled,
         "loops": seat.loops,
@@ -108,7 +109,7 @@ def graph(seat: Seat, rate: float) -> View:
 def checks(seat: Seat) -> View:
     found = seat.checks()
     return {
-        "verdict": found.verdict,
+        "verdict": worst(found.verdict, "unknown") if seat.closed else found.verdict,
         "checks": [{**vars(each), "unit": each.about or None, "sentence": each.finding} for each in found],
     }
 

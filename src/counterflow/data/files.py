@@ -13,12 +13,10 @@ import gzip
 import io
 import os
 import re
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -29,9 +27,9 @@ from counterflow.data import encodings
 from counterflow.data.archives import ENDINGS, members
 from counterflow.data.encodings import utf8_content
 from counterflow.data.headers import (
-    HEADER_SEARCH,
     SAMPLE_LINES,
     cells_of,
+    clean_names,
     decimal_of,
     header_line,
     measures_of,
@@ -39,18 +37,13 @@ from counterflow.data.headers import (
     separator_of,
 )
 from counterflow.data.numerals import plain
+from counterflow.data.spreadsheets import BOOKS, sheets
 from counterflow.errors import CounterflowError, DataError
-from counterflow.plant.units import first_repeated
 
 LARGEST_TEXT = 16 << 30  # bytes of an unpacked gzip file
-LARGEST_BOOK = 4 << 30  # bytes of all unpacked parts of a spreadsheet
-MOST_CELLS = 1 << 27  # rows times columns of a sheet: empty cells between filled ones take memory, too
 SHARE = 0.5  # of the memory that is left, for what is unpacked
-_CELL_BYTES = 64  # of memory that a cell takes while a sheet is read, at most
 _RATIO = 1032  # deflate packs no better
 _BEGINNING = 1 << 18  # bytes that are looked at
-_CELL = re.compile(rb"""\sr\s*=\s*["']([A-Z]{1,3})(\d{1,9})["']""")  # the reference of a cell, such as r="AB12"
-_SAVE_AS_CSV = "open it in a spreadsheet program and save the sheet as CSV in UTF-8"
 _SHOWN_SEPARATOR = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 
 
@@ -96,6 +89,8 @@ class SourceFile:
         Of a text that was unpacked from an archive, or turned into UTF-8: it is read instead of the file.
     measures : mapping of column to its unit of measure
         As far as the header, or a row below it, tells them.
+    sheet : str
+        Of a workbook of which several sheets are read.
     """
 
     path: Path
@@ -104,11 +99,12 @@ class SourceFile:
     kind: str = "table in memory"
     content: bytes | None = field(default=None, repr=False)
     measures: Mapping[str, str] = field(default_factory=dict)
+    sheet: str = ""
 
     @property
     def name(self) -> str:
         """The file's name, as messages use it."""
-        return self.path.name
+        return f"{self.path.name}, sheet {self.sheet}" if self.sheet else self.path.name
 
     def numerals(self, text: polars.Series) -> polars.Series:
         """Cells as text that casts to numbers; see `numerals.plain`."""
@@ -222,15 +218,50 @@ def blaming(name: str) -> Iterator[None]:
         raise DataError(f"{name} cannot be read: {reason or type(error).__name__:.200}") from error
 
 
-def open_files(paths: Sequence[Path], **options: Any) -> list[SourceFile]:
-    """The tables that paths stand for (files, folders, zip archives), in order; options are those of `open_file`."""
+def open_files(
+    paths: Sequence[Path], sheet: str | None = None, time: str | None = None, **options: Any
+) -> list[SourceFile]:
+    """The tables that paths stand for (files, folders, zip archives, sheets), in order.
+
+    Options are those of `open_file`. ``sheet``: of workbooks; None: all that are tables, by their column of ``time``.
+    """
     room = min(LARGEST_TEXT, int(SHARE * memory_left()))
     out = []
     for path in paths:
         with blaming(path.name):
             for place, content in members(path, room):
-                out.append(open_file(place, content=content, **options))
+                out += _tables(place, content=content, sheet=sheet, time=time, **options)
     return out
+
+
+def _tables(
+    path: Path, *, content: bytes | None, sheet: str | None, time: str | None, skip_rows: int = 0,
+    skip_after_header: int | None = None, header_word: str | None = None, **options: Any,
+) -> list[SourceFile]:  # fmt: skip
+    """The tables of one file."""
+    if path.suffix.lower() in BOOKS and (content is not None or path.is_file()):
+        with blaming(path.name):
+            return _sheets(path, content, sheet, time, skip_rows, skip_after_header, header_word)
+    if sheet is not None:
+        raise DataError(f"{path.name} has no sheets, and sheet is {sheet!r:.60}: leave it out")
+    found = open_file(
+        path, content=content, skip_rows=skip_rows, skip_after_header=skip_after_header, header_word=header_word,
+        **options,
+    )  # fmt: skip
+    return [found]
+
+
+def _sheets(
+    path: Path, content: bytes | None, sheet: str | None, time: str | None, skip_rows: int, skipped: int | None,
+    header_word: str | None,
+) -> list[SourceFile]:  # fmt: skip
+    room = int(SHARE * memory_left())
+    found = sheets(path, content, room, sheet, skip_rows, skipped, header_word, time)
+    title = {each.title: each.title if len(found) > 1 else "" for each in found}
+    return [
+        SourceFile(path, each.names, each.columns, "spreadsheet", measures=each.measures, sheet=title[each.title])
+        for each in found
+    ]
 
 
 def open_file(
@@ -256,7 +287,7 @@ def open_file(
             lazy = polars.scan_ipc(place) if content is not None else polars.scan_ipc(path, glob=False)
             return source_of(path, lazy, lazy.collect_schema().names(), "Feather")
         if endings and endings[-1] in (".xlsx", ".xlsm"):
-            return _spreadsheet(path, content, skip_rows, skip_after_header, header_word)
+            return _sheets(path, content, None, None, skip_rows, skip_after_header, header_word)[0]
         if not endings or endings[-1] not in ENDINGS:
             raise DataError(
                 f"{path.name}: a log is a .csv, .csv.gz, .tsv, .txt, .parquet, .feather or .xlsx file, or a .zip or a "
@@ -271,15 +302,6 @@ def source_of(path: Path, lazy: polars.LazyFrame, stored: Sequence[str], kind: s
     names = clean_names(stored, path.name)
     renamed = {old: new for old, new in zip(stored, names, strict=True) if old != new}
     return SourceFile(path, names, lazy.rename(renamed) if renamed else lazy, kind, measures=measures_of(names, ()))
-
-
-def clean_names(stored: Sequence[str], file: str) -> tuple[str, ...]:
-    """Names without blanks around them; an empty one is numbered; two that are the same are refused."""
-    names = tuple(name.strip().lstrip("\ufeff").strip() or f"column_{k + 1}" for k, name in enumerate(stored))
-    twice = first_repeated(names)
-    if twice is not None:
-        raise DataError(f"{file} has two columns called {twice!r}; rename one of them")
-    return names
 
 
 def text_of(path: Path, content: bytes | None = None) -> IO[str]:
@@ -372,96 +394,3 @@ def _text(
     kind += f", header in line {first + 1}" if first and not skip_rows else ""
     kind += ", with a row of units of measure" if between and skipped is None and measures else ""
     return SourceFile(path, names, TextLayout(separator, decimal, first, between), kind, recoded, measures)
-
-
-# ---- spreadsheets
-
-
-def _spreadsheet(
-    path: Path, content: bytes | None, skip_rows: int, skipped: int | None, header_word: str | None
-) -> SourceFile:
-    """The first sheet of a workbook, by its own order of sheets; the header is found as in a text."""
-    if find_spec("fastexcel") is None:
-        raise DataError(
-            f"{path.name}: spreadsheets are read with fastexcel: pip install 'counterflow[excel]', or {_SAVE_AS_CSV}",
-            code="missing-extra",
-        )
-    book = path if content is None else io.BytesIO(content)
-    _check_archive(path, book)
-    top = _sheet(path, book, dtypes="string", skip_rows=0, n_rows=skip_rows + HEADER_SEARCH + SAMPLE_LINES)
-    rows = [[cell or "" for cell in row] for row in top.rows()]
-    lines = ["\t".join(row).rstrip("\t") if header_word is None else " ".join(row) for row in rows]
-    first = header_line(lines, skip_rows, header_word)
-    if first >= len(lines):
-        raise DataError(f"{path.name} has {len(lines)} rows: there is no header after {first} skipped ones")
-    cells = list(rows[first])
-    while cells and not cells[-1]:  # beside the table something else stands, or nothing
-        cells.pop()
-    names = clean_names(cells, path.name)
-    below = [row[: len(cells)] for row in rows[first + 1 :]]
-    between = rows_between(below) if skipped is None else skipped
-    start = first + 1 + between
-    frame = _sheet(path, book, skip_rows=start)
-    if len(frame) and polars.String in frame.dtypes:  # a column with text has its numbers rounded: take them as numbers
-        exact = _sheet(path, book, dtypes="float", skip_rows=start)
-        frame = frame.with_columns(
-            polars.when(column.cast(polars.Float64, strict=False).is_not_null())
-            .then(exact.get_column(column.name).cast(polars.String))
-            .otherwise(column)
-            .alias(column.name)
-            for column in frame.iter_columns()
-            if column.dtype == polars.String
-        )
-    frame = frame.with_columns(polars.selectors.temporal().cast(polars.String))
-    columns = {name: frame.to_series(k) for k, name in enumerate(names)} if len(frame) else {}
-    schema = None if columns else dict.fromkeys(names, polars.String)
-    lazy = polars.LazyFrame(columns, schema)
-    return SourceFile(path, names, lazy, "spreadsheet", measures=measures_of(names, below[:between]))
-
-
-def _sheet(path: Path, book: Path | IO[bytes], **options: Any) -> polars.DataFrame:
-    if not isinstance(book, Path):
-        book.seek(0)
-    try:
-        return polars.read_excel(
-            book, sheet_id=1, engine="calamine", has_header=False, infer_schema_length=None, raise_if_empty=False,
-            drop_empty_rows=False, drop_empty_cols=False, read_options=options,
-        )  # fmt: skip
-    except Exception as error:  # of the reader's own family
-        raise DataError(f"{path.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error
-
-
-def _check_archive(path: Path, book: Path | IO[bytes]) -> None:
-    """Refuse a workbook that would not fit into memory: by what its parts unpack to, not by what they say they do."""
-    room = int(SHARE * memory_left())
-    left, cells, rows, columns = min(LARGEST_BOOK, room), min(MOST_CELLS, room // _CELL_BYTES), 1, b"A"
-    most = left
-    try:
-        with zipfile.ZipFile(book) as archive:
-            for member in archive.infolist():
-                member.file_size = 1 << 62  # so that reading goes on to the real end
-                before = b""
-                with archive.open(member) as part:
-                    while chunk := part.read(1 << 20):
-                        left -= len(chunk)
-                        if left < 0:
-                            raise DataError(
-                                f"{path.name} unpacks to more than the {most} bytes that there is room for: "
-                                f"{_SAVE_AS_CSV}",
-                                code="too-large",
-                            )
-                        found = _CELL.findall(before + chunk)
-                        rows = max(rows, *map(int, {number for _, number in found}), 1)
-                        columns = max({columns, *(letters for letters, _ in found)}, key=lambda text: (len(text), text))
-                        before = chunk[-32:]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{path.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error
-    width = 0
-    for letter in columns:
-        width = 26 * width + letter - ord("A") + 1
-    if rows * width > cells:
-        raise DataError(
-            f"{path.name} reaches to row {rows} and column {columns.decode()}, which are more than the {cells} cells "
-            f"that there is room for: {_SAVE_AS_CSV}",
-            code="too-large",
-        )

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from counterflow.data.words import meaning
 from counterflow.errors import DataError
+from counterflow.plant.units import first_repeated
 
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE_LINES = 50
@@ -189,3 +190,12 @@ def without_measure(name: str, measures: Mapping[str, str]) -> str:
     """
     parts = _BRACKETED.match(name) if name in measures else None
     return parts["name"] if parts is not None and parts["measure"].strip() == measures[name] else name
+
+
+def clean_names(stored: Sequence[str], file: str) -> tuple[str, ...]:
+    """Names without blanks around them; an empty one is numbered; two that are the same are refused."""
+    names = tuple(name.strip().lstrip("\ufeff").strip() or f"column_{k + 1}" for k, name in enumerate(stored))
+    twice = first_repeated(names)
+    if twice is not None:
+        raise DataError(f"{file} has two columns called {twice!r}; rename one of them")
+    return names

@@ -47,6 +47,8 @@ class ChannelFacts:
         Text that was understood (on, off, missing), and text that was not, with counts.
     odd_count : int
         Cells with text that was not understood.
+    sentinels : dict
+        Numbers that stand for no number, with counts; they are among the missing.
     """
 
     name: str
@@ -66,6 +68,7 @@ class ChannelFacts:
     words: dict[str, int] = field(default_factory=dict)
     odd: dict[str, int] = field(default_factory=dict)
     odd_count: int = 0
+    sentinels: dict[float, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -106,6 +109,7 @@ class ChannelFacts:
         notes = []
         if self.missing:
             notes.append(f"{100 * self.missing / self.rows:.2g} % missing: NaN as output, held as input")
+        notes += [f"{value:g} in {count} rows stands for no number" for value, count in self.sentinels.items()]
         if self.infinite:
             notes.append(f"{self.infinite} infinite: read as missing")
         if kind == "on/off":
@@ -219,6 +223,7 @@ def inspect(
     day_first: bool | None = None, timezone: str | None = None, separator: str | None = None,
     decimal: str | None = None, encoding: str | None = None, skip_rows: int = 0, skip_after_header: int | None = None,
     header_word: str | None = None, tag: str | None = None, value: str | None = None, quality: str | None = None,
+    sheet: str | None = None, sentinels: bool = True,
 ) -> Inspection:  # fmt: skip
     """Look at a table before anything of it is dropped.
 
@@ -229,8 +234,8 @@ def inspect(
         Columns to look at; by default all but the time.
     time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
         See `open_table`, as for the next.
-    tag, value, quality
-        Columns of a long table.
+    tag, value, quality, sheet, sentinels
+        See `open_table`, too.
 
     Examples
     --------
@@ -243,7 +248,8 @@ def inspect(
     table = source if isinstance(source, Table) else open_table(
         source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
         decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
-        header_word=header_word, tag=tag, value=value, quality=quality,
+        header_word=header_word, tag=tag, value=value, quality=quality, sheet=sheet,
+        sentinels=sentinels,
     )  # fmt: skip
     wanted = list(table.channels if channels is None else channels)
     times = table.times
@@ -281,6 +287,7 @@ def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None =
         held=float(same.mean()) if len(same) else 0.0, longest_hold=longest_run(same) if len(known) else 0,
         infinite=infinite, spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
         words=numbers.words, odd=numbers.odd, odd_count=numbers.odd_count,
+        sentinels=numbers.sentinels,
     )  # fmt: skip
 
 

@@ -35,7 +35,8 @@ def read_logs(
     time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
     timezone: str | None = None, separator: str | None = None, decimal: str | None = None, encoding: str | None = None,
     skip_rows: int = 0, skip_after_header: int | None = None, header_word: str | None = None, tag: str | None = None,
-    value: str | None = None, quality: str | None = None, **unknown: Any,
+    value: str | None = None, quality: str | None = None, sheet: str | None = None, sentinels: bool = True,
+    **unknown: Any,
 ) -> tuple[Recording, Preparation]:  # fmt: skip
     """Read logs of a plant into a recording, in engineering units, and report everything that was done.
 
@@ -53,7 +54,7 @@ def read_logs(
         Seconds between two rows; by default the usual step of the table.
     time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
         See `open_table`.
-    tag, value, quality
+    tag, value, quality, sheet, sentinels
         See `open_table`.
     start, stop : str or number, optional
         The period to read: from `start`, up to but without `stop`.
@@ -107,7 +108,8 @@ def read_logs(
     table = open_table(
         source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
         decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
-        header_word=header_word, tag=tag, value=value, quality=quality,
+        header_word=header_word, tag=tag, value=value, quality=quality, sheet=sheet,
+        sentinels=sentinels,
     )  # fmt: skip
     if units is not None:
         return prepare(table, choose(units, table.channels, table.measures), rules)
@@ -326,6 +328,8 @@ def _cleaned(table: Table, column: str, numbers: Numbers, rules: Rules, counts: 
         counts.odd[column] = numbers.odd_count
     if numbers.words:
         counts.words[column] = numbers.words
+    if numbers.sentinels:
+        counts.sentinels[column] = numbers.sentinels
     values = numbers.values
     infinite = np.isinf(values)
     if infinite.any():

@@ -81,6 +81,7 @@ class Counts:
     conflicts: NDArray[np.bool_]
     words: dict[str, dict[str, int]] = field(default_factory=dict)
     infinite: int = 0
+    sentinels: dict[str, dict[float, int]] = field(default_factory=dict)
     odd: dict[str, int] = field(default_factory=dict)
     filled: dict[str, tuple[int, int]] = field(default_factory=dict)  # column: rows filled, of them in long runs
     led: dict[str, int] = field(default_factory=dict)
@@ -162,6 +163,12 @@ def describe_values(
     for column, count in counts.odd.items():
         text = f"{column}: {count} cells of text were read as missing."
         yield Step("text", text, {"column": column, "cells": count}, doubt=True)
+    for value in sorted({value for values in counts.sentinels.values() for value in values}):
+        told = {column: values[value] for column, values in counts.sentinels.items() if value in values}
+        shown = ", ".join(f"{column} ({count})" for column, count in list(told.items())[:6])
+        more = f" and {len(told) - 6} more channels" if len(told) > 6 else ""
+        text = f"{value:g} recurs far outside all else in {shown}{more}: read as missing; sentinels=False keeps it."
+        yield Step("sentinel", text, told, doubt=True)
     if count := counts.infinite:
         yield Step("infinite", f"{count} infinite values were read as missing.", {"values": count}, doubt=True)
     for unit, reasons in dropped.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import polars
 from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, open_files, source_of
 from counterflow.data.long_tables import LongOptions, Widened, is_value, long_names, side_by_side, widen
-from counterflow.data.times import TimeOptions, Times, find_time, parse
+from counterflow.data.sentinels import sentinels_of
+from counterflow.data.times import NONE, TimeOptions, Times, find_time, is_dated, parse
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
 from counterflow.frames import as_polars, is_frame
@@ -41,6 +42,8 @@ class Numbers:
         All of those cells.
     odd_row : int
         Row of the first of them, or -1.
+    sentinels : dict of float to int
+        Numbers that stood for no number, with their counts: NaN in ``values``.
     """
 
     values: FloatArray
@@ -48,6 +51,7 @@ class Numbers:
     odd: dict[str, int] = field(default_factory=dict)
     odd_count: int = 0
     odd_row: int = -1
+    sentinels: dict[float, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Table:
     date_name: str | None = None  # where date and time of day are two columns
     step: int | None = None  # usual step of the columns in nanoseconds, where that of the rows does not tell it
     notes: tuple[tuple[str, int], ...] = ()  # what was left out before there were rows, in words, with how often
+    sentinels: bool = True  # whether numbers such as -999 are read as missing
 
     @property
     def measures(self) -> dict[str, str]:
@@ -141,16 +146,15 @@ class Table:
         for file in self.files:
             with file.reading():
                 parts.append(_numbers(file, list(names)))
-        if len(parts) == 1:
-            return parts[0]
-        return {name: _joined([part[name] for part in parts]) for name in names}
+        found = {name: _joined([part[name] for part in parts]) for name in names} if len(parts) > 1 else parts[0]
+        return {name: _without_sentinels(each) for name, each in found.items()} if self.sentinels else found
 
 
 def open_table(
     source: object, *, time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
     timezone: str | None = None, separator: str | None = None, decimal: str | None = None, encoding: str | None = None,
     skip_rows: int = 0, skip_after_header: int | None = None, header_word: str | None = None, tag: str | None = None,
-    value: str | None = None, quality: str | None = None,
+    value: str | None = None, quality: str | None = None, sheet: str | None = None, sentinels: bool = True,
 ) -> Table:  # fmt: skip
     """Open a table of logs; of most kinds only the beginnings of its files are read.
 
@@ -181,6 +185,11 @@ def open_table(
         The header is the first line that has this word.
     tag, value, quality : str, optional
         Columns of a long table, where they are not called so.
+    sheet : str, optional
+        Of a workbook: its name, or its number from 1 on. By default all sheets with a column of times are read, as
+        several files are; where they have the same columns and the same times, a column is called "sheet.column".
+    sentinels : bool
+        Whether numbers such as -999, which recur exactly and stand far outside all others, are read as missing.
 
     Examples
     --------
@@ -199,11 +208,13 @@ def open_table(
     for name, text in (
         ("time", time), ("time_format", time_format), ("timezone", timezone), ("separator", separator),
         ("decimal", decimal), ("encoding", encoding), ("tag", tag), ("value", value), ("quality", quality),
+        ("sheet", sheet),
     ):  # fmt: skip
         if text is not None and not isinstance(text, str):
             raise OptionError(f"{name} is {text!r}: give text.")
-    if day_first is not None and not isinstance(day_first, bool):
-        raise OptionError(f"day_first is {day_first!r}: give true or false.")
+    for name, flag in (("day_first", day_first), ("sentinels", sentinels)):
+        if flag is not None and not isinstance(flag, bool):
+            raise OptionError(f"{name} is {flag!r}: give true or false.")
     if is_frame(source):
         frame = as_polars(source)
         files = [source_of(Path("the table"), frame.lazy(), frame.columns)]
@@ -212,17 +223,33 @@ def open_table(
         if not isinstance(given, Sequence) or not given or not all(isinstance(p, (str, os.PathLike)) for p in given):
             raise DataError(f"source is {source!r:.80}: give a path, several paths, or a DataFrame of polars or pandas")
         files = open_files(
-            [Path(path) for path in given], separator=separator, decimal=decimal, encoding=encoding,
+            [Path(path) for path in given], sheet, time, separator=separator, decimal=decimal, encoding=encoding,
             header_word=header_word, skip_rows=skip_rows, skip_after_header=skip_after_header,
         )  # fmt: skip
-    times = TimeOptions(time, time_format, day_first, timezone)
-    long = LongOptions(tag, value, quality)
+    times = TimeOptions(time or _dated_column(files), time_format, day_first, timezone)
+    return replace(_one_table(files, times, LongOptions(tag, value, quality)), sentinels=sentinels)
+
+
+def _dated_column(files: Sequence[SourceFile]) -> str | None:
+    """The column of times where none is called so: the only one that holds dates, in all files."""
+    first = files[0]
+    if any(find_time(file.names, None, file.name) is not None for file in files):
+        return None
+    found = [name for name in first.names if is_dated(first.column(name, _SAMPLE_ROWS))]
+    return found[0] if len(found) == 1 and all(found[0] in file.names for file in files) else None
+
+
+def _one_table(files: list[SourceFile], times: TimeOptions, long: LongOptions) -> Table:
     named = [long_names(file, times, long) for file in files]
     found = [names for names in named if names is not None]
     if found and len(found) == len(files):
         return _wide(widen(files, found, times), times)
-    if len(files) > 1 and _share_nothing(files, times):
-        return _wide(side_by_side(files, times), times)
+    if len(files) > 1:
+        apart = _share_nothing(files, times)
+        if not apart and all(file.sheet for file in files) and _overlapping(files, times):
+            files, apart = [_with_sheet(file, times) for file in files], True
+        if apart:
+            return _wide(side_by_side(files, times), times)
     return join(files, times)
 
 
@@ -235,6 +262,23 @@ def _share_nothing(files: Sequence[SourceFile], options: TimeOptions) -> bool:
     channels = [set(file.names) - {find_time(file.names, options.column, file.name)} for file in files]
     alone = all(len(own) == 1 for own in channels) and all(is_value(name) for own in channels for name in own if name)
     return alone or sum(map(len, channels)) == len(set().union(*channels))
+
+
+def _overlapping(files: Sequence[SourceFile], options: TimeOptions) -> bool:
+    """Whether files are about the same time, so that columns of one name are of different units."""
+    spans = []
+    for file in files:
+        found = join([file], options).times
+        if found is None or not len(known := found.nanoseconds[found.nanoseconds != NONE]):
+            return False
+        spans.append((int(known.min()), int(known.max())))
+    return max(first for first, _ in spans) < min(last for _, last in spans)
+
+
+def _with_sheet(file: SourceFile, options: TimeOptions) -> SourceFile:
+    """The same with the sheet's title before the name of every channel."""
+    time = find_time(file.names, options.column, file.name)
+    return file.renamed({name: f"{file.sheet}.{name}" for name in file.names if name != time})
 
 
 def _wide(made: Widened, options: TimeOptions) -> Table:
@@ -361,6 +405,14 @@ def _joined(parts: Sequence[Numbers]) -> Numbers:
         row += len(part.values)
     values = np.concatenate([part.values for part in parts])
     return Numbers(values, words, odd, sum(part.odd_count for part in parts), odd_row)
+
+
+def _without_sentinels(numbers: Numbers) -> Numbers:
+    found = sentinels_of(numbers.values)
+    if not found:
+        return numbers
+    values = np.where(np.isin(numbers.values, list(found)), np.nan, numbers.values)
+    return replace(numbers, values=values, sentinels=found)
 
 
 def refuse_text(table: Table, name: str, numbers: Numbers) -> None:

@@ -111,6 +111,21 @@ def moment(given: object, dated: bool, name: str) -> int:
     raise DataError(f"{name} is {given!r:.40}: the table's time is a count of seconds; give a number")
 
 
+def is_dated(some: polars.Series) -> bool:
+    """Whether cells of a column are dates, by what they look like: text with day, month and year, or dates as such.
+
+    >>> is_dated(polars.Series(["2024-05-01 06:00", None, "2024-05-01 06:01"])), is_dated(polars.Series(["1.5", "2"]))
+    (True, False)
+    """
+    if some.dtype in (polars.Date, polars.Datetime):
+        return True
+    if some.dtype != polars.String:
+        return False
+    text = some.str.strip_chars().drop_nulls()
+    text = text.filter(text != "")
+    return len(text) > 1 and bool(text.str.contains(_DATE).all()) and text.n_unique() > 1
+
+
 def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | None:
     """The time column: the one that is wanted, or the one with a usual name; None if there is none."""
     if wanted is not None:

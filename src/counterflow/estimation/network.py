@@ -103,6 +103,15 @@ class Network:
         """Rows z (n, m) of numbers (n, r) and inputs (n, U) in the units' own terms."""
         return np.asarray((np.hstack([numbers, inputs]) - self.level) / self.scale)
 
+    @cached_property
+    def in_use(self) -> NDArray[np.bool_]:
+        """(K, m, r): which columns act on which numbers, by themselves or in products, in each replicate."""
+        out = np.asarray(np.abs(self.linear).sum(axis=1) > 0)
+        for k, factors in enumerate(self.pairs):
+            for factor in factors:
+                out[:, factor] |= self.bends[:, k] != 0
+        return out
+
     def reaches(self, cause: int, effect: int) -> bool:
         """Whether a unit can act on another at all, by way of others or not, as far as is known beforehand."""
         if self.known is None or cause == effect:

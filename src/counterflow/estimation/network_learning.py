@@ -27,6 +27,7 @@ from counterflow.estimation.ways import Regime, Ways, centred
 from counterflow.identification.sparse import refined_weights
 
 REPLICATES = 16
+SEARCHED = 0.5  # share of the time that goes before the first replicate, about
 FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
 AHEAD = 40  # rows of the free runs
 MOST_STARTS = 400  # of a fold
@@ -106,7 +107,7 @@ class Learning:
 
 
 def learn(
-    rows: Rows, known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None,
+    rows: Rows, known: KnownEdges | None = None, progress: Callable[[float, str], None] | None = None,
     sums: Products | None = None, one_way: bool = False,
 ) -> Learning:  # fmt: skip
     """All replicates.
@@ -122,7 +123,9 @@ def learn(
         ways = Ways.of(record, products, *with_drifts(record, products, changes_of(record, products, known), known))
     bend = _bend(record, products, known, ways)
     curved = bend.gain > 0
-    count, found = products.count, []
+    found = []
+    if progress is not None:
+        progress(SEARCHED, "changes and curvature were looked for")
     for k, draw in enumerate(block_weights(products)):
         if sums is None and k and len(records) > 1 and k % len(COSTS) == 0:
             record = records[k // len(COSTS)]
@@ -130,7 +133,7 @@ def learn(
             ways = Ways.of(record, products, ways.changes, ways.drifts)
         found.append(way_weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved, ways))
         if progress is not None:
-            progress(k + 1, -0.5 * count * float(np.log(found[-1][2]).sum()))
+            progress(SEARCHED + (1 - SEARCHED) * (k + 1) / REPLICATES, f"replicate {k + 1} of {REPLICATES}")
     weights, variance, noise, damping, levels = (np.array(each) for each in zip(*found, strict=True))
     networks = tuple(
         replace(

@@ -67,7 +67,7 @@ class Quadratic:
 def maximum_likelihood(
     record: SharedRecord, estimate: Estimate = "couplings", *, start: tuple[FloatArray, FloatArray] | None = None,
     tolerance: float = 1e-5, evaluations: int = 200, penalty: Quadratic | None = None,
-    known: KnownEdges | None = None, progress: Callable[[int, float], None] | None = None,
+    known: KnownEdges | None = None, progress: Callable[[float, str], None] | None = None,
 ) -> Estimated:  # fmt: skip
     """Estimate couplings from a shared record.
 
@@ -80,7 +80,7 @@ def maximum_likelihood(
     evaluations : at most so many passes over the data.
     penalty : added to the negative log-likelihood: what earlier data said, or a prior.
     known : couplings that there can be; what a start has in the blocks of others is left out.
-    progress : called with the pass and the log-likelihood.
+    progress : called with the share that is done, by how far the gradient has fallen, and the pass in words.
     """
     if estimate not in ESTIMATES:
         raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
@@ -97,11 +97,11 @@ def maximum_likelihood(
 
 def _climb(
     record: SharedRecord, parameters: Parameters, local: FloatArray, vector: FloatArray, limit: float,
-    tolerance: float, evaluations: int, penalty: Quadratic | None, progress: Callable[[int, float], None] | None,
+    tolerance: float, evaluations: int, penalty: Quadratic | None, progress: Callable[[float, str], None] | None,
 ) -> Estimated:  # fmt: skip
     P, size = record.A_local.shape[0], parameters.coupling_size()
     fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks
-    count = 0
+    count, done = 0, 0.0
 
     def look(x: FloatArray) -> tuple[Evaluation, float, FloatArray]:
         nonlocal count
@@ -117,7 +117,7 @@ def _climb(
             value -= extra
             gradient[:size] -= slope
         if progress:
-            progress(count, at.log_likelihood)
+            progress(done, f"pass {count}, log-likelihood {at.log_likelihood:.6g}")
         return at, value, gradient
 
     def radius(x: FloatArray) -> float:
@@ -131,7 +131,7 @@ def _climb(
         at, value, gradient = look(vector)
     trace = [at.log_likelihood]
     pairs: list[tuple[FloatArray, FloatArray, float]] = []
-    best, best_decrement, idle = at, float("inf"), 0
+    best, best_decrement, idle, first = at, float("inf"), 0, 0.0
     fisher, (renewal, again, every) = None, _looks(record)
     while True:
         if count >= renewal:
@@ -142,6 +142,8 @@ def _climb(
             idle = 0
         if decrement < best_decrement:
             best, best_decrement = at, decrement
+            first = first or max(decrement, tolerance**2)
+            done = _share(first, decrement, tolerance**2)
         if decrement <= tolerance**2 or count >= evaluations or idle > PATIENCE:
             break
         direction = _two_loops(gradient, pairs, metric)
@@ -185,6 +187,16 @@ def _climb(
     return Estimated(
         at.A, at.B, at.Q, at.log_likelihood, count, converged, best_decrement, at_bound, tuple(trace), parameters
     )  # fmt: skip
+
+
+def _share(first: float, now: float, aim: float) -> float:
+    """How far a number has fallen from the first to the aim, by its logarithm.
+
+    >>> _share(1.0, 1e-5, 1e-10), _share(1.0, 2.0, 1e-10), _share(1e-10, 1e-11, 1e-10)
+    (0.5, 0.0, 1.0)
+    """
+    whole = math.log(first / aim) if aim > 0 and first > aim else 0.0
+    return min(1.0, max(0.0, math.log(first / max(now, 1e-300)) / whole)) if whole else 1.0
 
 
 def _metric(parameters: Parameters, at: Evaluation, vector: FloatArray) -> Callable[[FloatArray], FloatArray]:

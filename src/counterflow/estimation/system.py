@@ -63,7 +63,7 @@ class System:
 
 
 def identify(
-    messages: Sequence[Reduced], options: SystemOptions, progress: Callable[[int, float], None] | None = None
+    messages: Sequence[Reduced], options: SystemOptions, progress: Callable[[float, str], None] | None = None
 ) -> System:
     """Find the system behind the messages of all units."""
     names = tuple(message.unit for message in messages)
@@ -137,7 +137,10 @@ def _wild(rows: Rows, kept: Rows) -> list[Caveat]:
     """Which units have sent readings that nothing else in the record explains."""
     gone = np.isfinite(rows.z) & ~np.isfinite(kept.z)
     counts = {name: int(gone[:, rows.owner == m].sum()) for m, name in enumerate(rows.names)}
-    text = "{} of what {} sent fits neither what came before nor after it, and was left out"
+    text = (
+        "{} of what {} sent fits neither what came before nor after it, and was left out; see whether a sensor is at "
+        "fault (sensors='as they are' keeps it)"
+    )
     return [Caveat("wild-readings", name, text.format(count, name)) for name, count in counts.items() if count]
 
 

@@ -249,6 +249,13 @@ class Guard:
                 "one with counterflow privacy open, and name its folder",
                 code="privacy.ledger",
             )
+        if self.job.options.get("reacting", "refused") != "refused" and not policy.reacting:
+            raise PrivacyError(
+                f"unit {unit!r}: {self.job.label} would let inputs leave that react to measurements, and carry them; "
+                "the policy does not allow it (privacy.reacting): ask the coordinator to leave 'reacting' out, or "
+                "change the policy",
+                code="privacy.reacting",
+            )
         if privacy.models != "excluded":
             raise PrivacyError(
                 f"unit {unit!r}: {self.job.label} says what this plant's model has cost its budget; that is not for a "

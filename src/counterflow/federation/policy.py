@@ -20,6 +20,7 @@
     ledger = "budgets"              # folder of the durable budget, relative to this file
     published = false               # whether the paper's accounting, which has gaps, will do
     simulation = false              # whether noise from a seed, which protects nothing, will do
+    reacting = false                # whether inputs that react to measurements, and carry them, may leave all the same
     approval = "none"               # "each": the owner approves every fit (counterflow federation approve-job)
 
     [ask]                           # who may ask about which of my inputs; nobody else
@@ -76,7 +77,7 @@ _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
 _TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields are
     "leave": ("methods", "kinds", "largest_rows", "largest_bytes", "jobs_per_hour", "inputs_shown"),
-    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "approval"),
+    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "reacting", "approval"),
     "controllers": ("react", "trials_per_day"),
 }
 
@@ -102,6 +103,7 @@ class Policy:
     ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers: bool = True
     inputs_shown: bool = False
+    reacting: bool = False
     react: bool = False
     trials_per_day: int = 10_000
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file

@@ -114,7 +114,7 @@ class QuestionGate:
         try:
             parts = server.answer([self._whole(change, ask) for change in changes], ask)
         except UnidentifiedError as error:
-            if self._is_open(asker, units_of(error.scope)):
+            if self.is_open(asker, units_of(error.scope)):
                 raise
             text = f"not to be told from these data; the reason is about units that are closed to {asker!r}"
             raise UnidentifiedError(text) from None
@@ -185,7 +185,7 @@ class QuestionGate:
         """
         shares = [part.share for part in parts] if question(ask.kind).of_shares else []
         units = [share for share in shares if share in self._inputs]
-        closed = [unit for unit in units if self._inputs[unit] and not self._is_open(asker, (unit,))]
+        closed = [unit for unit in units if self._inputs[unit] and not self.is_open(asker, (unit,))]
         if not closed:
             return parts
         text = (
@@ -201,11 +201,11 @@ class QuestionGate:
         """
         kept = []
         for caveat in caveats:
-            if self._is_open(asker, caveat.units):
+            if self.is_open(asker, caveat.units):
                 kept.append(caveat)
             elif caveat.code in WORLDS:
                 kept.append(Caveat(caveat.code, EVERYBODY, WORLDS[caveat.code]))
-        closed = [unit for unit in self._inputs if not self._is_open(asker, (unit,))]
+        closed = [unit for unit in self._inputs if not self.is_open(asker, (unit,))]
         if closed:  # by the policies alone, whether there was anything to tell or not
             text = f"what speaks against answers at {wording.listed(closed)} is not told: their policies do not let "
             kept.append(Caveat(CLOSED, asker, f"{text}{asker!r} ask about all their inputs"))
@@ -215,7 +215,7 @@ class QuestionGate:
         first, *others = parts
         return with_caveats([replace(first, caveats=to_text(())), *others], self.told(asker, first.noted))
 
-    def _is_open(self, asker: str, units: Sequence[str]) -> bool:
+    def is_open(self, asker: str, units: Sequence[str]) -> bool:
         """Whether ``asker`` may ask about every input of these units, and so may know what is said of them."""
         for unit in units:
             policy = self._policies.get(unit)

@@ -23,7 +23,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "leave.jobs_per_hour": "there were more jobs within the hour than its policy takes",
         "leave.inputs_shown": "it lets nobody be shown signals of its inputs, as moments need: fit with --release "
         "rows, or the plant sets inputs_shown = true",
-        "inputs-react": "its inputs react to its own measurements, which they would carry to everybody: the plant "
+        "inputs-react": "its inputs react to measurements, which they would carry to everybody: the plant "
         "gives set points as inputs, or rows in which its controllers are off",
         "privacy.demanded": "its policy demands noise: fit with --epsilon 1, or the plant sets demanded = false",
         "privacy.ledger": "its policy names no budget: the plant sets ledger = \"budgets\" and opens one "
@@ -32,6 +32,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "privacy.delta": "its policy allows less: fit with a smaller one, or the plant sets delta = {delta}",
         "privacy.window": "its policy protects more measurements as one: fit with a larger --window",
         "privacy.published": "its policy demands rigorous accounting",
+        "privacy.reacting": "its policy lets no input leave that reacts to measurements: fit without the option "
+        "'reacting', or the plant sets reacting = true",
         "privacy.simulation": "its policy demands noise of the operating system",
         "privacy.approval": "its owner has not approved this job: there, run counterflow federation approve-job FOLDER "
         "{id}; then here fit --id {id}",

@@ -15,7 +15,7 @@ from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.fits import complete, engine
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import Recorder
-from counterflow.fits.progress import progress_bar
+from counterflow.fits.progress import LEARNED, READ, Watcher, progress_of
 from counterflow.fits.references import centralized, oracle
 from counterflow.methods.controllers import controllers_of
 from counterflow.methods.estimators import Estimator
@@ -38,7 +38,7 @@ METHODS = (*FEDERATED, *POOLED)
 
 def fit(
     recording: Recording, models: Models | None = None, method: str = "sufficient", *, seed: int = 0,
-    privacy: Privacy | None = None, progress: bool = False, estimators: Mapping[str, Estimator] | None = None,
+    privacy: Privacy | None = None, progress: bool | Watcher = False, estimators: Mapping[str, Estimator] | None = None,
     watch: Callable[[Message, bool], None] | None = None, over_the_wire: bool = False, **options: Any,
 ) -> Fit:  # fmt: skip
     """Learn the couplings between units from a recording, without moving a measurement.
@@ -56,7 +56,8 @@ def fit(
     seed : of the published methods' initial parameters; each unit's stream derives from it and the unit's name.
     privacy : a ``counterflow.Privacy``: clip and noise what leaves the units, and account for it; None: send it as it
         is. What was spent, and what the guarantee does not cover, is in ``Fit.privacy``.
-    progress : show a progress bar.
+    progress : True: show on stderr how far it is, in per cent, and about how long it will take; or a function that is
+        called with that, a ``counterflow.fits.progress.Standing``.
     estimators : {name: Estimator}, the proprietary estimators; default: a Kalman filter on the unit's own model.
         The published methods train on their states; the others use them only in ``Fit.validate``.
     watch : called with (message, goes_up) for every message that crosses.
@@ -113,25 +114,28 @@ def fit(
         if isinstance(models, Plant) and method == "oracle":
             made = _controlled(oracle(task, own, models, provenance), recording)
             return replace(made, calendar=recording.calendar)
-        with _within_precision(recording), progress_bar(progress, None) as shown:
-            made = _controlled(centralized(task, own, provenance, shown.passes), recording)
+        with _within_precision(recording), progress_of(progress) as told:
+            made = _controlled(centralized(task, own, provenance, told.between(0.0, 1.0)), recording)
             return replace(made, calendar=recording.calendar)
     chosen = method_of(task)
     chosen.check(task)
     own = _brought(recording, models, estimators)
     known = _controllers(recording, search=models is None)
     own = {name: replace(brought, controllers=known[name]) for name, brought in own.items()}
-    with _within_precision(recording), progress_bar(progress, chosen.rounds(task)) as shown:
+    most = chosen.rounds(task)
+    with _within_precision(recording), progress_of(progress) as told:
         recorder = Recorder(task.units)
 
         def observe(state: ServerState, units: Mapping[str, UnitState]) -> None:
             recorder(state, units)
-            shown.round(state)
+            told.round(state, most)
 
         seen = watch is not None or over_the_wire
         fewer = chosen.pooled(task, own, seen)
+        told(0.0, "units read their logs")
+        learning = told.between(READ, LEARNED)
         server, units = fewer or (
-            chosen.server(task, shown.passes), {name: chosen.unit(task, own[name]) for name in task.units}
+            chosen.server(task, learning), {name: chosen.unit(task, own[name]) for name in task.units}
         )  # fmt: skip
         with _paying(chosen, task, own, f"fit {provenance.data_digest[:12]}") as spending:
 
@@ -147,6 +151,7 @@ def fit(
                 leaving=leaving,
             )  # fmt: skip
             report = None if spending is None else chosen.privacy_report(task, spending, done, states)
+        told(LEARNED, "checks of the fit")
         part, status = complete.server_part(task, done)
         parts = {name: complete.unit_part(task, own[name], states[name]) for name in task.units}
         history = recorder.history({name: states[name].proprietary_loss for name in task.units})

@@ -19,17 +19,18 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import FREE, PID, Law, Relay, Seen
+from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen
 from counterflow.control.learning import (
+    CONSTANT,
+    RECORDED,
     Controller,
     aimed_at,
-    explaining,
     found_loops,
     law_rows,
     learned_loop,
-    smoothed,
     working,
 )
+from counterflow.control.relays import seen_by
 from counterflow.errors import DataError, OptionError
 from counterflow.methods.part import UnitPart
 from counterflow.methods.task import Task, UnitData
@@ -54,7 +55,7 @@ class UnitControllers:
     y: FloatArray | None = None
     u: FloatArray | None = None
     elsewhere: Mapping[str, FloatArray] = field(default_factory=dict)
-    _kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
+    _kept: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def controllers(self) -> tuple[Controller, ...]:
@@ -80,9 +81,15 @@ class UnitControllers:
 
     @property
     def locked(self) -> tuple[int, ...]:
-        """Inputs that never moved but by their controller, whose target never moved."""
-        names = self.part.unit.input_names
-        return tuple(names.index(each.loop.moves) for each in self.controllers if each.locked)
+        """Inputs that never moved but by their controller, whose target never moved, and that target.
+
+        Where what one controller moves is the target of another one, the other's input is locked, too.
+        """
+        names, found = self.part.unit.input_names, []
+        for each in self.controllers:  # outer loops first
+            if each.locked or (each.led and each.loop.target in found):
+                found += [name for name in (each.loop.moves, each.loop.target) if name in names]
+        return tuple(sorted({names.index(name) for name in found}))
 
     @property
     def memory(self) -> int:
@@ -159,7 +166,8 @@ class UnitControllers:
                 target = np.full(reading.shape, self._resting(controller, trial, reading))
             ends = within(self._limits(controller), given[:, max(lead - 1, 0) : lead])
             return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt, own=own, ends=ends)
-        record = self._record(controller, slice(trial.row - lead, trial.row - lead + reading.shape[1]))
+        rows = slice(trial.row - lead, trial.row - lead + reading.shape[1])
+        record = self._record(controller, trial.worlds, rows)
         own = None if own is None else (own[0] + record.moved, own[1])
         ends = within(self._limits(controller), record.moved[None])
         whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
@@ -194,7 +202,8 @@ class UnitControllers:
 
         Such a relay is taken to see where its reading was going, from the two rows before.
         """
-        return isinstance(law, Relay) and self.part.point is not None and self.part.point.same_row
+        in_rows = isinstance(law, Relay) and not law.between_rows
+        return in_rows and self.part.point is not None and self.part.point.same_row
 
     def _resting(self, controller: Controller, trial: Trial, reading: FloatArray) -> float:
         """Where the reading stood in the last recorded row."""
@@ -203,15 +212,15 @@ class UnitControllers:
         k = self.part.unit.output_names.index(controller.loop.reads)
         return float(self.part.at_level(trial.rest @ self.part.model.C.T)[0, k])
 
-    def _record(self, controller: Controller, rows: slice) -> _Record:
-        """What a controller did in recorded rows."""
-        key = (controller.loop.moves, "record")
+    def _record(self, controller: Controller, worlds: int, rows: slice) -> _Record:
+        """What a controller did in recorded rows, as each world sees it."""
+        key = (controller.loop.moves, worlds)
         if key not in self._kept:
-            self._kept[key] = self._whole_record(controller)
+            self._kept[key] = self._whole_record(controller, worlds)
         whole: _Record = self._kept[key]
-        return _Record(*(getattr(whole, each.name)[rows] for each in fields(_Record)))
+        return _Record(*(getattr(whole, each.name)[..., rows] for each in fields(_Record)))
 
-    def _whole_record(self, controller: Controller) -> _Record:
+    def _whole_record(self, controller: Controller, worlds: int) -> _Record:
         if self.y is None or self.u is None:
             raise DataError(f"unit {self.part.unit.name!r}: its own rows are needed to say what its controllers did")
         loop, unit, law = controller.loop, self.part.unit, controller.law
@@ -226,25 +235,31 @@ class UnitControllers:
 
         reading, nothing = channel(loop.reads), np.zeros(len(moved))
         if isinstance(law, Relay):
-            seen = explaining(law, moved, smoothed(reading))
+            seen = seen_by(law, moved, reading, worlds)
             return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
         known = _last_known(reading)
         unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
-        if controller.supposed is not None and loop.target is None:
-            unknown = aimed_at(law, moved, known, self.dt)
+        if controller.supposed is not None and loop.target is None:  # in manual, it aimed at nothing that is known
+            usual = np.full(len(moved), float(np.median(known)))
+            unknown = aimed_at(law, moved, known, self.dt) if controller.was_at_work else usual
         aim = unknown if loop.target is None else _last_known(channel(loop.target))
         told = law_rows(law, moved, known, aim, self.dt)
         left = np.where(np.isfinite(told), moved - told, 0.0)
         limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
         manual = ~working(moved) & (moved > limits[0]) & (moved < limits[1])
         if loop.target is not None or not isinstance(law, PID):  # it stands still, though its law says that it moves
-            manual &= np.abs(left) > OFF * max(float(moved.std()), 1e-300)
+            off_law = np.abs(left) > OFF * max(float(moved.std()), 1e-300)
+            manual &= off_law
+            manual[:-1] |= off_law[:-1] & manual[1:]  # the row in which somebody moved it to where it stands
         return _Record(moved, known, aim, left, manual)
 
 
 @dataclass(frozen=True, eq=False)
 class _Record:
-    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual."""
+    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual.
+
+    The reading that a relay has seen is uncertain: (worlds, T+1).
+    """
 
     moved: FloatArray
     reading: FloatArray
@@ -314,8 +329,17 @@ def _last_known(series: FloatArray) -> FloatArray:
 
 
 def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
-    """The part with other laws in the worlds that are asked about, by the input that they move."""
-    known = {each.loop.moves for each in part.controllers}
+    """The part with other laws in the worlds that are asked about, by the input that they move.
+
+    A loop that was in manual has no law in the record; it is closed by the law that is given.
+    """
+    at_hand = {each.loop.moves for each in part.controllers}
+    open_loops = [
+        Controller(replace(loop, law=Manual()), False, 0.0, 0.0, CONSTANT if loop.target is None else RECORDED)
+        for loop in part.unit.loops
+        if loop.moves not in at_hand and loop.moves in laws
+    ]
+    known = at_hand | {loop.moves for loop in part.unit.loops}
     for name, law in laws.items():
         if name not in known:
             raise unknown_name(f"input of unit {part.unit.name!r} that a controller moves", name, tuple(sorted(known)))
@@ -323,7 +347,8 @@ def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
             raise OptionError(
                 f"unit {part.unit.name!r}, {name!r}: a law is needed, such as PID or Manual, got {law!r:.80}"
             )
-    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in part.controllers]
+    whole = [*part.controllers, *open_loops]
+    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in whole]
     return replace(part, controllers=tuple(changed))
 
 

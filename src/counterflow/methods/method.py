@@ -18,7 +18,7 @@ from counterflow.methods.task import Task, UnitData
 from counterflow.privacy import Cost
 from counterflow.protocol import Message
 
-Progress = Callable[[int, float], None]  # passes over the data so far, log-likelihood
+Progress = Callable[[float, str], None]  # share of the work that is done, and what is being done
 Round = RoundRecord
 
 

@@ -278,15 +278,21 @@ class Basis(Message):
 
 @dataclass(frozen=True)
 class Moments(Message):
-    """Unit to server, every round: Z = Φᵀ s (K, r); ``noise`` (r, r): covariance of the noise in each row of Z."""
+    """Unit to server, every round: Z = Φᵀ s (K, r); ``noise`` (r, r): covariance of the noise in each row of Z.
+
+    ``clipped``: share of ΦᵀΦ, at most, in rows that were clipped, told with noise; 0 if nothing is private.
+    """
 
     round: int
     values: FloatArray = field(metadata=MATRIX)
     noise: FloatArray = field(metadata=MATRIX)
+    clipped: float = 0.0
 
     def check(self) -> None:
         numbers = self.values.shape[1]
         self._expect(noise=(numbers, numbers))
+        if not 0 <= self.clipped <= 1:
+            raise ProtocolError(f"{self.label}: field 'clipped' must be a share from 0 to 1, got {self.clipped:g}")
 
 
 @dataclass(frozen=True)

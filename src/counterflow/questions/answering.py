@@ -11,7 +11,7 @@ from counterflow.caveats import distinct, to_text
 from counterflow.methods.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.protocol.questions import HELD, REACTING
-from counterflow.questions.gate import refuse_doubtful, refuse_runaway, refuse_without_rows
+from counterflow.questions.gate import refuse_doubtful, refuse_runaway, refuse_without_rows, speaking, units_passed
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import Watch, with_caveats
 from counterflow.questions.registry import question
@@ -65,8 +65,8 @@ class Server(Knowledge):
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)
         said = self.world_caveats(ask) if kind.of_worlds or kind.held_only else []
-        of_fit = self.caveats
+        of_fit = speaking(self.caveats, units_passed(self, [change.cause for change in changes], ask.unit))
         if ask.controllers == REACTING:  # what feedback makes unsafe is answered here
-            of_fit = tuple(each for each in of_fit if not each.code.startswith(FEEDBACK) or not self.answers_for(each))
+            of_fit = [each for each in of_fit if not each.code.startswith(FEEDBACK) or not self.answers_for(each)]
         whole = distinct([*said, *kind.caveats(self, parts), *of_fit, *parts[0].noted])
         return with_caveats([replace(parts[0], caveats=to_text(())), *parts[1:]], whole)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import (
     check_level,
@@ -23,16 +25,19 @@ from counterflow.questions.arguments import (
 from counterflow.questions.gate import without_interval
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
-from counterflow.questions.peaks import Peak, Peaked, deviation, peak_table, peaks
+from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, Entry, Form, Laws, Request
 from counterflow.questions.replicates import Replicates, laws_words, world_words
-from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
+from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.trajectory import Trajectory
-from counterflow.questions.views import LineView, PeakView, View, attributes, line, series
+from counterflow.questions.views import LineView, PeakView, View, attributes, channel_label, line, series
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from counterflow.methods.part import UnitPart
+    from counterflow.questions.plots import Line
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class AskCounterfactual(Request):
     )  # fmt: skip
     of_past = True
     of_worlds = True
+    windowed = True
     schema = CounterfactualView
 
     unit: str
@@ -155,7 +161,7 @@ class AskCounterfactual(Request):
             assert spread is not None
             doubt[missing] = np.square(spread)[missing]
         world: Counterfactual = Counterfactual.of(
-            about, part, found, self.start, measured, was + part.seen_in(found.mean), doubt
+            about, part, parts, self.start, measured, was + part.seen_in(found.mean), doubt
         )
         return replace(world, was=frozen(was), running=Replicates.of(part, more, len(measured)))
 
@@ -195,7 +201,7 @@ def _refuse_leaving_limits(server: Knowledge, change: Change) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Counterfactual(Peaked, Trajectory):
     """What a unit's outputs did, and what they would have done.
 
@@ -204,8 +210,24 @@ class Counterfactual(Peaked, Trajectory):
 
     kind = "counterfactual"
 
-    was: FloatArray = field(default=None, repr=False)  # type: ignore[arg-type]
-    running: Replicates | None = field(default=None, repr=False)
+    answered = "would have been"
+    of_what = "of what it was"
+
+    was: FloatArray = field(default=None)  # type: ignore[arg-type]
+    running: Replicates | None = None
+
+    @property
+    def course(self) -> FloatArray:
+        return self.difference
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return np.asarray(self.was[start:stop].mean(axis=0))
+
+    def verb(self, value: float) -> str:
+        return f"would have been {'lower' if value < 0 else 'higher'} by {{}}"
+
+    def changed(self, places: NDArray[Any]) -> list[tuple[Any, Any]]:
+        return [(places[0], places[-1])]
 
     @property
     def difference(self) -> FloatArray:
@@ -239,10 +261,41 @@ class Counterfactual(Peaked, Trajectory):
         if peak.is_nothing:
             return f"{had}, nothing would have changed there."
         sign, by = peak.sentence(self.level)
+        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
         return (
             f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} "
-            f"{about.during(peak.row, peak.row + 1)}."
+            f"{about.during(peak.row, peak.row + 1)}.{more}"
         )
+
+    def more_lines(self, k: int, colour: str) -> list[Line]:
+        return [] if self.running is None else self.running.lines(k, self.was[:, k], self.caveats, colour)
+
+    def plot(self, channels: Sequence[str] = (), kind: str = "worlds") -> Figure:
+        """A matplotlib Figure: what was measured and what would have been.
+
+        ``kind="impact"``: of one channel, the two worlds, their difference row by row, and its sum over time.
+        """
+        if kind == "worlds":
+            return super().plot(channels)
+        if kind != "impact":
+            raise OptionError(f"plot: kind must be 'worlds' or 'impact', got {kind!r:.40}")
+        from counterflow.questions.plots import COLOURS, Line, Rows, panels
+
+        k = self.chosen(channels[0] if channels else None)
+        channel, rows = self.about.outputs[k], Rows.recorded(self.first, len(self.mean), self.about.calendar)
+        whole = (self.mean, self.lower, self.upper)
+        total, spread, unit = self.cumulative_band(k)
+        summed = (total, *band(total, spread, self.level or 0.0))
+        spread = None if self.errors is None else self.errors.of_rows(k)
+        apart = (self.difference[:, k], *band(self.difference[:, k], spread, self.level or 0.0))
+        measured = Line("measured", self.factual[:, k], look={"color": "0.2", "linewidth": 1.0})
+        groups = [
+            (channel_label(channel), [measured, Line.banded(self.answered, whole, COLOURS[0], k)]),
+            (f"difference [{channel.unit}]".replace(" []", ""), [Line.banded("row by row", apart, COLOURS[0])]),
+            (f"[{unit}]", [Line.banded("summed up over time", summed, COLOURS[0])]),
+        ]
+        title = f"{self.unit} {channel.name}: what would have been"
+        return panels(rows, groups, title, self.changed(rows.places))
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:

@@ -24,8 +24,28 @@ NOT_FOUND = Caveat(
 )  # fmt: skip
 BEYOND_SEEN = Caveat(
     "curvature-limited", EVERYBODY,
-    "part of this answer lies beyond what was seen: there the fit's curvature is held as it is at the edge",
+    "part of this answer lies beyond what was seen: there the fit's curvature is held as it is at the edge; a smaller "
+    "change stays within",
 )  # fmt: skip
+
+
+def units_passed(server: RecordedPlant, causes: Sequence[str], effect: str) -> frozenset[str]:
+    """The units that an answer passes through: causes, effect, and all on the way between by the fitted couplings.
+
+    Without causes (a forecast, an attribution): the unit itself, and all that act on it.
+    """
+    names, reached = server.names, server.reached
+    at = names.index(effect)
+    before = {names[n] for n in np.flatnonzero(reached[at])}
+    if not causes:
+        return frozenset({effect, *before})
+    after = {names[m] for cause in causes for m in np.flatnonzero(reached[:, names.index(cause)])}
+    return frozenset({effect, *causes, *(before & after)})
+
+
+def speaking(caveats: Sequence[Caveat], passed: frozenset[str]) -> list[Caveat]:
+    """Those of the caveats that speak of the whole fit, or of a unit that an answer passes through."""
+    return [caveat for caveat in caveats if not caveat.units or passed & set(caveat.units)]
 
 
 def doubtful_answer(doubt: float) -> Caveat:
@@ -37,7 +57,7 @@ def doubtful_answer(doubt: float) -> Caveat:
 
 def far_change(names: Sequence[str]) -> Caveat:
     """Of changes beyond anything that the data have shown."""
-    text = f"inputs of {', '.join(names)} would move more than {FAR:g} times the range seen in the data: extrapolation"
+    text = f"inputs of {', '.join(names)} would move more than {FAR:g} times the range seen in the data; ask for less"
     return Caveat(EXTRAPOLATION, EVERYBODY, text)
 
 
@@ -70,7 +90,7 @@ def leaving_limits(server: RecordedPlant, changes: Sequence[Change]) -> list[Cav
             if change.values[:, k].min() < down or change.values[:, k].max() > up:
                 low, high = source.inputs[k].limits or (-np.inf, np.inf)
                 names.append(f"{change.cause} {source.inputs[k].name} ({low:g} to {high:g})")
-    text = f"from where they last were, these inputs would leave their limits: {', '.join(names)}"
+    text = f"from where they last were, these inputs would leave their limits: {', '.join(names)}; ask for less"
     return [Caveat("leaving-limits", EVERYBODY, text)] if names else []
 
 
@@ -78,7 +98,7 @@ def without_interval(server: RecordedPlant, parts: Sequence[Answer]) -> list[Cav
     """Of a fit that could have given an interval."""
     if server.couplings is None or len(parts[0].covariance):
         return []
-    text = "standard errors were not computed for this fit, so there is no interval"
+    text = "standard errors were not computed for this fit, so there is no interval; fit with uncertainty=True"
     return [Caveat("no-interval", EVERYBODY, text)]
 
 

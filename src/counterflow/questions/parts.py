@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat, to_text
+from counterflow.caveats import Caveat, by_weight, to_text
 from counterflow.errors import DataError
 from counterflow.protocol import Answer, Ask, Message
 from counterflow.protocol.questions import CAVEATS_LIMIT
@@ -16,6 +16,7 @@ from counterflow.protocol.questions import CAVEATS_LIMIT
 Watch = Callable[[Message, bool], None]
 RECORDED = "recorded"  # share of an answer that tells what the states were in rows that were not measured
 REPLICATES = "replicates"  # share of an answer: what every replicate says, one below the other
+BASELINE = "baseline"  # share of an answer: the states in which the plant usually rests
 REACTIONS = "reactions"  # share of an answer: what the asking unit's own inputs do, by replicate
 
 
@@ -27,9 +28,9 @@ def part_of(ask: Ask, mean: FloatArray, covariance: FloatArray | None = None, sh
 
 
 def with_caveats(parts: Sequence[Answer], caveats: Sequence[Caveat]) -> tuple[Answer, ...]:
-    """The same answer, to be read with these caveats, too; its first part carries them."""
+    """The same answer, to be read with these caveats, too; its first part carries them, as many as it can hold."""
     first, *others = parts
-    whole = [*first.noted, *caveats]
+    whole = list(by_weight([*first.noted, *caveats]))
     while len(text := to_text(whole)) > CAVEATS_LIMIT:
         whole.pop()
     return (replace(first, caveats=text), *others) if caveats else tuple(parts)

@@ -17,7 +17,7 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat, distinct
+from counterflow.caveats import Caveat, by_weight, verdict_of
 from counterflow.control.laws import Law
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
@@ -107,8 +107,8 @@ class Request(ABC):
     of_shares: ClassVar[bool] = False  # each part of the answer says what one unit's inputs have done
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
-    pictured: ClassVar[bool] = True  # its answer has a plot
     of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
+    windowed: ClassVar[bool] = False  # its answer has rows, any window of which can be summed up
     held_only: ClassVar[bool] = False  # it is answered with controllers held, and says so
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
@@ -165,7 +165,8 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
         "fit": None if fit.provenance is None else fit.provenance.to_json(),
         "sentence": sentence,
         "controllers": named_world(caveats),
-        "caveats": [caveat.to_json() for caveat in caveats],
+        "caveats": [caveat.to_view() for caveat in caveats],
+        "verdict": verdict_of(caveats),
     }
 
 
@@ -189,7 +190,7 @@ def ask_server(
     measured = _own_measurements(request.kind, server, part, y) if request.of_past else y
     parts = server.ask(changes, ask, watch)
     noise = np.sqrt(np.diag(part.model.R))
-    caveats = distinct([*parts[0].noted, *part.caveats])
+    caveats = by_weight([*parts[0].noted, *part.caveats])
     return request.answer(
         About(request, plant, part.unit.outputs, noise, caveats, server, calendar), part, parts, measured
     )

@@ -14,6 +14,7 @@ from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.estimation.completion import filled
+from counterflow.estimation.influence import reach
 from counterflow.estimation.information import positions
 from counterflow.estimation.likelihood import SharedRecord
 from counterflow.estimation.ways import Regime, since
@@ -117,6 +118,16 @@ class RecordedPlant:
         """Spectral radius of A."""
         return float(np.abs(np.linalg.eigvals(self.A)).max())
 
+    @property
+    def settles_down(self) -> bool:
+        """Whether states have a level to come back to."""
+        return self.radius < 1 - 1e-9
+
+    @cached_property
+    def usual(self) -> FloatArray:
+        """States (P,) in which the plant rests under every input's mean."""
+        return np.linalg.solve(np.eye(len(self.A)) - self.A, self.B @ self.u.mean(axis=0))
+
     @cached_property
     def spread(self) -> Spread | None:
         """How far the couplings may be off."""
@@ -155,6 +166,22 @@ class RecordedPlant:
         if self.couplings is None or not self.couplings.of_moments or self.shared is None:
             return True
         return bool(np.isfinite(self.shared.values).any())
+
+    @cached_property
+    def reached(self) -> NDArray[np.bool_]:
+        """(M, M): whether the second unit's states or inputs act on the first one, by way of others or not, in any
+        way of running that was fitted.
+        """
+        blocks = list(zip(self.state_slices.values(), self.input_slices.values(), strict=True))
+        if self.network is None or self.couplings is None:
+            rows = [[bool(self.A[m, n].any() or self.B[m, u].any()) for n, u in blocks] for m, _ in blocks]
+            return reach(np.array(rows))
+        units, acting = range(len(blocks)), np.zeros((len(blocks), len(blocks)), bool)
+        for network in [self.network, *(regime.network for regime in self.couplings.regimes)]:
+            if network is not None:
+                used, owner = np.asarray(network.in_use.any(axis=0)), network.owner
+                acting |= [[bool(used[owner == n][:, owner[: network.size] == m].any()) for n in units] for m in units]
+        return reach(acting)
 
     # ---- a fit from logs
 

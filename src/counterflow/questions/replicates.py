@@ -8,20 +8,23 @@ known well where rows are not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import Law, Manual
+from counterflow.control.laws import Law, Manual, Relay
+from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.parts import REACTIONS, REPLICATES
 
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
+    from counterflow.questions.plots import Line
 
 REACTING_CODE, HELD_CODE, SWITCH_CODE = "controllers-reacting", "controllers-held", "controllers-switch"
 
@@ -69,6 +72,11 @@ class Certain:
     lower: float
     upper: float
 
+    def words(self, unit: str, level: float) -> str:
+        """ "+0.03 m (95 %: +0.01 to +0.05)" """
+        text, interval = wording.measured(self.mean, self.lower, self.upper, unit, sign=True)
+        return f"{text} ({wording.percent(level)}: {interval})"
+
     @classmethod
     def of(cls, values: FloatArray, level: float) -> Certain:
         """Of one number for every replicate (K,), by a normal interval."""
@@ -90,6 +98,8 @@ class Replicates:
     inputs: tuple[str, ...]
     y: FloatArray
     u: FloatArray
+    relays: Mapping[str, float] = field(default_factory=dict)
+    """The unit's own inputs that a relay moves, each with how far apart its two positions are."""
 
     @classmethod
     def of(cls, part: UnitPart, parts: Sequence[Answer], rows: int) -> Replicates | None:
@@ -100,7 +110,10 @@ class Replicates:
         states = found[REPLICATES].reshape(-1, rows, found[REPLICATES].shape[1])
         given = found.get(REACTIONS)
         u = np.zeros((len(states), rows, 0)) if given is None else given.reshape(-1, rows, given.shape[1])
-        return cls(part.unit.output_names, part.unit.input_names if u.shape[2] else (), states @ part.model.C.T, u)
+        laws = {each.loop.moves: each.acting for each in part.controllers if each.usable}
+        relays = {name: law.below - law.above for name, law in laws.items() if isinstance(law, Relay)}
+        inputs = part.unit.input_names if u.shape[2] else ()
+        return cls(part.unit.output_names, inputs, states @ part.model.C.T, u, relays)
 
     def mean(self, channel: str, start: int = 0, stop: int | None = None, level: float = 0.95) -> Certain:
         """Mean change of an output, or of one of the unit's own inputs, over rows start to stop - 1 of the answer."""
@@ -111,6 +124,38 @@ class Replicates:
         rows = self._rows(channel, start, stop)
         at = np.abs(rows).argmax(axis=1)
         return Certain.of(rows[np.arange(len(rows)), at], level)
+
+    def duty(self, channel: str, start: int = 0, stop: int | None = None, level: float = 0.95) -> Certain:
+        """Change of the share of time that an input stands where its relay puts it below its levels."""
+        if channel not in self.relays:
+            raise unknown_name("input that a relay moves", channel, tuple(self.relays))
+        return Certain.of(self._rows(channel, start, stop).mean(axis=1) / self.relays[channel], level)
+
+    def words(self, channel: Channel, caveats: Iterable[Caveat], level: float | None) -> str:
+        """What is certain of a window in which a controller switches: its mean, and the duty of what is switched."""
+        if SWITCH_CODE not in {caveat.code for caveat in caveats}:
+            return ""
+        level = 0.95 if level is None else level
+        said = [f" A controller switches, so that of the window as a whole more is certain: {channel.name} on average "]
+        said.append(self.mean(channel.name, level=level).words(channel.unit, level))
+        for name in self.relays:
+            found = self.duty(name, level=level)
+            points = Certain(*(100 * each for each in (found.mean, found.lower, found.upper)))
+            said.append(f", {name} on for {points.words('points', level)} of the time")
+        return "".join([*said, "."])
+
+    def lines(self, k: int, base: FloatArray, caveats: Iterable[Caveat], colour: str) -> list[Line]:
+        """The mean of an output over the window with its interval, for a picture; nothing where no relay switches.
+
+        ``base`` (rows,): what the change is added to.
+        """
+        from counterflow.questions.plots import Line
+
+        if SWITCH_CODE not in {caveat.code for caveat in caveats}:
+            return []
+        found, middle = self.mean(self.outputs[k]), float(np.nanmean(base))
+        mean, lower, upper = (np.full(len(base), middle + each) for each in (found.mean, found.lower, found.upper))
+        return [Line("mean of the window", mean, lower, upper, {"color": colour, "linestyle": "--"})]
 
     def _rows(self, channel: str, start: int, stop: int | None) -> FloatArray:
         if channel in self.inputs:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from counterflow import wording
+from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, Verdict, verdict_of, weighing
 from counterflow.control.laws import Law
-from counterflow.errors import OptionError
 from counterflow.frames import as_pandas
+from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer, Ask, Change
@@ -110,17 +110,6 @@ class About:
         return names.index(name)
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text; all columns but the first ``left`` are numbers."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: int = 1
-    more: str = ""
-
-
 def as_csv(frame: polars.DataFrame) -> bytes:
     """A table as CSV: what is not a number is empty, and no spreadsheet takes a name for a formula.
 
@@ -160,6 +149,14 @@ class Reply(ABC):
         """ "reacting" or "held": the world that the answer is about; held, too, where no controllers are known."""
         return world_of(self.caveats)
 
+    @property
+    def verdict(self) -> Verdict:
+        """The heaviest of its caveats: "fails", "caution", or "clear" if none but choices are there.
+
+        It covers all units that the answer passes through, as far as whoever asks may know what speaks against them.
+        """
+        return verdict_of(self.caveats)
+
     @abstractmethod
     def sentence(self, channel: str | None = None) -> str:
         """The answer in words: of one channel, or of the one that it says most about."""
@@ -197,17 +194,33 @@ class Reply(ABC):
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         """What a page draws of the answer, of these channels; see ``Request.schema``."""
 
+    @abstractmethod
     def plot(self) -> Figure:
-        raise OptionError(f"an answer of kind {self.kind!r} has no figure; see its tables() or to_frame()")
+        """A matplotlib Figure of the answer."""
+
+    def sentences(self) -> list[str]:
+        """What a summary says."""
+        return [self.sentence()]
+
+    def summary(self) -> str:
+        """The answer in a few sentences: what it must first be read with, what it says, and where more stands."""
+        said, notes = self.sentences(), weighing(self.caveats)
+        if notes:
+            said.insert(0, f"Read with care: {str(notes[0]).rstrip('.')}.")
+        if len(notes) > 1:
+            more = "is 1 more note" if len(notes) == 2 else f"are {len(notes) - 1} more notes"
+            said.append(f"There {more}: see caveats.")
+        return " ".join(said)
 
     def __str__(self) -> str:
-        lines = [self.sentence()]
-        for table in self.tables():
-            widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
-            for row in (table.columns, *table.rows):
-                cells = [
-                    cell.ljust(width) if k < table.left else cell.rjust(width)
-                    for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-                ]
-                lines.append("  " + "  ".join(cells).rstrip())
-        return "\n".join([*lines, *(f"  note: {caveat}" for caveat in self.caveats)])
+        tables = [line for table in self.tables() for line in notebook.lines(table)]
+        notes = [f"  {caveat.weight}: {caveat}" for caveat in weighing(self.caveats)]
+        return "\n".join([self.sentence(), *tables, *notes])
+
+    def __repr__(self) -> str:
+        told = "" if self.about is None else f": {notebook.short(self.sentence())}"
+        return f"<{type(self).__name__}{told}>"
+
+    def _repr_html_(self) -> str:
+        picture = notebook.picture(self.plot, self.kind)
+        return notebook.page(self.sentence(), self.tables(), picture, weighing(self.caveats))

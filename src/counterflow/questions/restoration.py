@@ -13,6 +13,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, UnidentifiedError
+from counterflow.notebook import Table
 from counterflow.plant.units import Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
@@ -24,11 +25,12 @@ from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
 from counterflow.questions.question import CONTROLLERS, LAWS, Entry, Form, Laws, Request, ask_server, horizon
 from counterflow.questions.replicates import world_of, world_words
-from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
+from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
 from counterflow.questions.views import View, attributes, named
 
 if TYPE_CHECKING:
     import polars
+    from matplotlib.figure import Figure
 
     from counterflow.methods.part import UnitPart
 
@@ -84,7 +86,6 @@ class AskRestoration(Request):
     )
     of_worlds = True
     drawn = ""
-    pictured = False
     schema = RestorationView
 
     unit: str
@@ -226,7 +227,7 @@ class AskRestoration(Request):
         return self.question or f"What would move {self.unit} {self.goals(plant, outputs)} after {after}?"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Restoration(Reply):
     """The smallest held change of some units' inputs that brings outputs to a target.
 
@@ -320,3 +321,7 @@ class Restoration(Reply):
 
         rows = [(cause, channel.name, channel.unit, value) for cause, channel, value in self.held()]
         return polars.DataFrame(rows, schema=["unit", "input", "measured_in", "change"], orient="row")
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure of the way there; see ``way``."""
+        return self.way().plot(self.channels)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import UnstableError
+from counterflow.errors import UnidentifiedError, UnstableError
 from counterflow.protocol import Reaction, Trial
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ DRAWS = 32  # of uncertain couplings
 PROBED = 400  # rows in which a loop is looked at, whether it settles
 GROWING = 1.002  # a row, of a disturbance of a loop that does not settle
 PULSE = 0.1  # of an input's usual movement: what a response is measured with
+FREE_RUNS = 24  # of the model beside the record, that tell how wrong it gets
+FREE_ROWS = 300  # longest of them
 NUDGE = 1e-3  # of an input's usual movement: a disturbance so small that no limit is met
 
 
@@ -212,6 +214,16 @@ def unstable() -> UnstableError:
     )
 
 
+def never_moved(names: str, unit: str) -> UnidentifiedError:
+    return UnidentifiedError(
+        f"not to be told from these data: {names}: the target never moved, and the controller alone moved its input, "
+        "so that what the input does by itself cannot be told from what its readings tell. Ask about other inputs with "
+        'controllers="reacting", with the law as it is; or record rows in which the target, or a test signal, moves',
+        code="loop-never-moved",
+        scope=unit,
+    )
+
+
 class Running:
     """A plant whose controllers react: the server's model, and the units' own laws."""
 
@@ -271,6 +283,26 @@ class Running:
         still = self._settle(without, np.zeros_like(schedule), None, held)
         return with_it.states - without.states, moved - still, with_it.limited
 
+    def model_error(self, name: str) -> float:
+        """How wrong the model of a unit gets when it runs by itself beside the record, as a share of what it did.
+
+        What one row leaves is noise, and does not count. Relays turn small errors of a reading into other switches, so
+        that replicates, which know how uncertain the weights are and not what the model cannot show, differ too little.
+        """
+        network = self.server.network
+        if network is None:
+            return 0.0
+        z, p = self.server.standard_rows, network.memory
+        horizon = min(FREE_ROWS, (len(z) - p) // 3)
+        if horizon < 2:
+            return 0.0
+        starts = np.unique(np.linspace(p - 1, len(z) - 1 - horizon, FREE_RUNS).astype(int))
+        own = network.number_slices[network.names.index(name)]
+        rows = z[starts[:, None] + 1 + np.arange(horizon), own]
+        left = rows - network.free_runs(z, starts, horizon)[:, :, own]
+        more = np.square(left).mean() - np.square(left[:, 0]).mean()
+        return float(min(np.sqrt(max(more, 0.0) / max(float(np.square(rows).mean()), 1e-300)), 1.0))
+
     def _recorded(self, row: int | None, n: int) -> FloatArray:
         """Inputs (n, U) as the model takes them, that act on the asked rows; of the future: the last ones."""
         u = self.server.u
@@ -325,10 +357,16 @@ class _Worlds:
         self.past, self.held = row is not None, held
         self.origin = len(self.server.u) if row is None else row
         self.lead = min(max([LEAD, *(reactor.memory for reactor in self.reactors.values())]), self.origin)
+        self.error = {name: running.model_error(name) for name in self._watched()} if self.run.worlds > 1 else {}
         # states and inputs of rows before the first, which are recorded: of the past there is no difference yet
         rows = min(self.lead + 1, self.origin)
         self.before = np.zeros((rows, self.server.A.shape[0])) if self.past else self.server.last_states(rows)
         self.responses: dict[str, tuple[tuple[int, int], FloatArray]] = {}
+
+    def _watched(self) -> set[str]:
+        """Units in whose states a relay looks."""
+        switching = {name: reactor for name, reactor in self.reactors.items() if reactor.switches}
+        return {*switching, *(place.split("/", 1)[0] for each in switching.values() for place in each.foreign)}
 
     def _early(self, name: str) -> int:
         return int(self.server.point(name).same_row)
@@ -391,6 +429,10 @@ class _Worlds:
         states = self.run.states[:, inside, own]
         outside = rows < 0
         states[:, outside] = self.before[rows[outside] + len(self.before), own]
+        rest = np.zeros((0, states.shape[2])) if self.past else self.before[-1:, own]
+        if self.error.get(name):  # a relay multiplies the model's error, so every world has a share of it
+            from_here = 0.0 if self.past else rest[0]
+            states = from_here + (states - from_here) * (1 + self.error[name] * _shares(K))[:, None, None]
         at = rows + 1 - early
         given = self.schedule[np.clip(at, 0, len(self.schedule) - 1), inputs] * (at >= 0)[:, None]
         there = np.clip(at, 0, self.acting.shape[1] - 1)
@@ -409,7 +451,6 @@ class _Worlds:
         for k in moved:  # what controllers did before the stretch
             values[:, settled, k] = done[:, settled, k]
         stays = ",".join(str(k - inputs.start) for k in sorted(self.held) if inputs.start <= k < inputs.stop)
-        rest = np.zeros((0, states.shape[2])) if self.past else self.before[-1:, own]
         return Trial(
             name, self.origin + begin, self.past, lead, K, stays, _stacked(states), _stacked(values),
             np.zeros((K * len(rows), 0)), np.ascontiguousarray(rest),
@@ -426,6 +467,14 @@ class _Worlds:
             ]
             self.responses[name] = (first, last), _stacked(np.concatenate(found, axis=2))
         return self.responses[name][1]
+
+
+def _shares(worlds: int) -> FloatArray:
+    """One number for each world (K,), like draws of a standard normal, but with mean zero and spread one."""
+    from scipy.special import ndtri
+
+    drawn = ndtri((np.arange(worlds) + 0.5) / worlds)
+    return np.asarray(np.random.default_rng(worlds).permutation(drawn / drawn.std()))
 
 
 def _stacked(worlds: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Verdict, Weight
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel
 
@@ -23,6 +24,7 @@ class CaveatView:
     code: str
     scope: str
     text: str
+    weight: Weight
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class View:
     sentence: str
     controllers: str | None
     caveats: list[CaveatView]
+    window: str  # what is said of all rows together; "" where an answer has none
+    verdict: Verdict
     kind: str
 
 
@@ -78,6 +82,11 @@ class LineView:
 def named(channel: Channel) -> dict[str, str]:
     """A channel in JSON."""
     return {"channel": channel.name, "measured_in": channel.unit}
+
+
+def channel_label(channel: Channel) -> str:
+    """A channel with its unit of measure: "speed [rpm]"."""
+    return f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
 
 
 def attributes(value: Any, *names: str) -> dict[str, Any]:

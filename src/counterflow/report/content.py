@@ -11,7 +11,7 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.caveats import CHOICE, Caveat, weighing
 from counterflow.errors import DataError
 from counterflow.questions.attribution import Attribution, share_label
 from counterflow.questions.counterfactual import Counterfactual
@@ -48,10 +48,35 @@ def singular(unit: str, count: float) -> str:
     return unit[:-1] if count == 1 and unit in ("steps", "days") else unit
 
 
-def assumptions(likelihood: bool, from_logs: bool = False) -> tuple[str, ...]:
+ROWS_SHARED = (
+    "A unit shares with the server its inputs, its own state dynamics and its measurements compressed to a few numbers "
+    "a row that stand for its state; without privacy these hold most of the measurements' variance. The raw outputs, "
+    "and how it measures them, it does not share; with other units it shares nothing."
+)
+
+
+def moments_shared(noise: bool, models: bool) -> str:
+    """What units have shared of themselves in a fit by moments."""
+    own = "its inputs, its own state dynamics" if models else "its inputs"
+    return (
+        f"A unit shares with the server {own} and moments: {'noised ' if noise else ''}projections of its measurements "
+        "on what all inputs did, a few numbers however many rows there are. No row of its measurements, raw or "
+        "compressed, leaves it. Other units are sent signals that are made of all units' inputs, and nothing of its "
+        "measurements."
+    )
+
+
+def assumptions(likelihood: bool, from_logs: bool = False, of_moments: bool = False) -> tuple[str, ...]:
     """What every answer of a method rests on and no check here can show; ``likelihood``: whether it is a fit by it."""
     if not likelihood:
         return ()
+    if of_moments:
+        return (
+            "answers hold for a linear plant near where it was recorded",
+            "inputs must not react to measurements, nor to something that moves the plant and that nobody records: "
+            "effects would be biased. Other inputs are held as they were, also where a controller would have answered "
+            "the change",
+        )
     return (
         "answers hold for a plant that goes on as it was recorded, and within what was seen of it"
         if from_logs
@@ -119,8 +144,7 @@ class Answer:
 
     @classmethod
     def of(cls, label: str, effect: Effect, short: str = "") -> Answer:
-        caveats = tuple(map(str, effect.caveats))
-        return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, caveats, short, effect)
+        return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, effect.caveats, short, effect)
 
 
 class Headed:
@@ -411,7 +435,7 @@ class Report:
     whatifs: tuple[WhatIf, ...]
     units: tuple[Unit, ...] = ()
     trainings: tuple[Training, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | Caveat, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     worlds: tuple[World, ...] = ()
     shares: tuple[Shares, ...] = ()
@@ -422,6 +446,7 @@ class Report:
     checks: tuple[Check, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     privacy: PrivacyReport | None = None
+    disclosed: str = ROWS_SHARED  # what a unit has shared of itself
     sensors: tuple[tuple[str, str, str, str], ...] = ()  # unit, channel, kind, what it did
 
     @property
@@ -430,14 +455,23 @@ class Report:
         return sum(len(getattr(self, name)) for name in SECTIONS.values())
 
     @property
-    def caveats(self) -> tuple[str, ...]:
-        """The report's notes and what the answers bring along, each once."""
+    def caveats(self) -> tuple[str | Caveat, ...]:
+        """What to know before acting, each once: caveats, the heaviest first, and then the report's own notes."""
+        told = self._told()
+        return (*weighing(note for note in told if isinstance(note, Caveat)), *(n for n in told if isinstance(n, str)))
+
+    @property
+    def choices(self) -> tuple[Caveat, ...]:
+        """How the fit was made, told once for all answers."""
+        return tuple(note for note in self._told() if isinstance(note, Caveat) and note.weight == CHOICE)
+
+    def _told(self) -> tuple[str | Caveat, ...]:
         brought: list[str | Caveat] = [text for whatif in self.whatifs for a in whatif.answers for text in a.caveats]
         brought += [text for world in self.worlds for text in world.trajectory.caveats]
         brought += [text for shares in self.shares for text in shares.attribution.caveats]
         brought += [text for r in self.remedies for text in (*r.restoration.caveats, *r.effect.caveats)]
         brought += [text for other in self.others for text in other.reply.caveats]
-        return tuple(dict.fromkeys(map(str, [*self.notes, *brought])))
+        return tuple(dict.fromkeys([*self.notes, *brought]))
 
     def with_sections(self, sections: Sequence[Section]) -> Report:
         """The same page with these answers."""

@@ -9,10 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterflow.caveats import Caveat
+from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, Verdict, verdict_of, weighing
 from counterflow.files import write_whole
 from counterflow.fits.checks.kinds import KINDS, ORDER
 from counterflow.fits.checks.verdicts import Check, Checks
+from counterflow.questions.views import channel_label
 from counterflow.report import figures, graph, templates
 from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
 from counterflow.report.templates import Svg
@@ -39,7 +40,9 @@ class Question:
     drawings : caption, and the drawing for a page and for a telephone.
     others : drawings of the other channels; None: there is no such part, and it stays open if ``opened``.
     tables : head and rows each.
-    notes : caveats that are told here in full; ``noted_under`` are questions whose notes apply here, too.
+    summed : what is said of all rows together.
+    notes : caveats that are told here in full; ``noted_under`` are questions whose notes apply here, too. Choices of
+        the fit are told once, at the end of the page.
     """
 
     told: Told
@@ -51,9 +54,11 @@ class Question:
     effects: Any = None
     tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = ()
     subject: str = ""
+    summed: str = ""
     bars: Sequence[dict[str, Any]] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[str | Caveat] = ()
     noted_under: Sequence[int] = ()
+    verdict: Verdict | None = None  # the heaviest of its caveats; None of a question that was refused
 
 
 def write(report: Report | str, path: str | Path) -> None:
@@ -72,6 +77,7 @@ def render(report: Report) -> str:
         report=report,
         questions=list(_questions(report)),
         most_notes=MOST_NOTES,
+        verdicts=VERDICTS,
         graph=_graph(report.graph) if report.graph is not None else None,
         worst=Checks(report.checks).verdict if report.checks else "",
         cards=[_card(name, f"k{k}-", report.checks) for k, name in enumerate(KINDS) if _of_kind(name, report.checks)],
@@ -90,16 +96,22 @@ def _questions(report: Report) -> Iterator[Question]:
     views: dict[type, Callable[[Any, str], Question]]
     views = {WhatIf: _whatif, World: _world, Shares: _shares, Remedy: _remedy, Plain: _plain}
     views[Refusal] = lambda told, _: Question(told)
-    first: dict[str, int] = {}
+    first: dict[str | Caveat, int] = {}
     every = chain(report.whatifs, report.worlds, report.shares, report.remedies, report.others, report.refusals)
     for number, told in enumerate(every, start=1):
         view = views[type(told)](told, f"q{number - 1}")
-        places = {text: first.setdefault(text, number) for text in map(str, view.caveats)}
+        weighed = weighing(note for note in view.caveats if isinstance(note, Caveat))
+        notes: tuple[str | Caveat, ...] = (*weighed, *(note for note in view.caveats if not isinstance(note, Caveat)))
+        places = {note: first.setdefault(note, number) for note in notes}
+        verdict = verdict_of(weighed)
+        if verdict == CLEAR and Checks(report.checks).of("fail"):  # in the rows of this page
+            verdict = CAUTION
         yield replace(
             view,
-            notes=[text for text, place in places.items() if place == number],
+            notes=[note for note, place in places.items() if place == number],
             noted_under=sorted(set(places.values()) - {number}),
             opened=number == 1 and isinstance(told, WhatIf),
+            verdict=None if isinstance(told, Refusal) else verdict,
         )
 
 
@@ -118,7 +130,7 @@ def _whatif(told: WhatIf, prefix: str) -> Question:
 
     def row(k: int) -> dict[str, Any]:
         shown = [[told.quantity(a, at, k).split()[0] for a in told.answers] for at in (0, told.peak_row(k))]
-        name, headline = figures.named(told.channels[k]), k == told.headline_index
+        name, headline = channel_label(told.channels[k]), k == told.headline_index
         return {"channel": name, "headline": headline, "first": shown[0], "largest": shown[1]}
 
     effects = {
@@ -127,7 +139,11 @@ def _whatif(told: WhatIf, prefix: str) -> Question:
         "rows": [row(k) for k in range(len(told.channels))],
     }
     caveats = [text for answer in told.answers for text in answer.caveats]
-    return _by_channel(told, prefix, figures.trajectories, "Effect on ", caveats, legend, effects=effects)
+    found = next((answer.effect for answer in told.estimates if answer.effect is not None), None)
+    summed = "" if found is None else found.window().sentence(told.headline)
+    return _by_channel(
+        told, prefix, figures.trajectories, "Effect on ", caveats, legend, effects=effects, summed=summed
+    )  # fmt: skip
 
 
 def _world(told: World, prefix: str) -> Question:
@@ -137,7 +153,8 @@ def _world(told: World, prefix: str) -> Question:
         legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
     if told.changed is not None:
         legend.append(("block", "--shade", "while inputs differ"))
-    return _by_channel(told, prefix, figures.worlds, "", found.caveats, legend)
+    summed = found.window().sentence(told.headline)
+    return _by_channel(told, prefix, figures.worlds, "", found.caveats, legend, summed=summed)
 
 
 def _by_channel(
@@ -153,7 +170,7 @@ def _by_channel(
     at = told.headline_index
     wide, narrow = (draw(told, at, f"{prefix}{x}-", size, title=False) for x, size in (("w", WIDE), ("n", NARROW)))
     others = [draw(told, k, f"{prefix}c{k}-", SMALL) for k in range(len(told.channels)) if k != at]
-    drawings = [(before + figures.named(told.channels[at]), wide, narrow)]
+    drawings = [(before + channel_label(told.channels[at]), wide, narrow)]
     return Question(told, caveats, legend, drawings, others, **more)
 
 
@@ -171,7 +188,7 @@ def _shares(told: Shares, prefix: str) -> Question:
     wide, narrow = (
         figures.shares_over_time(told, f"{prefix}{x}-", size) for x, size in (("w", (9.0, 3.0)), ("n", NARROW))
     )
-    subject = figures.named(told.channels[told.headline_index])
+    subject = channel_label(told.channels[told.headline_index])
     drawings = [("Over time", wide, narrow)]
     return Question(told, told.attribution.caveats, legend, drawings, subject=subject, bars=bars)
 
@@ -183,7 +200,7 @@ def _remedy(told: Remedy, prefix: str) -> Question:
             figures.way_there(told, k, f"{prefix}{x}{k}-", size) for x, size in (("w", (9.0, 2.6)), ("n", (4.0, 2.8)))
         )
         channel = told.unit.outputs[told.unit.output_names.index(name)]
-        drawings.append((f"Change of {figures.named(channel)}", wide, narrow))
+        drawings.append((f"Change of {channel_label(channel)}", wide, narrow))
     changes = [(plain(cause), name, change) for cause, name, change in told.changes()]
     tables: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = [
         (("unit", "input", "change, held"), changes),
@@ -259,4 +276,4 @@ def _curves_legend(report: Report) -> list[Entry]:
 
 
 def _listed(channels: Sequence[Channel]) -> str:
-    return ", ".join(map(figures.named, channels))
+    return ", ".join(map(channel_label, channels))

@@ -141,7 +141,8 @@ def test_errors_in_json_carry_codes(tmp_path: Path) -> None:
 
 def test_caveats_in_json_carry_codes() -> None:
     text = output.as_json({"caveats": (Caveat("not-converged", "", "give more rounds"),)})
-    assert json.loads(text) == {"caveats": [{"code": "not-converged", "scope": "", "text": "give more rounds"}]}
+    told = {"code": "not-converged", "scope": "", "text": "give more rounds", "weight": "fails"}
+    assert json.loads(text) == {"caveats": [told]}
 
 
 def test_a_spreadsheet_takes_no_name_for_a_formula(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import polars
 import pytest
 
 import counterflow as cf
-from counterflow.data import files, inspect, open_table, read_logs
+from counterflow.data import files, inspect, open_table, read_logs, spreadsheets
 from counterflow.data.stand_ins import _write_xlsx
 
 ROWS = [["2024-05-01 06:00:00", "1.5", "10"], ["2024-05-01 06:00:01", "2.25", "20"], ["2024-05-01 06:00:02", "", "30"]]
@@ -155,10 +155,10 @@ def table_rows(values: list[object], kinds: str = "nnn", first: int = 1) -> str:
 DATES = '<styleSheet xmlns="MAIN"><cellXfs count="2"><xf numFmtId="0"/><xf numFmtId="22"/></cellXfs></styleSheet>'
 
 
-def test_the_first_sheet_of_the_workbook_is_read_not_the_lowest_number(tmp_path: Path) -> None:
+def test_sheets_are_counted_in_the_order_of_the_workbook(tmp_path: Path) -> None:
     sheets = {2: table_rows([1.5, 2.5, 4.5]), 1: table_rows([9, 8, 7])}
     path = workbook(tmp_path / "a.xlsx", sheets, {"styles": DATES})
-    recording, preparation = read_logs(path, {"pump": {"outputs": "flow"}})
+    recording, preparation = read_logs(path, {"pump": {"outputs": "flow"}}, sheet="1")
     assert recording["pump"].y.ravel().tolist() == [1.5, 2.5, 4.5]
     assert (preparation.start, preparation.dt) == ("2024-05-01 06:00:00", 1.0)  # cells with the format of a date
 
@@ -182,7 +182,7 @@ def test_empty_rows_before_the_header_count_as_rows(tmp_path: Path) -> None:
 
 def test_spreadsheets_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3])})
-    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    monkeypatch.setattr(spreadsheets, "find_spec", lambda name: None)
     with pytest.raises(cf.DataError, match=r"pip install 'counterflow\[excel\]'") as caught:
         open_table(path)
     assert caught.value.code == "missing-extra"
@@ -409,3 +409,19 @@ def test_parquet_columns_that_are_not_wanted_are_not_read(tmp_path: Path) -> Non
     np.testing.assert_array_equal(recording["a"].y[:, 0], frame.get_column("a_x").to_numpy())
     with pytest.raises(cf.DataError, match="cannot be read"):
         read_logs(tmp_path / "a.parquet", {"b": {"tags": "b_*"}})
+
+
+@pytest.mark.parametrize("name", ["", "Zeitstempel", "Collected At"])
+def test_a_column_of_dates_is_the_time_whatever_it_is_called(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"01.05.2024 06:{k:02d};{k},5\n" for k in range(20))
+    (tmp_path / "a.csv").write_text(f"{name};flow\n{rows}", encoding="utf-8")
+    table = open_table(tmp_path / "a.csv", day_first=True)
+    assert table.channels == ("flow",)
+    recording, _ = read_logs(tmp_path / "a.csv", {"pump": {"outputs": "flow"}}, day_first=True)
+    assert (recording.dt, recording.rows) == (60.0, 20)
+
+
+def test_two_columns_of_dates_are_not_guessed(tmp_path: Path) -> None:
+    rows = "".join(f"2024-05-01 06:{k:02d},2024-05-02 06:{k:02d},{k}\n" for k in range(20))
+    (tmp_path / "a.csv").write_text(f"begun,ended,flow\n{rows}", encoding="utf-8")
+    assert open_table(tmp_path / "a.csv").time_name is None

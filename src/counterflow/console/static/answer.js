@@ -4,6 +4,7 @@ import { prose } from "./format.js";
 import { clear, lineStyle, areaColour, show } from "./plots.js";
 
 const FEW = 3;
+const VERDICTS = { fails: "something fails", caution: "use with caution", clear: "nothing speaks against it" };
 const KINDS = {
   UnidentifiedError: "The data cannot tell",
   UnstableError: "The plant would not settle",
@@ -47,14 +48,17 @@ export function fresh(answer, assumptions = []) {
   const place = byId("sentence");
   const sentence = prose(answer.sentence);
   if (place.textContent !== sentence) place.textContent = sentence;
+  byId("window-sentence").textContent = prose(answer.window ?? "");
   const fit = answer.fit;
   byId("answer-source").textContent = fit ? `from fit ${fit.id} of ${fit.fitted.slice(0, 16).replace("T", " ")} UTC` : "";
-  caveats(answer.caveats ?? [], assumptions);
+  // choices of the fit are told once, with the fit
+  caveats((answer.caveats ?? []).filter(({ weight }) => weight !== "choice"), assumptions, answer.verdict ?? null);
 }
 
 /** Nothing of another question stays. */
 export function empty() {
   byId("sentence").textContent = "";
+  byId("window-sentence").textContent = "";
   byId("answer-source").textContent = "";
   byId("answer-error").hidden = true;
   byId("answer-hint").hidden = true;
@@ -68,27 +72,38 @@ export function empty() {
 let told = "";
 let all = false;
 
-function caveats(list, assumptions) {
+function caveats(list, assumptions, verdict = null) {
   const place = byId("caveats");
-  const key = JSON.stringify([list, assumptions]);
-  byId("caveats-card").hidden = !list.length && !assumptions.length;
+  const key = JSON.stringify([list, assumptions, verdict]);
+  byId("caveats-card").hidden = !list.length && !assumptions.length && verdict === null;
   if (key === told) return; // the same ones: nothing jumps while sliding
   told = key;
-  const few = list.length > FEW + 1 && !all;
-  put(place, ...(few ? list.slice(0, FEW) : list).map(({ text }) => make("li", { text: prose(text) })));
+  const badge = byId("answer-verdict");
+  badge.hidden = verdict === null;
+  badge.className = `verdict ${verdict in VERDICTS ? verdict : "unknown"}`;
+  badge.textContent = VERDICTS[verdict] ?? verdict ?? "";
+  byId("caveats-card").className = `card ${verdict ?? ""}`;
+  const first = Math.max(FEW, list.filter(({ weight }) => weight === "fails").length); // what fails is never folded
+  const few = list.length > first + 1 && !all;
+  put(
+    place,
+    ...(few ? list.slice(0, first) : list).map(
+      ({ text, weight }) => make("li", { class: weight }, make("strong", { text: `${weight}: ` }), prose(text))
+    )
+  );
   place.hidden = !list.length;
   byId("assumptions").hidden = !assumptions.length;
   const count = assumptions.length === 1 ? "1 assumption" : `${assumptions.length} assumptions`;
   byId("assumptions-count").textContent = `Every answer rests on ${count}`;
   put(byId("assumptions-list"), ...assumptions.map((text) => make("li", { text: prose(text) })));
   const more = byId("more-caveats");
-  more.hidden = list.length <= FEW + 1;
-  more.textContent = few ? `${list.length - FEW} more` : "Show fewer";
+  more.hidden = list.length <= first + 1;
+  more.textContent = few ? `${list.length - first} more` : "Show fewer";
   more.setAttribute("aria-expanded", String(!few));
   more.onclick = () => {
     all = few;
     told = "";
-    caveats(list, assumptions);
+    caveats(list, assumptions, verdict);
   };
 }
 

@@ -52,15 +52,52 @@ export function percent(level) {
   return `${Number((100 * level).toPrecision(6))} %`;
 }
 
-/** When a row was, as clocks of its own zone show it: "2024-11-01 14:00"; "" if dates are not known. */
+/** When a row was, as clocks of its own zone show it: "2024-11-01 14:00 Europe/Berlin"; "" if dates are not known. */
 export function dateOf(row, calendar) {
+  const shown = clockOf(row, calendar);
+  return shown && calendar.zone ? `${shown} ${calendar.zone}` : shown;
+}
+
+/** The same without the zone. */
+export function clockOf(row, calendar) {
   if (!calendar) return "";
   const later = calendar.jumps.reduce((sum, [first, extra]) => sum + (row >= first ? extra : 0), 0);
   const moment = new Date(calendar.begins + row * calendar.step + later);
   const parts = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit" };
   const whole = calendar.step % 60000 === 0 ? parts : { ...parts, second: "2-digit" };
-  const shown = moment.toLocaleString("sv-SE", { ...whole, timeZone: calendar.zone || "UTC", hourCycle: "h23" });
-  return calendar.zone ? `${shown} ${calendar.zone}` : shown;
+  return moment.toLocaleString("sv-SE", { ...whole, timeZone: calendar.zone || "UTC", hourCycle: "h23" });
+}
+
+const SECONDS = { ms: 1e-3, s: 1, sec: 1, min: 60, m: 60, h: 3600, hr: 3600, d: 86400, day: 86400, days: 86400, w: 604800 };
+const NUMBER = /^[+-]?(\d+([.,]\d*)?|[.,]\d+)$/;
+
+/** Steps of a number in the clock's unit, or of a duration such as "2h" or "1d 6h"; null if it is neither. */
+export function stepsOf(text, clock, dt) {
+  const given = text.trim().toLowerCase();
+  if (NUMBER.test(given)) return Math.round(Number(given.replace(",", ".")) / clock.step);
+  const parts = [...given.matchAll(/\s*(\d+(?:[.,]\d+)?)\s*([a-z]+)\s*/gy)];
+  const whole = parts.reduce((sum, [part]) => sum + part.length, 0);
+  if (!parts.length || whole !== given.length || parts.some(([, , unit]) => !(unit in SECONDS))) return null;
+  const seconds = parts.reduce((sum, [, count, unit]) => sum + Number(count.replace(",", ".")) * SECONDS[unit], 0);
+  return Math.round(seconds / dt);
+}
+
+/** The first row at or after a date such as "2024-11-01 14:00", as clocks of the zone show it; null if there is none. */
+export function rowOf(text, calendar, rows) {
+  const found = text.trim().match(/^(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d))?)?$/);
+  if (!found || !calendar || !rows) return null;
+  const [, year, month, day, hour = "00", minute = "00", second = "00"] = found;
+  const seconds = calendar.step % 60000 === 0 ? "" : `:${second}`;
+  const wanted = `${year}-${month}-${day} ${hour}:${minute}${seconds}`;
+  if (wanted < clockOf(0, calendar) || wanted > clockOf(rows - 1, calendar)) return null;
+  let [low, high] = [0, rows - 1];
+  while (low < high) {
+    const middle = Math.floor((low + high) / 2);
+    if (clockOf(middle, calendar) < wanted) low = middle + 1;
+    else high = middle;
+  }
+  const hours = Math.round(3600000 / calendar.step); // an hour that clocks show twice: the first time
+  return low >= hours && clockOf(low - hours, calendar) === clockOf(low, calendar) ? low - hours : low;
 }
 
 /** So many steps in the clock's unit: "12 min", or "12 steps". */

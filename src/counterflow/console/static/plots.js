@@ -1,6 +1,7 @@
 // Drawing with plotly.js. The library is large: it is fetched after the first answer is on the screen, as a sketch.
 import { sketch } from "./sketch.js";
 import { tidy } from "./format.js";
+import { outline } from "./gaps.js";
 
 let library = null;
 
@@ -111,13 +112,26 @@ function frame(height, width, margin) {
   };
 }
 
+/** Where an axis of time has its marks: as the library thinks best, or at dates. */
+function dated(series, most, dates) {
+  const all = series.flatMap((x) => [x?.[0], x?.at(-1)]).filter((x) => Number.isFinite(x));
+  if (!dates || !all.length) return { nticks: most };
+  const [first, last] = [Math.min(...all), Math.max(...all)];
+  const values = Array.from({ length: most }, (_, k) => first + ((last - first) * (k + 0.5)) / most);
+  const shown = values.map((x, k) => {
+    const [text, before] = [dates(x), k ? dates(values[k - 1]) : ""];
+    return text.slice(0, 10) === before.slice(0, 10) ? text.slice(11) : text.replace(" ", "<br>");
+  });
+  return { tickmode: "array", tickvals: values, ticktext: shown };
+}
+
 /**
  * Small multiples: one panel a channel, in one or two columns.
  * @param {object[]} panels {title, x, lines: [{role, name, x?, y}], band: {role, x?, lower, upper} or null, zero}
  * @param {object} given width (pixels of the place), xTitle, band (what the shade is, for pictures), marks ([x] drawn
- *   as vertical lines), revision
+ *   as vertical lines), revision, dates (x -> date, or null)
  */
-export function panelsFigure(panels, { width, xTitle, band = null, marks = [], revision = "keep" }) {
+export function panelsFigure(panels, { width, xTitle, band = null, marks = [], revision = "keep", dates = null }) {
   const columns = panels.length > 1 && width >= 560 ? 2 : 1;
   const rows = Math.ceil(panels.length / columns);
   const each = panels.length === 1 ? 296 : rows === 1 ? 262 : columns === 2 ? 172 : 160;
@@ -130,6 +144,7 @@ export function panelsFigure(panels, { width, xTitle, band = null, marks = [], r
   };
   const inner = height - bottom;
   const data = [];
+  const series = panels.flatMap((panel) => [panel.x, ...panel.lines.map((line) => line.x)]);
   const [plotWide, between] = [width - 72, columns === 2 ? 58 / (width - 72) : 0];
   panels.forEach((panel, index) => {
     const [row, column] = [Math.floor(index / columns), index % columns];
@@ -146,7 +161,7 @@ export function panelsFigure(panels, { width, xTitle, band = null, marks = [], r
         anchor: `y${tag}`,
         matches: column ? "x" : undefined,
         title: xTitle ? { text: plain(xTitle), standoff: 6, font: { size: 11 } } : undefined,
-        nticks: Math.max(3, Math.floor((plotWide * (right - left)) / 90))
+        ...dated(series, Math.max(3, Math.floor((plotWide * (right - left)) / (dates ? 120 : 90))), dates)
       });
     }
     layout[`yaxis${tag}`] = axis({
@@ -199,13 +214,7 @@ function tracesOf(panel, xaxis, yaxis, band) {
       line: { width: x.length > 1 ? 0 : 10, color: shade }, fillcolor: shade, hoverinfo: "skip", showlegend: false,
       meta: band
     };
-    if (lower.includes(null) || upper.includes(null)) traces.push(
-      { ...on, ...edge, x, y: lower, name: "lower" }, { ...on, ...edge, x, y: upper, name: "band", fill: "tonexty" }
-    );
-    else traces.push({
-      ...on, ...edge, x: [...x, ...[...x].reverse()], y: [...upper, ...[...lower].reverse()], name: "band",
-      fill: "toself"
-    });
+    traces.push({ ...on, ...edge, ...outline(x, lower, upper), name: "band", fill: "toself" });
   }
   for (const { role, name, y, x = panel.x } of panel.lines) {
     const { colour: shade, width, dash = "solid" } = LINES[role];
@@ -221,9 +230,10 @@ function tracesOf(panel, xaxis, yaxis, band) {
  * Contributions stacked around zero, and their sum as a line. Positive and negative parts are stacks of their own.
  * @param {object} given x, shares ([{label, values}]), sum, sumName, title, width, xTitle
  */
-export function stackFigure({ x, shares, sum, sumName, title, width, xTitle }) {
+export function stackFigure({ x, shares, sum, sumName, title, width, xTitle, dates = null }) {
   const layout = { ...frame(360, width, { l: 52, r: 20, t: 26, b: 42 }), annotations: [], barmode: "relative" };
-  layout.xaxis = axis({ title: { text: plain(xTitle), standoff: 6, font: { size: 11 } } });
+  const marks = dates ? dated([x], Math.max(3, Math.floor(width / 140)), dates) : {};
+  layout.xaxis = axis({ title: { text: plain(xTitle), standoff: 6, font: { size: 11 } }, ...marks });
   if (x.length === 1) Object.assign(layout.xaxis, { range: [x[0] - 1, x[0] + 1], nticks: 3 });
   layout.yaxis = axis({ zeroline: true, nticks: 7, tickformat: "~g", hoverformat: ".3~g" });
   layout.annotations.push({

@@ -1,8 +1,8 @@
 // A window of the past, picked on the plot of one's own measurements or by two numbers.
 import { get, seatPath } from "./api.js";
-import { byId, make, numberField, put, select } from "./dom.js";
+import { byId, make, put, readField, select } from "./dom.js";
 import { colour, panelsFigure, plain, show } from "./plots.js";
-import { dateOf, quantity, timeTitle } from "./format.js";
+import { clockOf, dateOf, quantity, rowOf, stepsOf, timeTitle } from "./format.js";
 
 export const BACKWARDS = "The window ends before it begins: move one of its ends.";
 
@@ -30,19 +30,18 @@ export function windowPicker(context, question, changed) {
   place.hidden = false;
   if (!channels.includes(context.logChannel)) context.logChannel = channels[0] ?? null;
   const known = plant.rows !== null && plant.rows !== undefined;
-  const limit = known ? { max: timeOf(plant.rows - 1, step) } : {};
-  const from = numberField(
-    "window-start",
-    timeOf(question.start, step),
-    (value, when) => move({ start: Math.round(value / step) }, when),
-    { min: 0, step, ...limit }
+  const shown = (row) => plant.calendar ? clockOf(row, plant.calendar) : String(timeOf(row, step));
+  const read = (text) => {
+    const row = rowOf(text, plant.calendar, plant.rows) ?? stepsOf(text, plant.clock, plant.dt);
+    return row !== null && row >= 0 && (!known || row < plant.rows) ? row : null;
+  };
+  const hint = { title: plant.calendar ? "a date such as 2024-11-01 14:00, or a time since the first row" : null };
+  const from = readField("window-start", shown(question.start), read, (row, when) => move({ start: row }, when), hint);
+  const to = readField( // both ends belong to the window, as in the sentence
+    "window-stop", shown(question.stop - 1), read, (row, when) => move({ stop: row + 1 }, when), hint
   );
-  const to = numberField(
-    "window-stop",
-    timeOf(question.stop - 1, step), // both ends belong to the window, as in the sentence
-    (value, when) => move({ stop: Math.round(value / step) + 1 }, when),
-    { min: 0, step, ...limit }
-  );
+  const wide = plant.calendar ? "field" : "field short";
+  const measured = unit === "steps" ? "row" : unit;
   const rows = make("span", { class: "muted", id: "window-rows" });
   const element = make(
     "div", { id: "log-plot", class: "plot", role: "img", "aria-label": "Own measurements; drag to pick the window" }
@@ -77,7 +76,7 @@ export function windowPicker(context, question, changed) {
     if (context.logChannel !== channel || !element.isConnected) return;
     const log = fetched.get(id);
     const drawn = await show(
-      element, () => figure(log, question, plant.clock, Math.max(260, element.parentElement.clientWidth - 24))
+      element, () => figure(log, question, plant, Math.max(260, element.parentElement.clientWidth - 24))
     );
     if (drawn && !element.listening) {
       element.listening = true;
@@ -87,8 +86,8 @@ export function windowPicker(context, question, changed) {
         const last = known ? plant.rows - 1 : Infinity;
         const start = Math.min(Math.max(0, left), last);
         const stop = Math.min(Math.max(right, start), last) + 1;
-        from.value = timeOf(start, step);
-        to.value = timeOf(stop - 1, step);
+        from.value = shown(start);
+        to.value = shown(stop - 1);
         move({ start, stop }, performance.now());
       });
     }
@@ -113,14 +112,14 @@ export function windowPicker(context, question, changed) {
       ),
       make(
         "div",
-        { class: "field short" },
-        make("label", { for: "window-start", text: `From (${unit === "steps" ? "row" : unit})` }),
+        { class: wide },
+        make("label", { for: "window-start", text: plant.calendar ? "From" : `From (${measured})` }),
         from
       ),
       make(
         "div",
-        { class: "field short" },
-        make("label", { for: "window-stop", text: `to, included (${unit === "steps" ? "row" : unit})` }),
+        { class: wide },
+        make("label", { for: "window-stop", text: plant.calendar ? "to, included" : `to, included (${measured})` }),
         to
       ),
       rows,
@@ -143,7 +142,9 @@ function timeOf(row, step) {
   return Number((row * step).toPrecision(12));
 }
 
-function figure(log, question, clock, width) {
+function figure(log, question, plant, width) {
+  const { clock, calendar } = plant;
+  const dates = calendar ? (x) => clockOf(Math.round(x / clock.step), calendar) : null;
   const x = log.row.map((row) => row * clock.step);
   const title = quantity(log.channel, log.measured_in ? `(${log.measured_in})` : "");
   const middle = log.low.map((low, k) => (low === null || log.high[k] === null ? null : (low + log.high[k]) / 2));
@@ -154,7 +155,7 @@ function figure(log, question, clock, width) {
     lines: [{ role: "factual", name: log.channel, y: middle }],
     band: thick ? { role: "factual", lower: log.low, upper: log.high } : null
   };
-  const { data, layout } = panelsFigure([panel], { width, xTitle: timeTitle(clock, "at time") });
+  const { data, layout } = panelsFigure([panel], { width, dates, xTitle: dates ? "" : timeTitle(clock, "at time") });
   data.at(-1).line.width = thick ? 0.8 : 1;
   Object.assign(
     layout,

@@ -329,6 +329,8 @@ ledger = "budgets"
 # Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
 published = false
 simulation = false
+# Whether inputs that a controller moves by what was measured, and that so carry it, may leave all the same.
+reacting = false
 # "each": every fit waits until the owner has looked at it: counterflow federation approve-job
 approval = "none"
 

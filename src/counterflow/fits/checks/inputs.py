@@ -17,7 +17,7 @@ from counterflow.arrays import FloatArray
 from counterflow.estimation.identifiability import STILL, Doubt
 from counterflow.fits.checks.kinds import ALONE, FAINT, MATERIAL, Verdict
 from counterflow.fits.checks.material import Material
-from counterflow.fits.checks.verdicts import Check, beyond
+from counterflow.fits.checks.verdicts import Check
 from counterflow.recurrence import linear_recurrence
 
 # Windows of lags whose means stand for the past: fine near by, coarse far away.
@@ -257,9 +257,10 @@ class Feedbacks:
         x = self.regressors[:, base]
         gram = self.gram[np.ix_(base, base)]
         moves = target - x @ _solved(gram, x.T @ target)
-        square = np.square(moves)
-        second, fourth, whole = float(square.sum()), float(np.square(square).sum()), float(target @ target)
-        if second <= 1e-10 * whole or fourth <= 0:
+        with np.errstate(over="ignore"):
+            square = np.square(moves)
+            second, fourth, whole = float(square.sum()), float(np.square(square).sum()), float(target @ target)
+        if not second > 1e-10 * whole or not 0 < fourth < np.inf:  # it does not move, or beyond all measure
             return Feedback(0.0, 0.0, *out)
         count = min(float(self.n), 3 * second**2 / fourth)
         kurtosis = max(0.0, self.n * fourth / second**2 - 3)
@@ -290,13 +291,16 @@ class Feedbacks:
         """(p-value, share of the moves) of an explained sum of squares.
 
         With moves that are rare and large the statistic varies more than a chi-square: its variance is that of a
-        quadratic form in numbers with this kurtosis, and the chi-square is scaled to have it.
+        quadratic form in numbers with this kurtosis, and the chi-square is scaled to have it. Their size is known from
+        as many moves as there are, which makes it an F variable: with few moves chance explains more.
         """
+        from scipy.special import fdtrc  # scipy.stats takes ten times as long to import
+
         if not rank:
             return 1.0, 0.0
         statistic = self.n * share
         scale = 1 + kurtosis * (rank + 2) / (2 * self.n)
-        return beyond(statistic / scale, rank / scale), min(1.0, max(0.0, (statistic - rank) / moves))
+        return float(fdtrc(rank / scale, moves, statistic / rank)), min(1.0, max(0.0, (statistic - rank) / moves))
 
 
 def feedback_checks(material: Material) -> list[Check]:

@@ -30,7 +30,7 @@ class LogServer(OneMessage):
     round: int = 0
     finished: bool = False
     record: None = None  # there are no losses by the round
-    progress: Callable[[int, float], None] | None = None
+    progress: Callable[[float, str], None] | None = None
 
     GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress"})
 

@@ -43,10 +43,11 @@ class _Rounds:
     outlines: MappingProxyType[str, Outline] = field(default_factory=lambda: MappingProxyType({}))
     moments: MappingProxyType[str, Moments] = field(default_factory=lambda: MappingProxyType({}))
     found: Any = None
+    centred: Any = None  # what the last round's centre of clipping was made of
     round: int = 0
     finished: bool = False
     record: None = None  # there are no losses by the round
-    progress: Callable[[int, float], None] | None = None
+    progress: Callable[[float, str], None] | None = None
     design: Any = None
 
     GIVEN: ClassVar[frozenset[str]] = frozenset({"config", "progress", "design"})
@@ -121,11 +122,11 @@ class _Rounds:
             return state, ()
         found = design.estimate(moments, self.config.private, self.config.before)
         if self.progress is not None:
-            self.progress(found.steps, -0.5 * found.misfit)
+            self.progress(1.0, f"moments: {found.steps} steps")
         if self.round + 1 < self.config.rounds:
             none: Mapping[str, Moments] = {}
             return replace(state, found=found, round=self.round + 1, moments=MappingProxyType(none))._asking()
-        return replace(state, round=self.round + 1)._over(found)
+        return replace(state, round=self.round + 1, centred=self.found)._over(found)
 
     def _over(self, found: Any) -> tuple[Self, tuple[Message, ...]]:
         number = max(self.round, 1)
@@ -139,6 +140,7 @@ class MomentServer(_Rounds):
     """Of units with models."""
 
     found: MomentEstimate | None = None
+    centred: MomentEstimate | None = None
 
     @property
     def designed(self) -> Design:
@@ -151,6 +153,7 @@ class MomentLogServer(_Rounds):
     """Of units with logs and no models."""
 
     found: LogFound | None = None
+    centred: LogFound | None = None
 
     @property
     def designed(self) -> LogDesign:

@@ -266,7 +266,9 @@ def private_client_state(task: Task, part: UnitPart, own: UnitData, privacy: Pri
     inside, cut = clipped_rows(own.y, bound)
     data = part.client_data(inside, clipped_rows(own.u, bound)[0])
     responses = estimator_responses(part.unit.name, part.estimator, part.working_model, len(own.y))
-    noise = MessageNoise(responses, bound, classical_multiplier(*shares_of(task)), privacy.source, cut=cut)
+    noise = MessageNoise(
+        responses, bound, classical_multiplier(*shares_of(task)), privacy.source, cut=float(cut.mean())
+    )
     return replace(client_state(task, part, data), noise=noise)
 
 
@@ -284,7 +286,8 @@ def status_of(task: Task, state: TrainingServer) -> Status:
     else:
         given = any(step is not None for step in (options.eta_1, options.eta_2, options.gamma_1, options.gamma_2))
         other = options.solver == "gradient" and not given and record.phase == "penalty"
-        remedy = "give more rounds, or solver='conjugate'" if other else "give more rounds"
+        more = f"give more, rounds={4 * state.round}"
+        remedy = f"{more}, or solver='conjugate'" if other else more
         text = f"not converged: relative gradient {record.gradient:.2g} after {state.round} rounds; {remedy}"
     gradient = state.settled_gradient if state.settled else record.gradient
     return Status(state.converged, state.round, gradient, text)

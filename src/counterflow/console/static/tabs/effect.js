@@ -1,5 +1,5 @@
 // What if: change inputs of some units, see what happens at another.
-import { byId, choices, make, numberField, field, put } from "../dom.js";
+import { byId, choices, make, field, put } from "../dom.js";
 import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
 import { changesFromCsv, isZero, preview } from "../schedule.js";
@@ -122,7 +122,7 @@ export const effect = {
       make("div", { class: "row" }, choices("shape", "Shape of the change", options, shape, (next) => {
         reshape(question, next);
         rebuild(performance.now());
-      }), ...timing(question, shape, clock, changed)),
+      }), ...timing(question, shape, plant, changed)),
       look,
       make("h2", { text: "See" }),
       parts.unitField("Affected", plant, question.effect, (name) => {
@@ -228,7 +228,7 @@ function timingOf(question) {
   return question.changes[0] ?? question.timing ?? { shape: "step", start: 0, length: null };
 }
 
-function timing(question, shape, clock, changed) {
+function timing(question, shape, plant, changed) {
   if (shape === "series") return [];
   const { start, length } = timingOf(question);
   const put_all = (given, when) => {
@@ -236,26 +236,16 @@ function timing(question, shape, clock, changed) {
     question.timing = { ...timingOf(question), ...given };
     changed(when);
   };
-  const steps = (value) => Math.round(value / clock.step);
-  const begin = numberField(
-    "start",
-    start * clock.step,
-    (value, when) => put_all({ start: steps(value) }, when),
-    { min: 0, max: (parts.LONGEST - 1) * clock.step, step: clock.step }
+  const { unit } = plant.clock;
+  const begin = parts.durationField(
+    "start", start, 0, parts.LONGEST - 1, plant, (steps, when) => put_all({ start: steps }, when)
   );
-  const list = [
-    make("div", { class: "field short" }, make("label", { for: "start", text: `Start (${clock.unit})` }), begin)
-  ];
+  const list = [make("div", { class: "field short" }, make("label", { for: "start", text: `Start (${unit})` }), begin)];
   if (shape === "pulse" || shape === "ramp") {
-    const long = numberField(
-      "length",
-      (length ?? 1) * clock.step,
-      (value, when) => put_all({ length: Math.max(1, steps(value)) }, when),
-      { min: clock.step, max: parts.LONGEST * clock.step, step: clock.step }
+    const long = parts.durationField(
+      "length", length ?? 1, 1, parts.LONGEST, plant, (steps, when) => put_all({ length: steps }, when)
     );
-    list.push(
-      make("div", { class: "field short" }, make("label", { for: "length", text: `Length (${clock.unit})` }), long)
-    );
+    list.push(make("div", { class: "field short" }, make("label", { for: "length", text: `Length (${unit})` }), long));
   }
   return list;
 }

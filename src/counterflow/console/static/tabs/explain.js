@@ -112,7 +112,8 @@ export const explain = {
         sumName: "departure",
         title: `${parts.channelTitle(drawn)}: departure and its shares`,
         width,
-        xTitle: timeTitle(plant.clock, "at time")
+        xTitle: plant.calendar ? "" : timeTitle(plant.clock, "at time"),
+        dates: parts.dates(plant)
       })
     );
   },

@@ -127,7 +127,8 @@ export const forecast = {
       panels,
       {
         band,
-        xTitle: timeTitle(clock, "at time"),
+        xTitle: plant.calendar ? "" : timeTitle(clock, "at time"),
+        dates: parts.dates(plant),
         marks: [(answer.first_row - 0.5) * clock.step],
         revision: `forecast ${answer.horizon} ${drawn}`
       }

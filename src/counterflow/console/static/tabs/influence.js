@@ -189,7 +189,9 @@ function fillProvenance(place, provenance, plant) {
     ([name]) => !told.some(([other]) => other.toLowerCase() === name.toLowerCase())
   );
   place.append(definitions([...own, ...told], "provenance"));
-  for (const { text } of plant.caveats ?? []) place.append(make("p", { class: "muted", text: prose(text) }));
+  for (const { text, weight } of plant.caveats ?? []) {
+    place.append(make("p", { class: weight === "choice" ? "muted" : null }, make("strong", { text: `${weight}: ` }), prose(text)));
+  }
 }
 
 function definitions(pairs, id) {

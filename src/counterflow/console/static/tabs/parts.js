@@ -1,6 +1,6 @@
 // What several kinds of questions share: horizon, level, unit, trajectories and their tables.
-import { byId, field, freshId, make, numberField, select } from "../dom.js";
-import { measured, number, percent, quantity } from "../format.js";
+import { byId, field, freshId, make, readField, select } from "../dom.js";
+import { clockOf, measured, number, percent, quantity, stepsOf } from "../format.js";
 import { panelsFigure } from "../plots.js";
 import * as view from "../answer.js";
 
@@ -19,14 +19,23 @@ export function bandText(level, drawn) {
 
 /** Horizon in the clock's unit. */
 export function horizonField(question, plant, changed) {
-  const { step, unit } = plant.clock;
-  const control = numberField("horizon", question.horizon * step, (value, when) => {
-    const steps = Math.round(value / step);
-    if (steps < 1 || steps > LONGEST || steps === question.horizon) return;
+  const control = durationField("horizon", question.horizon, 1, LONGEST, plant, (steps, when) => {
+    if (steps === question.horizon) return;
     question.horizon = steps;
     changed(when);
-  }, { min: step, max: LONGEST * step, step });
-  return field(`Horizon (${unit})`, control);
+  });
+  return field(`Horizon (${plant.clock.unit})`, control);
+}
+
+/** A time as steps: a number in the clock's unit, or a duration such as "2h". */
+export function durationField(id, steps, least, most, plant, changed) {
+  const { clock, dt } = plant;
+  const read = (text) => {
+    const found = stepsOf(text, clock, dt);
+    return found !== null && found >= least && found <= most ? found : null;
+  };
+  const shown = String(Number((steps * clock.step).toPrecision(12)));
+  return readField(id, shown, read, changed, { title: `in ${clock.unit}, or a time such as 2h or 90 min` });
 }
 
 export function levelField(question, changed) {
@@ -103,6 +112,11 @@ export function times(first, count, clock) {
 
 export function sum(a, b) {
   return a.map((value, k) => (value === null || b[k] === null ? null : value + b[k]));
+}
+
+/** What stands below an axis of rows: dates where they are known; nothing else to say otherwise. */
+export function dates(plant) {
+  return plant.calendar ? (x) => clockOf(Math.round(x / plant.clock.step), plant.calendar) : null;
 }
 
 /** Draw panels in the answer's place. */

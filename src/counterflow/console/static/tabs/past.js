@@ -1,8 +1,9 @@
 // Would have been: other inputs in a window of the past, next to what was measured.
+import { broken, jumps } from "../gaps.js";
 import { make, put } from "../dom.js";
 import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
-import { point, timeTitle } from "../format.js";
+import { dateOf, point, timeTitle } from "../format.js";
 import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
 import * as reading from "../told.js";
 import * as view from "../answer.js";
@@ -117,14 +118,18 @@ export const past = {
         context.changed(performance.now());
       }),
     ]);
-    const x = parts.times(answer.start, answer.stop - answer.start, plant.clock);
+    const count = answer.stop - answer.start;
+    const holes = jumps(answer.start, count, plant.calendar);
+    const apart = (values) => broken(values, holes);
+    const x = apart(parts.times(answer.start, count, plant.clock));
     const panels = answer.drawn.map((one) => ({
       title: parts.channelTitle(one), x,
       lines: [
-        { role: "factual", name: "measured", y: one.factual },
-        { role: "counterfactual", name: "would have been", y: one.mean }
+        { role: "factual", name: "measured", y: apart(one.factual) },
+        { role: "counterfactual", name: "would have been", y: apart(one.mean) }
       ],
-      band: one.lower && one.upper ? { role: "counterfactual", lower: one.lower, upper: one.upper } : null,
+      band: one.lower && one.upper
+        ? { role: "counterfactual", lower: apart(one.lower), upper: apart(one.upper) } : null,
     }));
     const band = parts.bandText(answer.level, answer.drawn);
     view.key(
@@ -137,14 +142,14 @@ export const past = {
       {
         caption: `Most different in ${question.unit}`,
         whenTitle: "At",
-        when: (one) => point(one.row, plant.clock),
+        when: (one) => dateOf(one.row, plant.calendar) || point(one.row, plant.clock),
         noisy: plant.kind === "unit"
       }
     );
     parts.extra();
     return parts.plotPanels(
       panels,
-      { band, xTitle: timeTitle(plant.clock, "at time"), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
+      { band, xTitle: plant.calendar ? "" : timeTitle(plant.clock, "at time"), dates: parts.dates(plant), revision: `past ${answer.start} ${answer.stop} ${drawn}` }
     );
   },
 };
