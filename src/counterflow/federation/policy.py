@@ -32,7 +32,7 @@
 
     [controllers]
     react = false                   # whether this plant's controllers answer in questions about the running plant
-    trials_per_day = 2_000          # how often they are asked at most: whoever asks often learns what they do
+    trials_per_day = 10_000         # how often they are asked at most: whoever asks often learns what they do
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Policy:
     inputs_shown: bool = False
     reacting: bool = False
     react: bool = False
-    trials_per_day: int = 2_000
+    trials_per_day: int = 10_000
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +122,22 @@ def test_clocks_that_go_backwards_change_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be read"):
         verify(tmp_path / "nothing")
+
+
+def test_what_has_left_within_a_day_is_counted_over_restarts(tmp_path: Path) -> None:
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
+    place = tmp_path / "site.db"
+    with Audit(place, clock=lambda: now[0]) as audit:
+        for _ in range(3):
+            audit.write("left", job="j", kind="Reaction", sha256="0")
+            audit.write("left", job="j", kind="Terms", sha256="1")
+        audit.write("refused", job="j", kind="Reaction")
+        assert audit.left_since("Reaction", timedelta(days=1)) == 3
+        now[0] += timedelta(hours=12)
+        audit.write("left", job="j", kind="Reaction", sha256="2")
+    with Audit(place, clock=lambda: now[0]) as audit, Audit(place, clock=lambda: now[0]) as other:
+        assert audit.left_since("Reaction", timedelta(days=1)) == 4
+        other.write("left", job="j", kind="Reaction", sha256="3")
+        assert audit.left_since("Reaction", timedelta(days=1)) == 5, "another process counts, too"
+        now[0] += timedelta(hours=13)
+        assert audit.left_since("Reaction", timedelta(days=1)) == 2

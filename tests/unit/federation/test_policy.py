@@ -251,3 +251,14 @@ def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:
     assert events == ["answered", *["refused"] * 7, "answered"]
     with pytest.raises(PrivacyError, match="policy is that of unit 'boiler'"):
         QuestionGate({"turbine": Policy("boiler")}, INPUTS)
+
+
+def test_controllers_react_only_if_the_file_says_so() -> None:
+    assert not Policy.from_text('unit = "boiler"\n').react
+    told = Policy.from_text('unit = "boiler"\n[controllers]\nreact = true\ntrials_per_day = 7\n')
+    assert (told.react, told.trials_per_day) == (True, 7)
+    assert Policy.from_text(told.to_text()).react
+    assert "react" not in told.asking(), "what is said of controllers is said by the plant's part of the fit"
+    for wrong in ("react = 1", "trials_per_day = 0", "trials_per_day = -1", 'laws = "all"'):
+        with pytest.raises(OptionError, match=r"policy.toml:3: controllers\."):
+            Policy.from_text(f'unit = "boiler"\n[controllers]\n{wrong}\n')
