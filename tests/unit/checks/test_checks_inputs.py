@@ -140,7 +140,8 @@ def test_the_explained_share_is_that_of_explicit_regressions() -> None:
 
     n, second = len(moves), float(np.square(moves).sum())
     effective = min(n, 3 * second**2 / float((moves**4).sum()))
-    share = (n * (left(given) - left(seen)) / second - (seen.shape[1] - given.shape[1])) / effective
+    freedom = n - given.shape[1]
+    share = (freedom * (left(given) - left(seen)) / second - (seen.shape[1] - given.shape[1])) / min(effective, freedom)
     assert found.moves == pytest.approx(effective, rel=1e-8)
     assert found.shares[m] == pytest.approx(share, rel=1e-6)
 
