@@ -2,6 +2,8 @@
 
 Run: python benchmarks/bench_privacy.py             (about an hour on two cores)
      python benchmarks/bench_privacy.py --moments   measure private moments anew, and keep what was measured of the rest
+     python benchmarks/bench_privacy.py --private   the same of what is private in them only
+     python benchmarks/bench_privacy.py --logs      measure private fits from logs anew, and keep the rest
      python benchmarks/bench_privacy.py --figure    redraw the picture of the last run
 
 Three ways at the same total budget (epsilon, delta = 1e-6, one measurement): moments and rows of the default method
@@ -26,6 +28,7 @@ import machine
 import numpy as np
 
 import counterflow as cf
+from counterflow.cli.privacy_plan import Task, expected_errors_of_logs
 from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import excitation
 
@@ -40,6 +43,7 @@ COVERAGE_RUNS = 80
 AIM_SEEDS, AIM_UNITS, AIM_EPSILONS = range(20), (2, 4), (None, 0.3, 1.0, 3.0, 10.0)
 AIMS = {0.3: 0.2, 1.0: 0.07, 3.0: 0.03}  # with white inputs; twice that with AR(0.9)
 MOMENT_LENGTHS, MOMENT_LENGTH_SEEDS = (1_000, 2_500, 6_300, 16_000, 40_000, 100_000), range(10)
+LOG_LENGTHS, LOG_EPSILONS, LOG_SEEDS, LOG_HORIZON = (3_000, 10_000), (0.3, 1.0, 3.0, 10.0), range(3), 20
 THIN_LENGTHS = (1_000, 10_000, 100_000, 1_000_000)
 NUMBERS = Path(__file__).parent / "results" / "privacy.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "theory" / "figures" / "privacy.png"
@@ -163,20 +167,28 @@ def likelihood(job: tuple[int, int]) -> dict[str, float]:
     return {"error": error, "bytes": float(found.traffic.bytes_up), "seconds": perf_counter() - began}
 
 
-def measured_moments(pool: Any) -> dict[str, Any]:
-    """Everything about moments."""
+def measured_moments(pool: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Everything about moments; ``before``: what without privacy is taken from."""
     out: dict[str, Any] = {"aims": {}, "lengths": {}, "thin": {}}
     for units in AIM_UNITS:
         for inputs in ("white", "AR(0.9)"):
             for epsilon in AIM_EPSILONS:
+                if before is not None and epsilon is None:
+                    out["aims"][f"{units} {inputs} None"] = before["aims"][f"{units} {inputs} None"]
+                    continue
                 rows = pool.map(moments, [(units, s, inputs, epsilon, STEPS) for s in AIM_SEEDS], chunksize=1)
                 out["aims"][f"{units} {inputs} {epsilon}"] = rows
                 print("moments", units, inputs, epsilon, np.median(column(rows)), column(rows, "covered").mean())
     for steps in MOMENT_LENGTHS:
         for epsilon in (None, 1.0):
+            if before is not None and epsilon is None:
+                out["lengths"][f"{steps} None"] = before["lengths"][f"{steps} None"]
+                continue
             rows = pool.map(moments, [(2, s, "white", epsilon, steps) for s in MOMENT_LENGTH_SEEDS], chunksize=1)
             out["lengths"][f"{steps} {epsilon}"] = rows
         print("moments, rows", steps, np.median(column(rows)))
+    if before is not None:
+        return out | {"thin": before["thin"]}
     for steps in THIN_LENGTHS:
         few = range(2 if steps > 100_000 else 5)
         out["thin"][str(steps)] = {
@@ -185,6 +197,91 @@ def measured_moments(pool: Any) -> dict[str, Any]:
         }
         print("thin", steps)
     return out
+
+
+def private_logs(job: tuple[int, int, float]) -> dict[str, float]:
+    """One private fit without models: what each input does to the other unit, and if its intervals hold."""
+    seed, steps, epsilon = job
+    plant = plant_of(seed)
+    recording = plant.simulate(steps, rng=1_000 + seed, inputs=excitation.white(plant, steps, 1_000 + seed))
+    units = [cf.Unit(unit.name, 2, unit.input_names, ranged(unit, recording)) for unit in plant.units]
+    logs = cf.Recording.from_arrays({n: (recording[n].y, recording[n].u) for n in plant.names}, units=units)
+    began = perf_counter()
+    found = cf.fit(logs, privacy=cf.Privacy(epsilon, DELTA, seed=seed))
+    seconds, oracle, missed, whole, inside = (
+        perf_counter() - began,
+        cf.fit(recording, plant, method="oracle"),
+        0.0,
+        0.0,
+        [],
+    )
+    for effect, cause in pairs(plant):
+        for channel in plant.unit(cause).input_names:
+            answer, truth = (
+                each.effect(cause, effect, {channel: 1.0}, horizon=LOG_HORIZON) for each in (found, oracle)
+            )
+            missed += float(np.square(answer.mean - truth.mean).sum())
+            whole += float(np.square(truth.mean).sum())
+            inside.append(((answer.lower <= truth.mean) & (truth.mean <= answer.upper)).mean())
+    return {
+        "error": float(np.sqrt(missed / whole)), "effects": float(np.mean(inside)), "seconds": seconds,
+        "told": float(any(caveat.code == "drowned-by-noise" for caveat in found.caveats)),
+    }  # fmt: skip
+
+
+def ranged(unit: cf.Unit, recording: cf.Recording) -> list[cf.Channel]:
+    """Instruments whose ranges are eight standard deviations to either side of what they show."""
+    y = recording[unit.name].y
+    middle, half = y.mean(axis=0), 8 * y.std(axis=0)
+    return [
+        cf.Channel(name, limits=(float(m - h), float(m + h)))
+        for name, m, h in zip(unit.output_names, middle, half, strict=True)
+    ]
+
+
+def foretold_logs(job: tuple[int, int]) -> list[float]:
+    """What ``counterflow privacy plan --logs`` says of each epsilon, of the same plant and other rows."""
+    seed, steps = job
+    plant = plant_of(seed)
+    task = Task(plant, {}, excitation.white(plant, steps, 2_000 + seed), from_logs=True)
+    found = expected_errors_of_logs(task, [cf.Privacy(e, DELTA, seed=1_000 + seed) for e in LOG_EPSILONS])
+    return [each.error for each in found]
+
+
+def measured_logs(pool: Any) -> dict[str, Any]:
+    """Private fits from logs, and what the plan foretells of them."""
+    out: dict[str, Any] = {}
+    for steps in LOG_LENGTHS:
+        foretold = np.array(pool.map(foretold_logs, [(s, steps) for s in LOG_SEEDS], chunksize=1))
+        for k, epsilon in enumerate(LOG_EPSILONS):
+            rows = pool.map(private_logs, [(s, steps, epsilon) for s in LOG_SEEDS], chunksize=1)
+            out[f"{steps} {epsilon}"] = {"fits": rows, "foretold": foretold[:, k].tolist()}
+            print("logs", steps, epsilon, np.median(column(rows)), np.median(foretold[:, k]))
+    return out
+
+
+def logs_report(found: dict[str, Any]) -> list[str]:
+    """The table of private fits from logs."""
+    lines = [
+        f"## Private fits from logs: effects on the other unit over {LOG_HORIZON} rows, {len(LOG_SEEDS)} plants",
+        "",
+        "No models; eight outputs, ranges of instruments eight standard deviations to either side, white inputs, the "
+        "default memory. Error: relative, of all effects between units together, median (worst); 1 is that of saying "
+        "zero. Foretold: by `counterflow privacy plan --logs` from other simulated rows of the same plant. Told: fits "
+        "with the caveat `drowned-by-noise`.",
+        "",
+        "| T | epsilon | error (worst) | foretold | effects held | told | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for key, both in found.items():
+        steps, epsilon = key.split()
+        rows, error = both["fits"], column(both["fits"])
+        lines.append(
+            f"| {int(steps):,} | {epsilon} | {np.median(error):.2g} ({error.max():.2g}) "
+            f"| {np.median(both['foretold']):.2g} | {100 * column(rows, 'effects').mean():.1f} % "
+            f"| {int(column(rows, 'told').sum())}/{len(rows)} | {np.median(column(rows, 'seconds')):.1f} |"
+        )
+    return [*lines, ""]
 
 
 def measured(pool: Any) -> dict[str, Any]:
@@ -286,6 +383,7 @@ def report(found: dict[str, Any]) -> str:
         "relative, of all coupling blocks of B together; median of the plants (and the worst).",
         "",
         *moments_report(found["moments"]),
+        *logs_report(found["logs"]),
         f"## The same total budget, two units, AR(0.9) inputs, T = {STEPS:,}, {len(SEEDS)} plants",
         "",
         f"Published: penalty, gradient steps, {ROUNDS} rounds, noise on messages and gradients as published.",
@@ -402,8 +500,12 @@ def draw(found: dict[str, Any]) -> None:
 def main() -> None:
     if "--figure" not in sys.argv:
         with get_context("spawn").Pool(int(os.environ.get("COUNTERFLOW_BENCH_PROCESSES", "2"))) as pool:
-            found = json.loads(NUMBERS.read_text()) if "--moments" in sys.argv else measured(pool)
-            found["moments"] = measured_moments(pool)
+            kept = {"--moments", "--private", "--logs"} & set(sys.argv)
+            found = json.loads(NUMBERS.read_text()) if kept else measured(pool)
+            if "--logs" not in kept:
+                found["moments"] = measured_moments(pool, found["moments"] if "--private" in kept else None)
+            if not {"--moments", "--private"} & kept:
+                found["logs"] = measured_logs(pool)
         NUMBERS.write_text(json.dumps(found))
     found = json.loads(NUMBERS.read_text())
     machine.write("privacy", report(found))

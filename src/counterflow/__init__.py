@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from counterflow.data import Preparation, read_logs
     from counterflow.fits.checks import Checks, FreeRun, free_run
     from counterflow.fits.fit import Fit, load
+    from counterflow.fits.refutation import Refutation, refute
     from counterflow.fits.storage import load_server, load_unit
     from counterflow.fits.training import fit
     from counterflow.fits.validation import Validation
@@ -73,6 +74,7 @@ _HOMES = {
     "Privacy": "privacy",
     "Ratio": "control",
     "Recording": "plant",
+    "Refutation": "fits.refutation",
     "Relay": "control",
     "Restoration": "questions.restoration",
     "Schedule": "control",
@@ -88,6 +90,7 @@ _HOMES = {
     "load_unit": "fits.storage",
     "random_plant": "plant",
     "read_logs": "data",
+    "refute": "fits.refutation",
 }
 
 __all__ = [
@@ -123,6 +126,7 @@ __all__ = [
     "ProtocolError",
     "Ratio",
     "Recording",
+    "Refutation",
     "Relay",
     "Restoration",
     "Schedule",
@@ -143,6 +147,7 @@ __all__ = [
     "load_unit",
     "random_plant",
     "read_logs",
+    "refute",
 ]
 
 

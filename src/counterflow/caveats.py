@@ -58,6 +58,7 @@ WEIGHTS: dict[str, Weight] = {  # by code; of others see ``weight_of``
     "exact-release": CAUTION,
     "extrapolation": CAUTION,
     "inputs-react": CAUTION,
+    "inputs-repeated": CAUTION,
     "law-not-known": CAUTION,
     "leaving-limits": CAUTION,
     "moments-misfit": CAUTION,

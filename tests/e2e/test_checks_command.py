@@ -54,6 +54,20 @@ def test_feedback_fails_with_its_exit_code_and_says_that_the_answer_is_unsafe(fo
     assert set(told["checks"][0]) == {"name", "about", "verdict", "number", "unit_of_number", "finding", "remedy"}
 
 
+def test_effects_are_tried_to_be_refuted(folder: Path) -> None:
+    given = ["check", str(folder / "good"), "--refute", "turbine", "--change", "boiler.u1=1"]
+    done = RUN.invoke(app, given)
+    assert done.exit_code == 2
+    assert "--recording FILE" in done.output
+    told = json.loads(
+        RUN.invoke(app, [*given, "--recording", str(folder / "good.safetensors"), "--format", "json"]).output
+    )
+    assert told["refutation"]["verdict"] == "pass"
+    assert told["refutation"]["refuters"][0]["name"] == "placebo input"
+    several = [*given, "--recording", str(folder / "good.safetensors"), "--change", "turbine.u1=1"]
+    assert "one unit's inputs" in " ".join(RUN.invoke(app, several).output.split())
+
+
 def test_files_are_written_and_not_overwritten(folder: Path, tmp_path: Path) -> None:
     given = ["check", str(folder / "good"), "--plot", str(tmp_path / "a.png"), "--out", str(tmp_path / "a.csv")]
     assert RUN.invoke(app, given).exit_code == 0

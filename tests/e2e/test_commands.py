@@ -194,6 +194,27 @@ def test_a_fit_that_has_not_converged_is_saved(place: Path, tmp_path: Path) -> N
     assert not told["status"]["converged"]
 
 
+def test_windows_are_summed_up(place: Path, fit: cf.Fit) -> None:
+    asked = ["whatif", place / "fit", "--effect", "turbine", "--change", "boiler.valve=2", "--horizon", "1h"]
+    told = answer(*asked, "--window", "10min..30min")["windows"]["turbine"]
+    wanted = fit.effect("boiler", "turbine", {"valve": 2.0}, 60).window(10, 30)
+    assert (told["start"], told["stop"], told["level"]) == (10, 30, 0.95)
+    for k, channel in enumerate(told["channels"]):
+        for name in ("mean", "cumulative", "extreme", "relative"):
+            found = getattr(wanted, name)
+            for end in ("value", "lower", "upper"):
+                number = float(getattr(found, end)[k])
+                assert channel[name][end] == (pytest.approx(number, rel=1e-9) if np.isfinite(number) else None)
+    assert told["channels"][0]["cumulative"]["measured_in"] == "rpm·min"
+    assert wanted.sentence() in " ".join(run(*asked, "--window", "10min..30min").output.split())
+    past = ["whatif", place / "fit", "--recording", place / "rec.safetensors", "--start", "500", "--stop", "550"]
+    both = answer(*past, "--set", "boiler.valve=1", "--window", "510..")["windows"]
+    assert {name: (each["start"], each["stop"]) for name, each in both.items()} == dict.fromkeys(both, (510, 550))
+    for wrong in ("5", "..", "30..10", "soon..", "0..900"):
+        done = run(*asked, "--window", wrong)
+        assert (done.exit_code == 0) == (wrong == ".."), done.output
+
+
 def test_whatif_in_json(place: Path, fit: cf.Fit) -> None:
     told = answer(
         "whatif", place / "fit", "--cause", "boiler", "--effect", "turbine", "--change", "valve=+2", "--change",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -13,11 +13,17 @@ from counterflow import wording
 from counterflow.cli import inputs, output
 from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
 from counterflow.cli.output import Format
+from counterflow.errors import OptionError
 from counterflow.fits.checks import Check, Checks
 from counterflow.fits.checks import check as look
 from counterflow.fits.fit import Fit, load
 from counterflow.plant.calendar import as_steps
 from counterflow.questions.question import envelope
+
+if TYPE_CHECKING:
+    from counterflow.fits.fit import Fit
+    from counterflow.fits.refutation import Refutation
+    from counterflow.plant import Recording
 
 _STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}
 
@@ -29,6 +35,8 @@ def check(
     ] = None,
     horizon: Annotated[str, Option(metavar="ROWS|TIME", help="Of the free runs: rows, or a time such as 2h.")] = "30",
     plot: Annotated[Path | None, Option(metavar="FILE", help="Also draw: .png.")] = None,
+    refute: Annotated[str | None, Option(metavar="UNIT", help="Try to refute the effect of --change on it.")] = None,
+    change: Annotated[list[str] | None, Option(metavar="UNIT.CHANNEL=NUMBER", help="Of --refute; may repeat.")] = None,
     answer_format: AnswerFormat = Format.table,
     out: Out = None,
     force: Force = False,
@@ -38,7 +46,11 @@ def check(
     Excitation, feedback, stability, whiteness, drift, free runs; exit code 6: a check fails.
 
     Example: counterflow check fit --recording recording.safetensors --plot checks.png
+
+    Refuters: counterflow check fit --recording recording.safetensors --refute turbine --change boiler.valve=+0.1
     """
+    if (refute is None) != (not change) or (refute is not None and recording is None):
+        raise OptionError("--refute UNIT goes with --change UNIT.CHANNEL=NUMBER and --recording FILE, the fitted rows.")
     output.check_kind(out, ("json", "csv", "parquet"), force)
     if plot is not None:
         output.check_ending("--plot", plot, ("png",))
@@ -49,11 +61,33 @@ def check(
     found = look(fit, rows, steps)
     sentence = _sentence(found)
     told = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
+    tried = None if refute is None or rows is None else _tried(fit, rows, refute, change or [])
+    if tried is not None:
+        told["refutation"] = tried.to_json()
     if plot is not None:
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
-    output.conclude(answer_format, out, force, told, lambda: _show(found, sentence, plot, fit), found.to_frame)
-    if found.verdict == "fail":
+
+    def show() -> None:
+        _show(found, sentence, plot, fit)
+        if tried is not None:
+            table = tried.table()
+            output.show_text(tried.summary(), style=_STYLES[tried.verdict])
+            output.show_table("refuters", table.columns, table.rows, table.left)
+
+    output.conclude(answer_format, out, force, told, show, found.to_frame)
+    if found.verdict == "fail" or (tried is not None and tried.verdict == "fail"):
         raise typer.Exit(output.CHECK_FAILED)
+
+
+def _tried(fit: Fit, rows: Recording, effect: str, texts: list[str]) -> Refutation:
+    """What refuters say of an effect."""
+    from counterflow.fits.refutation import refute
+
+    changes = inputs.inputs_given(fit.plant, "--change", texts)
+    if len(changes) != 1:
+        raise OptionError(f"--change: one unit's inputs are changed at a time, got those of {', '.join(changes)}.")
+    ((cause, change),) = changes.items()
+    return refute(fit, rows, cause, fit.plant.unit(effect).name, change)
 
 
 def _sentence(found: Checks) -> str:

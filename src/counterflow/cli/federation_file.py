@@ -106,6 +106,7 @@ def read_federation(path: str | Path) -> Federation:
         units, models = _units_with_logs(page)
         recording, preparation = federation_data.read_logs_of_units(page, units, reading, dt)
         _check_counts(page, recording, models, "log")
+    recording = _with_loops(page, recording)
     for key in ("edges", "forbidden"):
         if key in options:
             with page.blaming(("options", key)):
@@ -310,6 +311,20 @@ def _unit(page: Page, at: TomlPath, keys: Sequence[str], needs_channels: bool) -
         loops = _loops(page, (*at, "loops"), table["loops"])
     with page.blaming(at):
         return Unit(name, states, **channels, loops=loops), model
+
+
+def _with_loops(page: Page, recording: Recording) -> Recording:
+    """The recording with the loops that the file declares, whatever its data come from."""
+    parts = dict(recording.items())
+    for name in page.names(("units",)):
+        at = ("units", name, "loops")
+        if "loops" not in page.contents["units"][name]:
+            continue
+        unit, loops = parts[name].unit, _loops(page, at, page.contents["units"][name]["loops"])
+        with page.blaming(at):
+            described = Unit(name, unit.states, unit.inputs, unit.outputs, loops=loops)
+        parts[name] = replace(parts[name], unit=described)
+    return replace(recording, parts=parts)
 
 
 def _loops(page: Page, at: TomlPath, given: Any) -> list[Loop]:

@@ -20,8 +20,8 @@ from counterflow.data.archives import is_table
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming
 from counterflow.fits import training
+from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.fit import Fit
-from counterflow.fits.storage import SERVER_FILE
 from counterflow.methods.sufficient.options import LikelihoodOptions
 
 FURTHER = 4  # times the limit that has stopped a fit

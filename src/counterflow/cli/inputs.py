@@ -9,8 +9,9 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.cli.unit_logs import read_columns
+from counterflow.control import Law, law_of_words
 from counterflow.data.archives import is_table
-from counterflow.errors import DataError, OptionError, StorageError
+from counterflow.errors import DataError, ModelError, OptionError, StorageError
 from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
 from counterflow.plant.units import unknown_name
@@ -45,6 +46,25 @@ def assignment(option: str, text: str) -> tuple[str, float]:
     if not equals or not name.strip() or not np.isfinite(number):
         raise OptionError(f"{option} {text!r}: give channel=number, such as valve=+0.1 or boiler.valve=+0.1.")
     return name.strip(), number
+
+
+def laws_given(plant: Described, option: str, texts: Sequence[str]) -> dict[str, dict[str, Law]]:
+    """{unit: {input: law}} of ``boiler.valve=manual``, ``boiler.valve=pid gain=2 integral_time=10`` and so on."""
+    found: dict[str, dict[str, Law]] = {}
+    for text in texts:
+        place, equals, words = text.partition("=")
+        if not equals:
+            raise OptionError(f"{option} {text!r}: give UNIT.INPUT=LAW, such as boiler.valve=manual.")
+        owner, slash, channel = place.strip().partition("/")
+        named = f"{owner}.{channel}" if slash and owner in [each.name for each in plant.units] else place.strip()
+        unit, name = input_of(plant, option, named, ())
+        if name in found.get(unit, {}):
+            raise OptionError(f"{option}: {unit}.{name} is given twice; give it once.")
+        try:
+            found.setdefault(unit, {})[name] = law_of_words(words)
+        except ModelError as error:
+            raise OptionError(f"{option} {text!r}: {error}") from None
+    return found
 
 
 def input_of(plant: Described, option: str, name: str, causes: Sequence[str]) -> tuple[str, str]:

@@ -27,18 +27,21 @@ from counterflow.estimation.parameters import Estimate, Parameters
 from counterflow.estimation.uncertainty import Uncertainty, uncertainty
 from counterflow.fits import engine
 from counterflow.fits.fit import load
+from counterflow.methods.moments.log_unit import MomentLogUnit
 from counterflow.methods.moments.private import SHARES, MomentRelease
-from counterflow.methods.moments.server import MomentConfig, MomentServer
+from counterflow.methods.moments.server import MomentConfig, MomentLogServer, MomentServer
 from counterflow.methods.moments.unit import MomentUnit
 from counterflow.methods.sufficient.private import privatised
 from counterflow.methods.sufficient.server import share
 from counterflow.methods.sufficient.unit import sufficient_message
-from counterflow.plant import LocalModel, Plant, excitation
+from counterflow.plant import LocalModel, Plant, Unit, excitation
 from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
 
 FALSE_ALARMS = 0.05
 WANTED_ERROR = 0.1
 STEPS = 4000
+DROWNED = 0.7  # relative error beyond which what is asked for would be lost in the noise
+RANGE = 8.0  # standard deviations to either side, that an instrument without limits is taken to have
 CLIPPED = 0.01  # share of rows above which what clipping does to a fit is worth a word
 _SEED = 0  # of the simulated rows
 
@@ -52,6 +55,8 @@ class Task:
     inputs: Mapping[str, FloatArray]  # (T+1, U_m), as the models take them
     estimate: Estimate = "couplings"
     known: KnownEdges | None = None  # couplings that there can be
+    from_logs: bool = False  # units have no models: effects are estimated, not couplings
+    memory: int | None = None  # from logs: rows that inputs are followed
 
     @property
     def rows(self) -> int:
@@ -84,6 +89,8 @@ def plan(
         Path | None, Option(metavar="FILE", help="The same for a plant in TOML, whose inputs are white.")
     ] = None,
     steps: Annotated[int | None, Option(min=100, max=1_000_000, help="Rows to plan for, with --plant (4000).")] = None,
+    logs: Annotated[bool, Option("--logs", help="Plan a fit from logs, without models: errors of effects.")] = False,
+    memory: Annotated[int | None, Option(min=3, help="Rows that inputs are followed, with --logs.")] = None,
     answer_format: AnswerFormat = Format.table,
 ) -> None:
     """What does an epsilon buy: how much noise, how well could an attack guess, and how exact would a fit be?
@@ -96,18 +103,32 @@ def plan(
         raise OptionError("--fit and --plant: give one of them.")
     if steps is not None and plant is None:
         raise OptionError("--steps goes with --plant; a fit is planned for as many rows as it rests on.")
+    if (logs or memory is not None) and fit is None and plant is None:
+        raise OptionError("--logs and --memory go with --plant or --fit, which say what is to be found.")
     if not 1 <= releases <= 1_000_000:
         raise OptionError(f"--releases {releases}: give a whole number from 1 to 1000000.")
     rows = [mechanism(each, delta, window, releases) for each in numbers("--epsilon", epsilon)]
-    task = None if fit is None else _of_fit(fit)
+    task = None if fit is None else _of_fit(fit, logs)
     if plant is not None:
         made = read_plant(plant)
-        task = Task(made, made.locals(), excitation.white(made, steps or STEPS, _SEED))
+        task = Task(made, made.locals(), excitation.white(made, steps or STEPS, _SEED), from_logs=logs)
     answer: dict[str, Any] = {
         "delta": delta, "window": window, "releases": releases, "false_alarms": FALSE_ALARMS, "plans": rows,
     }  # fmt: skip
     notes: list[Caveat] = []
-    if task is not None:
+    if task is not None and task.from_logs:
+        asked = [Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows]
+        alone, *under = expected_errors_of_logs(replace(task, memory=memory), [None, *asked])
+        answer |= {
+            "rows": task.rows, "wanted_error": WANTED_ERROR, "from_logs": True, "error_without_privacy": alone.error,
+        }  # fmt: skip
+        for row, found in zip(rows, under, strict=True):
+            needed = needed_rows(task.rows, found.error, alone.error) if found.error < DROWNED else None
+            row |= {"release": "moments", "error": found.error, "clipped": found.clipped, "rows_needed": needed}
+        notes = _notes(under)
+    elif task is not None:
+        if memory is not None:
+            raise OptionError("--memory goes with --logs: with models it follows from them.")
         asked = [Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows]
         bare, *by_rows = expected_errors(task, [None, *(replace(each, release="rows") for each in asked)])
         answer |= {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": bare.error}
@@ -220,6 +241,73 @@ def expected_errors_of_moments(task: Task, settings: Sequence[Privacy | None]) -
     return out
 
 
+def expected_errors_of_logs(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
+    """The same of a fit from logs: relative error of what inputs do to other units, over the rows that are followed.
+
+    The very exchange of a fit on simulated rows. Channels are scaled by their limits; those without by ``RANGE``
+    standard deviations of what they do here.
+
+    Examples
+    --------
+    >>> from counterflow.plant import random_plant
+    >>> plant = random_plant(units=2, outputs=2, rng=0)
+    >>> task = Task(plant, {}, excitation.white(plant, 1500, 1), from_logs=True, memory=15)
+    >>> alone, drowned = expected_errors_of_logs(task, [None, Privacy(epsilon=0.1, delta=1e-6, seed=0)])
+    >>> alone.error < 0.3, drowned.error > 0.9
+    (True, True)
+    """
+    plant, names = task.plant, task.plant.names
+    recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
+    described = {unit.name: _ranged(unit, recording[unit.name].y) for unit in plant.units}
+    out = []
+    for privacy in settings:
+        config = MomentConfig(tuple(names), 1 if privacy is None else len(SHARES), memory=task.memory)
+        units = {n: MomentLogUnit(described[n], recording[n].y, recording[n].u, privacy) for n in names}
+        done, states, _ = engine.run(MomentLogServer(config), units)
+        assert isinstance(done, MomentLogServer)
+        assert done.found is not None
+        design, made = done.designed, [state.release for state in states.values()]
+        clipped = max((release.clipped for release in made if isinstance(release, MomentRelease)), default=0.0)
+        functions = design.bank.functions[: design.bank.memory]
+        missed = whole = 0.0
+        for effect, found in zip(names, done.found.estimates, strict=True):
+            weights = found.weights.reshape(len(found.level), len(design.scale), -1)
+            estimate = np.einsum("lk,ouk->lou", functions, weights)
+            truth = _responses(plant, effect, len(functions)) * design.scale
+            truth = truth / units[effect].ranges[1][:, None]
+            for cause in names:
+                if cause != effect:
+                    own = plant.input_slice(cause)
+                    missed += float(np.square(estimate[..., own] - truth[..., own]).sum())
+                    whole += float(np.square(truth[..., own]).sum())
+        if whole == 0:
+            raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of effects.")
+        out.append(Expected(math.sqrt(missed / whole), clipped))
+    return out
+
+
+def _ranged(unit: Unit, y: FloatArray) -> Unit:
+    """A unit whose instruments have ranges."""
+    outputs = []
+    for channel, readings in zip(unit.outputs, y.T, strict=True):
+        limits = channel.limits
+        if limits is None or not np.isfinite(limits).all():
+            middle, half = float(readings.mean()), RANGE * max(float(readings.std()), 1e-300)
+            channel = replace(channel, limits=(middle - half, middle + half))
+        outputs.append(channel)
+    return Unit(unit.name, unit.states, unit.inputs, outputs)
+
+
+def _responses(plant: Plant, effect: str, rows: int) -> FloatArray:
+    """(rows, D, U): what one unit of each input does to the outputs of a unit, row by row after it."""
+    states, out = plant.B, []
+    C = plant.C[plant.output_slice(effect), :]
+    for _ in range(rows):
+        out.append(C @ states)
+        states = plant.A @ states
+    return np.array(out)
+
+
 def needed_rows(rows: int, error: float, without_noise: float) -> int | None:
     """Rows for ``WANTED_ERROR``: what noise of privacy adds to squared errors falls as 1/T², the rest as 1/T.
 
@@ -251,17 +339,17 @@ def _between(plant: Plant, matrix: FloatArray, width: str) -> NDArray[np.bool_]:
     return np.asarray(of_rows[:, None] != of_columns)
 
 
-def _of_fit(directory: Path) -> Task:
+def _of_fit(directory: Path, logs: bool) -> Task:
     fit = load(directory)
     couplings = fit.couplings
-    if fit.method != "sufficient" or couplings is None:
-        raise OptionError(f"--fit {str(directory)!r} is of method {fit.method!r}; a plan needs one of 'sufficient'.")
-    parameters = couplings.found.parameters
-    if parameters is None:
-        remedy = "a plan needs units with models"
-        raise OptionError(f"--fit {str(directory)!r} was made from logs without models; {remedy}.")
-    shared = couplings.shared
+    if couplings is None:
+        raise OptionError(
+            f"--fit {str(directory)!r} is of method {fit.method!r}; a plan needs one of 'sufficient' or 'moments'."
+        )
+    parameters, shared = couplings.found.parameters, couplings.shared
     inputs = {name: shared.u[:, own] for name, own in zip(shared.names, shared.input_slices, strict=True)}
+    if logs or parameters is None or parameters.estimate == "responses":
+        return Task(fit.plant, {}, inputs, from_logs=True)
     models = {name: part.model for name, part in fit.parts.items()}
     return Task(fit.plant, models, inputs, parameters.estimate, parameters.known)
 
@@ -275,8 +363,11 @@ def _notes(under: Sequence[Expected]) -> list[Caveat]:
             "estimate is not in the errors"
         )
         notes.append(Caveat("clipped-rows", "", text))
-    if any(found.error > 1 for found in under):
-        text = "errors above 100 % say that the couplings would be lost in the noise, not how far off they are"
+    if any(found.error > DROWNED for found in under):
+        text = (
+            "errors near or above 100 % say that couplings or effects would be lost in the noise, not how far off they "
+            "are: plan for more rows, a larger epsilon or, from logs, a shorter memory"
+        )
         notes.append(Caveat("drowned-by-noise", "", text))
     if any(not math.isfinite(found.error) for found in under):
         text = "some couplings are not determined by these inputs, with or without privacy"
@@ -291,7 +382,9 @@ def _show(answer: dict[str, Any]) -> None:
     output.show_text(f"What an epsilon buys at delta {wording.exact(answer['delta'])}, for {protects} and {paid}.")
     several, errors = releases > 1, "rows" in answer
     columns = ["epsilon", *(["epsilon of each"] if several else []), "noise/move", "noise/clip"]
-    columns += ["caught", "guessed", *(["error", "rows for 10 %", "error by rows"] if errors else [])]
+    from_logs = answer.get("from_logs", False)
+    columns += ["caught", "guessed", *(["error", "rows for 10 %"] if errors else [])]
+    columns += ["error by rows"] if errors and not from_logs else []
     rows = []
     for row in answer["plans"]:
         cells = [wording.exact(row["epsilon"]), *([wording.number(row["epsilon_each"])] if several else [])]
@@ -300,7 +393,7 @@ def _show(answer: dict[str, Any]) -> None:
         if errors:
             needed = row["rows_needed"]
             cells += [_share(row["error"]), "–" if needed is None else wording.number(needed, 0)]
-            cells.append(_share(row["error_of_rows"]))
+            cells += [] if from_logs else [_share(row["error_of_rows"])]
         rows.append(cells)
     output.show_table("", columns, rows, left=0)
     output.show_lines(
@@ -310,7 +403,13 @@ def _show(answer: dict[str, Any]) -> None:
         "replaced",
         "guessed: how often the best guess between the two records is right (chance: 50 %)",
     )
-    if errors:
+    if errors and from_logs:
+        output.show_lines(
+            f"error: expected relative error of what inputs do to other units, from {answer['rows']} rows of logs by "
+            f"private moments ({_share(answer['error_without_privacy'])} without privacy); 100 %: nothing is found",
+            "rows for 10 %: what the noise of moments adds falls as one over the rows, the rest as one over their root",
+        )
+    elif errors:
         output.show_lines(
             f"error: expected relative error of all couplings from {answer['rows']} rows by private "
             f"{answer['plans'][0]['release']} ({_share(answer['error_without_privacy'])} without privacy)",

@@ -16,7 +16,7 @@ from typer import Option
 
 from counterflow import wording
 from counterflow.cli import inputs, output
-from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder, Force, Out
+from counterflow.cli.options import AnswerFormat, DrawnOut, FitDirectory, Folder, Force
 from counterflow.cli.output import Format
 from counterflow.errors import DataError, OptionError, StorageError, UnknownNameError
 from counterflow.fits.fit import load
@@ -27,6 +27,7 @@ from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Request, envelope
 from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.reply import Reply
+from counterflow.questions.window import Window
 
 _CAUSE = {"cause": (list[str], Option(help="Unit that would be run differently; may repeat."))}
 _CHANGE = {"change": (list[str], Option(metavar="CHANNEL=NUMBER", help="Added to an input; may repeat."))}
@@ -34,14 +35,16 @@ _SET = {"set": (list[str], Option(metavar="CHANNEL=NUMBER", help="Past rows: an 
 _SCHEDULE = {
     "schedule": (Path, Option(metavar="FILE", help="CSV: a column for each changed input, a row for each step."))
 }
+_WINDOW = {"window": (str, Option(metavar="START..STOP", help="Also sum up these rows: 5..20, 2h..6h, or dates."))}
 _METAVARS = {
     Form.PLAN: "UNIT.CHANNEL=NUMBER", Form.TARGET: "CHANNEL=NUMBER", Form.LEVERS: "UNIT[.CHANNEL]",
-    Form.STEPS: "STEPS|TIME", Form.ROW: "ROW|DATE", Form.WORLD: "held|reacting",
+    Form.STEPS: "STEPS|TIME", Form.ROW: "ROW|DATE", Form.WORLD: "held|reacting", Form.LAWS: "UNIT.INPUT=LAW",
 }  # fmt: skip
 _TYPES = {
     Form.WORLD: str, Form.STEPS: str, Form.ROW: str, Form.LEVEL: float, Form.VECTOR: list[float]
 }  # others: texts  # fmt: skip
 _HORIZON = 50
+KINDS = ("json", "csv", "parquet", "png")  # of files that an answer is written to
 
 
 def __getattr__(name: str) -> Any:
@@ -71,6 +74,8 @@ def _parameters(questions: Sequence[type[Request]], units: bool = True) -> list[
         for entry in asked.form:
             if units or entry.form not in (Form.UNIT, Form.UNITS):
                 known = options_of(entry) | known
+        if asked.windowed:
+            known |= _WINDOW
         if asked.drawn == "channel":
             help = "Output to explain; may repeat (those that moved most)."
             known["channel"] = (list[str], Option(help=help))
@@ -82,12 +87,10 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _made(
-    name: str, run: Callable[..., None], help: str, first: inspect.Parameter, options: Sequence[inspect.Parameter],
-    pictured: bool = True,
+    name: str, run: Callable[..., None], help: str, first: inspect.Parameter, options: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:  # fmt: skip
     """A command: its options are those given, and how it answers."""
-    drawn = DrawnOut if pictured else Out
-    answering = [_parameter("answer_format", AnswerFormat, Format.table), _parameter("out", drawn, None)]
+    answering = [_parameter("answer_format", AnswerFormat, Format.table), _parameter("out", DrawnOut, None)]
     whole = [first, *options, *answering, _parameter("force", Force, False)]
 
     def made(**given: Any) -> None:
@@ -117,7 +120,7 @@ def command(name: str) -> Callable[..., None]:
         past_remedy = "asks about the past: give --recording FILE, too"
         future_remedy = "asks about the future: with --recording, give --start and --stop"
         _refuse_foreign(chosen, given, future_remedy if chosen.of_past else past_remedy)
-        output.check_kind(given["out"], _kinds(chosen), given["force"])
+        output.check_kind(given["out"], KINDS, given["force"])
         Reader.check(chosen, given)
         fit = load(directory)
         rows = None if recording is None else inputs.load_recording(fit, recording)
@@ -125,8 +128,8 @@ def command(name: str) -> Callable[..., None]:
 
     examples = "\n\n".join(f"Example: {each.example}" for each in asked)
     more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
-    help, pictured = f"{COMMANDS[name]}\n\n{examples}{more}", any(each.pictured for each in asked)
-    return _made(name, run, help, _parameter("directory", FitDirectory), options, pictured)
+    help = f"{COMMANDS[name]}\n\n{examples}{more}"
+    return _made(name, run, help, _parameter("directory", FitDirectory), options)
 
 
 def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str) -> None:
@@ -135,10 +138,6 @@ def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str)
     for option, value in given.items():
         if value not in (None, [], ()) and option not in known:
             raise OptionError(f"{_dashed(option)} {remedy}.")
-
-
-def _kinds(asked: type[Request]) -> tuple[str, ...]:
-    return ("json", "csv", "parquet", *(("png",) if asked.pictured else ()))
 
 
 def _dashed(option: str) -> str:
@@ -155,7 +154,7 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
         raise unknown_name("question", kind, tuple(QUESTIONS))
     chosen = QUESTIONS[kind]
     _refuse_foreign(chosen, given, f"is no option of the question {kind!r}: leave it out")
-    output.check_kind(given["out"], _kinds(chosen), given["force"])
+    output.check_kind(given["out"], KINDS, given["force"])
     plant = PlantFolder.open(folder)
     view = plant.site.view(fit, patience)
     if party.supervisor(plant.folder) is None and (plant.kit is None or not engine().running(plant.kit)):
@@ -209,7 +208,8 @@ class Reader:
             option = entry.option or entry.name
             if entry.form is Form.CHANGES and bool(given["change"]) == (given["schedule"] is not None):
                 raise OptionError("give either --change channel=number, once or more, or --schedule FILE.")
-            if entry.form is Form.PAST and sum(bool(given[name]) for name in ("change", "set", "schedule")) != 1:
+            changed = sum(bool(given[name]) for name in ("change", "set", "schedule")) if entry.form is Form.PAST else 1
+            if changed > 1 or (not changed and not given["law"]):
                 raise OptionError("give one of --set channel=number, --change channel=number, or --schedule FILE.")
             if entry.form is Form.UNIT and len(given[option] or ()) != 1:
                 raise OptionError(f"{_dashed(option)} is missing, or given twice: name one unit. {entry.help}")
@@ -229,6 +229,8 @@ class Reader:
             return self._target(value)
         if entry.form is Form.LEVERS:
             return self._levers(value)
+        if entry.form is Form.LAWS:
+            return inputs.laws_given(self.plant, _dashed(option), value or ())
         if entry.form in (Form.STEPS, Form.ROW) and isinstance(value, str):
             return self._counted(entry, option, value)
         return entry.default if value is None or value == [] else value
@@ -259,7 +261,7 @@ class Reader:
                 held, words = self._padded(held, schedule.name)
         elif past and self.given["change"]:
             added = inputs.inputs_given(self.plant, "--change", self.given["change"], causes)
-        else:
+        elif not past or self.given["set"]:  # else only laws are others
             option = "set" if past else "change"
             held = inputs.inputs_given(self.plant, f"--{option}", self.given[option], causes)
         for name in causes:
@@ -322,6 +324,17 @@ class Reader:
 # ---- answering
 
 
+def _windows(reply: Any, text: str | None) -> dict[str, Window]:
+    """What ``--window START..STOP`` asks for, by unit; either end may be left out."""
+    if text is None:
+        return {}
+    start, dots, stop = text.partition("..")
+    if not dots:
+        raise OptionError(f"--window {text!r:.60}: give START..STOP, such as 5..20, 2h..6h, or 2h.. for the rest.")
+    found = reply.window(start.strip() or None, stop.strip() or None)
+    return {reply.about.request.asker: found} if isinstance(found, Window) else found
+
+
 def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any, choices: str) -> None:
     """Ask, and say what comes back; exit code 5 if what is wanted cannot be reached.
 
@@ -339,11 +352,18 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
     several = any(entry.form is Form.UNITS for entry in asked.form)
     reply: Reply = view.ask_all(requests, recording) if several else view.ask(requests[0], recording)
     channels = given.get("channel") or ()
+    windows = _windows(reply, given.get("window"))
     sentence = reply.sentence(channels[0] if channels else None)
     told = {**envelope(asked.command, view, sentence, reply.caveats), "kind": reply.kind, **reply.to_json()}
+    if windows:
+        told["windows"] = {name: window.to_json() for name, window in windows.items()}
 
     def show() -> None:
         output.show_text(sentence)
+        for window in windows.values():
+            output.show_text(window.sentence())
+            table = window.table(channels)
+            output.show_table(table.title, table.columns, table.rows, table.left)
         for table in reply.tables(channels):
             output.show_table(table.title, table.columns, table.rows, table.left)
             if table.more:

@@ -10,7 +10,7 @@ from typing import IO
 
 from counterflow.console.visits import Visit
 from counterflow.files import blaming
-from counterflow.fits.storage import SERVER_FILE
+from counterflow.fits.content import SERVER_FILE
 
 BYTES = 10_000_000  # of one file
 FILES = 5  # that are kept beside it: FILE.1 is the newest

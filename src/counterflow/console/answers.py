@@ -12,13 +12,15 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.console import messages
 from counterflow.console.seats import Seat
-from counterflow.errors import DataError, OptionError
+from counterflow.control import Law, law_of_words
+from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.calendar import as_row, as_steps
 from counterflow.plant.units import unknown_name
 from counterflow.questions.counterfactual import past_words
 from counterflow.questions.phrases import signed, with_verb
 from counterflow.questions.question import DRAWN, Form, Moves, Request, envelope
 from counterflow.questions.reply import Reply
+from counterflow.questions.window import Windowed
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 
@@ -49,7 +51,8 @@ def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
     reply: Reply = seat.ask(request)
     drawn = wanted or reply.ranked_channels()[:DRAWN]
     sentence = reply.sentence(drawn[0] if question.speaks_of_drawn else None)
-    content = envelope(question.tab, seat, sentence, reply.caveats) | {"kind": reply.kind}
+    window = reply.window().sentence(drawn[0]) if isinstance(reply, Windowed) else ""
+    content = envelope(question.tab, seat, sentence, reply.caveats) | {"kind": reply.kind, "window": window}
     return Answered(content | reply.view(drawn, seat), request, reply)
 
 
@@ -69,7 +72,10 @@ def _read(seat: Seat, form: Form, name: str, asked: Any) -> Any:
     if form is Form.STEPS:
         return _steps(seat, name, value)
     if form is Form.ROW and isinstance(value, str):
-        return as_row(value, seat.calendar, seat.asked.rows, seat.plant.dt, name, end=name == "stop")
+        row = as_row(value, seat.calendar, seat.asked.rows, seat.plant.dt, name, end=name == "stop")
+        if isinstance(row, str):
+            raise OptionError(f"{name} is {row[:40]!r}: give a row, a date, or a time since the first row such as '2h'")
+        return row
     if form is Form.PAST:
         return _past(seat, value)
     if form is Form.PLAN:
@@ -78,6 +84,8 @@ def _read(seat: Seat, form: Form, name: str, asked: Any) -> Any:
             _check_input(seat, plan)
             planned.setdefault(plan.unit, {})[plan.input] = plan.value
         return planned
+    if form is Form.LAWS:
+        return _laws(seat, value)
     if form is Form.LEVERS:
         using: dict[str, list[str]] = {}
         for lever in value:
@@ -86,15 +94,30 @@ def _read(seat: Seat, form: Form, name: str, asked: Any) -> Any:
     return value
 
 
+def _laws(seat: Seat, others: Sequence[messages.OtherLaw]) -> dict[str, dict[str, Law]]:
+    """{unit: {input: law}}; a unit's seat changes its own controllers only."""
+    found: dict[str, dict[str, Law]] = {}
+    for other in others:
+        _check_input(seat, other)
+        if other.unit != seat.unit:
+            raise PrivacyError(f"the controllers of {other.unit!r} are tuned at its own seat, not at this one")
+        found.setdefault(other.unit, {})[other.input] = law_of_words(other.law)
+    return found
+
+
 def _steps(seat: Seat, name: str, value: Any) -> Any:
     """A number of steps, or a duration."""
     steps = as_steps(value, seat.plant.dt, name)
+    if isinstance(steps, str):
+        raise OptionError(f"{name} is {steps[:40]!r}: give a number of steps, or a duration such as '2h'")
     if isinstance(steps, int) and steps > messages.MOST_STEPS:
         raise OptionError(f"{name}: {steps} steps are more than {messages.MOST_STEPS:,}: ask for a shorter time")
     return steps
 
 
-def _check_input(seat: Seat, named: messages.InputChange | messages.PastChange | messages.Planned) -> str:
+def _check_input(
+    seat: Seat, named: messages.InputChange | messages.PastChange | messages.Planned | messages.OtherLaw
+) -> str:
     """The input's unit of measure."""
     unit = seat.plant.unit(named.unit)
     if named.input not in unit.input_names:
@@ -178,4 +201,4 @@ def _past(seat: Seat, changes: Sequence[messages.PastChange]) -> Moves:
         value = change.value if change.values is None else change.values
         into.setdefault(change.unit, {})[change.input] = value
         words.append((change.unit, change.input, change.mode == "add", value))
-    return Moves(do, past_words(seat.plant, words), add)
+    return Moves(do, past_words(seat.plant, words) if words else "", add)

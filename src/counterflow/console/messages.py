@@ -74,11 +74,19 @@ class Planned(Question):
     value: Number
 
 
+class OtherLaw(Question):
+    """A controller's law in the world that is asked about, in words such as "manual" or "pid gain=2"."""
+
+    unit: Name
+    input: Name
+    law: Annotated[str, Field(min_length=1, max_length=200)]
+
+
 ENTRIES: dict[Form, Any] = {  # how each kind of entry of a question's form is written
     Form.UNIT: Name,
     Form.UNITS: Name,  # a page asks about one unit at a time
     Form.CHANGES: Annotated[list[InputChange], Field(min_length=1, max_length=MOST_CHANGES)],
-    Form.PAST: Annotated[list[PastChange], Field(min_length=1, max_length=MOST_CHANGES)],
+    Form.PAST: Annotated[list[PastChange], Field(max_length=MOST_CHANGES)],  # none: another law is all that is asked
     Form.PLAN: Annotated[list[Planned], Field(max_length=MOST_CHANGES)],
     Form.TARGET: Annotated[dict[Name, Number], Field(min_length=1, max_length=1000)],
     Form.LEVERS: Annotated[list[Levers], Field(min_length=1, max_length=MOST_CHANGES)],
@@ -86,6 +94,7 @@ ENTRIES: dict[Form, Any] = {  # how each kind of entry of a question's form is w
     Form.ROW: Row | Time,
     Form.LEVEL: Level,
     Form.WORLD: Literal["held", "reacting"],
+    Form.LAWS: Annotated[list[OtherLaw], Field(max_length=MOST_CHANGES)],
     Form.VECTOR: Annotated[list[Number], Field(min_length=1, max_length=1000)],
 }
 
@@ -188,6 +197,13 @@ class UnitTold(BaseModel):
     outputs: list[OutputTold]
 
 
+class LoopTold(BaseModel):
+    unit: str
+    input: str
+    reads: str
+    law: str
+
+
 class PlantTold(BaseModel):
     seat: str
     kind: Literal["unit", "server"]
@@ -203,6 +219,7 @@ class PlantTold(BaseModel):
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
     controllers: bool  # whether some are known, and answers can be about the running plant
+    loops: list[LoopTold]  # those of this seat's unit, which can be supposed to follow another law
 
 
 class EdgeTold(BaseModel):

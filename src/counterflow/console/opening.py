@@ -14,8 +14,9 @@ from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
 from counterflow.federation import PlantView, Policy, QuestionGate
 from counterflow.fits.checks import Checks, check
+from counterflow.fits.content import SERVER_FILE, Record
 from counterflow.fits.fit import Fit, load
-from counterflow.fits.storage import SERVER_FILE, UNITS_FOLDER, Record, load_record, load_server, load_unit
+from counterflow.fits.storage import UNITS_FOLDER, load_record, load_server, load_unit
 from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
 from counterflow.questions.answering import Server
@@ -93,8 +94,11 @@ def _saved(model: Path, data: Path | Recording | None, policies: Sequence[Path])
             asked = whole.about(recording)
         except PrivacyError as error:
             recording, reason = None, str(error)
-    if whole is not None and gate is None:  # with policies, controllers of other units answer to nobody here
+    if whole is not None:
         asked, server = whole.running(asked, recording), whole.running(server, None)
+        if gate is not None:  # as between machines, controllers answer where their policies let them
+            silent = [name for name, reactor in asked.reactors.items() if reactor.columns and not gate.reacts(name)]
+            asked = asked.running(asked.reactors, silent=silent)
     checked = _checks(whole, recording)
     seats: dict[str, Seat] = {}
     for name, part in parts.items():

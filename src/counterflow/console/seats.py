@@ -20,8 +20,8 @@ from counterflow.errors import CounterflowError, OptionError, PrivacyError
 from counterflow.estimation.influence import InfluenceGraph
 from counterflow.federation import QuestionGate
 from counterflow.fits.checks import Checks
+from counterflow.fits.content import Record
 from counterflow.fits.fit import Fit
-from counterflow.fits.storage import Record
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
@@ -34,7 +34,7 @@ from counterflow.questions.asking import KnownUnits, Questions, Source
 from counterflow.questions.effect import AskEffect
 from counterflow.questions.forecast import AskForecast
 from counterflow.questions.parts import Watch
-from counterflow.questions.question import Request, ask_server
+from counterflow.questions.question import Laws, Request, ask_server
 from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.reply import Responder
 
@@ -61,6 +61,10 @@ class Gated:
 
     def unit(self, name: str) -> PublicUnit:
         return self.server.unit(name)
+
+    def supposing(self, laws: Laws) -> Gated:
+        """The same where the asker's own controllers follow other laws."""
+        return replace(self, server=self.server.supposing(laws))
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         named = [change.naming(self.unit(change.cause).input_names) for change in changes]
@@ -154,7 +158,19 @@ class Seat(Questions):
     @property
     def controlled(self) -> bool:
         """Whether controllers are known here, so that answers can be about the running plant."""
-        return isinstance(self.asked, Server) and bool(self.asked.running_plant.reactors)
+        asked = self.asked.server if isinstance(self.asked, Gated) else self.asked
+        return bool(asked.running_plant.reactors) if isinstance(asked, Server) else True  # else its coordinator knows
+
+    @property
+    def loops(self) -> list[dict[str, str]]:
+        """The controllers of this seat's unit, where they can be supposed to follow another law."""
+        if self.unit is None or not self.controlled:
+            return []
+        return [
+            {"unit": self.unit, "input": each.loop.moves, "reads": each.loop.reads, "law": str(each.law)}
+            for each in self.parts[self.unit].controllers
+            if each.usable
+        ]
 
     @cached_property
     def _without_doubt(self) -> Responder:

@@ -53,6 +53,7 @@ def plant(seat: Seat) -> View:
         "caveats": [caveat.to_view() for caveat in seat.caveats],
         "assumptions": assumptions(seat.method in ("sufficient", "centralized"), _from_logs(seat)),
         "status": "" if seat.status is None else str(seat.status), "controllers": seat.controlled,
+        "loops": seat.loops,
     }  # fmt: skip
 
 

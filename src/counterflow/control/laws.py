@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +12,7 @@ from counterflow.arrays import FloatArray, real_number
 from counterflow.errors import ModelError
 
 FREE = (-np.inf, np.inf)
+DAY = 86400.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,21 @@ class _Stored:
         return found
 
 
+def _seconds_of_day(time: object) -> float:
+    parts = time.split(":") if isinstance(time, str) else []
+    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        parts = ["99", "0"]
+    hours, minutes, seconds = (*map(int, parts), 0)[:3]
+    if hours > 23 or minutes > 59 or seconds > 59:
+        raise ModelError(f"Schedule: {time!r:.80} is no time of day: write it as '06:00' or '06:00:30'.")
+    return 3600.0 * hours + 60.0 * minutes + seconds
+
+
+def _check_delay(delay: object, what: str) -> None:
+    if type(delay) is not int or not 0 <= delay <= 100:
+        raise ModelError(f"{what}: delay is {delay!r:.80}: pass a whole number of rows from 0 to 100.")
+
+
 def _limits(given: object, what: str) -> tuple[float, float]:
     if given is None:
         return FREE
@@ -129,8 +146,7 @@ class PID(_Stored):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= lowest:
                 raise ModelError(f"PID: {name} is {value!r:.80}: pass a time above zero (integral_time may be inf).")
             object.__setattr__(self, name, float(value))
-        if type(self.delay) is not int or not 0 <= self.delay <= 100:
-            raise ModelError(f"PID: delay is {self.delay!r:.80}: pass a whole number of rows from 0 to 100.")
+        _check_delay(self.delay, "PID")
 
     @property
     def memory(self) -> int:
@@ -163,20 +179,34 @@ class Relay(_Stored):
 
     Between the two it stays where it was.
 
+    Parameters
+    ----------
+    low, high : levels of the reading.
+    below, above : the two positions of the moved input.
+    delay : rows by which the controller sees its reading late.
+    between_rows : whether the controller is faster than the rows, and switches when its reading crosses a level between
+        two of them. In the row of a switch the input then is the mean of its positions from half a row before to half a
+        row after. None: the record tells; without one, it switches in rows.
+
     Examples
     --------
     >>> pump = Relay(low=5.2, high=5.8, below=1.0, above=0.0)  # starts when the tank is low
     >>> pump.output(Seen(np.array([[0.0]]), np.array([[5.3, 5.1]]), np.full((1, 2), np.nan), row=1)).tolist()
     [1.0]
+    >>> fast = Relay(5.2, 5.8, between_rows=True)  # from 5.4 by way of 5.3 it crosses 5.2 in the next row
+    >>> seen = Seen(np.zeros((1, 2)), np.array([[5.4, 5.3, 5.2]]), np.full((1, 3), np.nan), row=2)
+    >>> fast.output(seen).round(6).tolist()
+    [0.5]
     """
 
     kind: ClassVar[str] = "relay"
-    memory: ClassVar[int] = 1
 
     low: float
     high: float
     below: float = 1.0
     above: float = 0.0
+    delay: int = 0
+    between_rows: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "below", "above"):
@@ -186,10 +216,35 @@ class Relay(_Stored):
                 f"Relay: switches at {self.low:g} and {self.high:g} between {self.below:g} and {self.above:g}: low "
                 "must not lie above high, and the two positions must differ."
             )
+        _check_delay(self.delay, "Relay")
+        if self.between_rows not in (None, True, False):
+            raise ModelError(f"Relay: between_rows is {self.between_rows!r:.80}: pass True, False or None.")
+        if self.between_rows and self.delay:
+            raise ModelError("Relay: a delay is in rows; a relay that switches between rows has none.")
+
+    @property
+    def memory(self) -> int:
+        return 2 if self.between_rows else 1 + self.delay
 
     def output(self, seen: Seen) -> FloatArray:
-        now = seen.reading[:, -1]
+        if self.between_rows:
+            return self._between(seen)
+        now = seen.reading[:, seen.reading.shape[1] - 1 - self.delay]
         return np.where(now < self.low, self.below, np.where(now > self.high, self.above, seen.moved[:, -1]))
+
+    def _between(self, seen: Seen) -> FloatArray:
+        """From the two rows before: the reading of the row itself may have turned already."""
+        before, last = (np.round((seen.moved[:, k] - self.above) / (self.below - self.above), 9) for k in (-2, -1))
+        reading, slope = seen.reading[:, -2], seen.reading[:, -2] - seen.reading[:, -3]
+        off = last <= 0
+        left = np.where(off, reading - self.low, self.high - reading)  # from its level
+        speed = np.where(off, -slope, slope)
+        rows = np.where(left <= 0, 0.0, left / np.where(speed > 0, speed, np.finfo(float).tiny))
+        switched = np.clip(1.5 - rows, 0.0, 1.0)
+        share = np.where(off, switched, 1 - switched)
+        begun = (last > 0) & (last < 1)  # a switch that began in the row before is done
+        share = np.where(begun, np.where(last > before, 1.0, 0.0), share)
+        return np.asarray(self.above + share * (self.below - self.above))
 
     def __str__(self) -> str:
         return f"relay: {self.below:.4g} below {self.low:.4g}, {self.above:.4g} above {self.high:.4g}"
@@ -249,6 +304,28 @@ class Schedule(_Stored):
         if not values or type(self.rows) is not int or self.rows < 1:
             raise ModelError("Schedule: give at least one value, and for how many rows each of them stands.")
         object.__setattr__(self, "values", values)
+
+    @classmethod
+    def daily(cls, times: Mapping[str, float], row_0: str, dt: float) -> Schedule:
+        """A programme by the time of day: from each of ``times`` ("06:00" or "06:00:30") on its value, every day.
+
+        ``row_0``: the time of day of the recording's first row; ``dt``: seconds between rows. Days have 24 hours: where
+        clocks are put forward or back, the programme is not.
+
+        Examples
+        --------
+        >>> pumps = Schedule.daily({"06:00": 1.0, "22:00": 0.0}, row_0="20:00", dt=3600.0)
+        >>> [pumps.values[row // pumps.rows % len(pumps.values)] for row in (0, 1, 2, 9, 10, 25, 26)]
+        [1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
+        """
+        rows = DAY / dt if isinstance(dt, (int, float)) and dt > 0 else 0.0
+        if not times or rows < 1 or abs(rows - round(rows)) > 1e-9 * rows:
+            raise ModelError(f"Schedule: give at least one time of day, and a dt that divides a day; got {dt!r:.80} s.")
+        begin = _seconds_of_day(row_0)
+        changes = sorted((_seconds_of_day(time), value) for time, value in times.items())
+        clock = (begin + dt * np.arange(round(rows))) % DAY
+        last = np.searchsorted([time for time, _ in changes], clock + 1e-6, side="right") - 1
+        return cls(tuple(changes[k][1] for k in last))  # before the first time of a day, the last one of the day before
 
     def output(self, seen: Seen) -> FloatArray:
         value = self.values[seen.row // self.rows % len(self.values)]
@@ -328,6 +405,31 @@ def law_of(given: object) -> Law:
         raise ModelError(f"a law of kind {given['kind']!r}: {error}") from None
 
 
+def law_of_words(text: str) -> Law:
+    """A law as somebody types it: its kind, and numbers by their names; several numbers of one name have colons.
+
+    Examples
+    --------
+    >>> print(law_of_words("manual")), print(law_of_words("pid gain=-3 integral_time=20 limits=0:100"))
+    manual
+    PI: gain -3, integral time 20, limits 0 to 100
+    (None, None)
+    """
+    kind, *given = text.replace(",", " ").split() or [""]
+    found: dict[str, object] = {"kind": kind.lower()}
+    for each in given:
+        name, _, value = each.partition("=")
+        try:
+            numbers = [int(part) if part.lstrip("+-").isdigit() else float(part) for part in value.split(":")]
+        except ValueError:
+            raise ModelError(
+                f"law {text!r:.80}: write its kind and its numbers, such as manual, or pid gain=2 integral_time=10."
+            ) from None
+        listed = len(numbers) > 1 or name in ("limits", "values")
+        found[name] = tuple(numbers) if listed else numbers[0]
+    return law_of(found)
+
+
 def law_from_json(found: object) -> Law | None:
     """From plain types that nobody has checked.
 
@@ -342,7 +444,9 @@ def law_from_json(found: object) -> Law | None:
         raise ModelError(f"a law has one of the kinds {', '.join(STORED)}, got {found!r:.80}.")
     kind = STORED[found["kind"]]
     given = {name: value for name, value in found.items() if name != "kind"}
-    if set(given) != {entry.name for entry in fields(kind)}:
+    entries = fields(kind)
+    needed = {entry.name for entry in entries if entry.default is MISSING}
+    if not needed <= set(given) <= {entry.name for entry in entries}:
         raise ModelError(f"a law of kind {found['kind']!r} has {', '.join(e.name for e in fields(kind))}.")
     for name, value in given.items():
         if name == "limits":

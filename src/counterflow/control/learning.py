@@ -4,12 +4,11 @@ A PI controller moves its input by u[t] - u[t-1] = a e[t] + b e[t-1], with e the
 is recorded that is a regression. Where it is not, it either stands still (then it is the regression's constant) or
 moves in steps: of the second differences of both sides only the rows of its steps are left, and a robust regression
 passes over them. What stands still for some rows while its reading moves is in manual, or at a limit.
-
-A relay is an input with two values; the readings at its switches, in either direction, are its levels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,24 +17,23 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.control.laws import PID, Law, Relay, Schedule, Seen
 from counterflow.control.loop import Loop
+from counterflow.control.relays import as_recorded, learned_relay, told_by_relay
 
 BoolArray = NDArray[np.bool_]
 
 STILL = 3  # rows without any move, from which on an input is in manual or at a limit
 FEWEST = 60  # automatic rows that a law can be learned from
-FEWEST_SWITCHES = 6  # of a relay
-APPROACH = 6  # rows before a switch that tell where its reading was going
 LATEST = 2  # rows by which a reading may come late
-BELIEVED = 0.9  # share of the moves that a law must explain, to be taken for one that was not declared
-USED = 0.5  # the same for a declared loop, below which its law is called unknown
+BELIEVED = 0.95  # share of the moves that a law must explain, to be taken for one that was not declared
+USED = 0.8  # the same for a declared loop, below which its law is called unknown
+USED_MOVING = 0.95  # the same where its target moves unrecorded: what disturbs the law comes back through the plant
 PROMISING = 0.3  # share of the bends of an input that a reading tells at first sight, to be looked at with care
 TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have moved
 ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
 SLOWEST = 1e4  # rows or seconds of an integral time: beyond, there is no integral part
-NEAR = 0.25  # of a relay's hysteresis: how far from its level a reading may stand at a switch
-BESIDE = 1e-9  # of a relay's levels: how far beside one a reading is that explains what it did
 LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
+MATTERS = 0.5  # of what a proportional law leaves: what a law with an integral part leaves at most
 RECORDED, MOVING, CONSTANT = "recorded", "moving", "constant"
 
 
@@ -75,8 +73,18 @@ class Controller:
 
     @property
     def usable(self) -> bool:
-        """Whether the law tells enough of the record to be asked what it would have done."""
-        return self.reproduced >= USED
+        """Whether it is known what it would have done: its law tells the record, or a question supposes one."""
+        return self.supposed is not None or self.was_at_work
+
+    @property
+    def was_at_work(self) -> bool:
+        """Whether its law tells enough of the record."""
+        return self.reproduced >= (USED_MOVING if self.target == MOVING else USED)
+
+    @property
+    def led(self) -> bool:
+        """Whether the input moved by its controller alone."""
+        return isinstance(self.law, PID) and self.reproduced >= LOCKED and self.automatic >= 1 - TRIMMED
 
     @property
     def locked(self) -> bool:
@@ -84,8 +92,7 @@ class Controller:
 
         What the input does by itself cannot be told from such rows: it is a sum of readings.
         """
-        law_tells_all = self.reproduced >= LOCKED and self.automatic >= 1 - TRIMMED
-        return self.target == CONSTANT and isinstance(self.law, PID) and law_tells_all
+        return self.target == CONSTANT and self.led
 
     @property
     def switches(self) -> bool:
@@ -127,11 +134,18 @@ def learned_loop(
     """
     automatic = working(moved)
     if loop.law is not None:
-        return _judged(loop, moved, reading, target, dt, automatic)
-    relay = _relay(loop, moved, reading)
+        return _at_rest(_judged(loop, moved, reading, target, dt, automatic), target)
+    relay = learned_relay(moved, reading)
     if relay is not None:
-        return relay
-    return _pid(loop, moved, reading, target, dt, automatic)
+        return Controller(replace(loop, law=relay[0]), True, relay[1], 1.0, CONSTANT)
+    found = _pid(loop, moved, reading, target, dt, automatic)
+    return None if found is None else _at_rest(found, target)
+
+
+def _at_rest(found: Controller, target: FloatArray | None) -> Controller:
+    """The controller; a target that is recorded and never moves tells no more than one that is not."""
+    never = target is not None and np.nanmin(target) == np.nanmax(target)
+    return replace(found, target=CONSTANT) if never else found
 
 
 def working(moved: FloatArray) -> BoolArray:
@@ -161,7 +175,8 @@ def _pid(
     limits = _limits(moved)
     inside = (moved > limits[0]) & (moved < limits[1])
     steady = automatic & inside
-    both = steady[rows] & steady[rows - 1]
+    # a row beside one in which it stands still may be somebody's who took it over, or gave it back
+    both = steady[rows] & steady[rows - 1] & steady[np.minimum(rows + 1, T - 1)]
     level = reading if target is None else reading - target
     finite = np.isfinite(np.stack([level[rows - lag] for lag in range(reach + 1)])).all(axis=0)
     rows = rows[both & finite & np.isfinite(move[rows]) & np.isfinite(move[rows - 1])]
@@ -190,25 +205,27 @@ def _regressions(
 ) -> list[tuple[float, FloatArray, str, float]]:  # fmt: skip
     """(score, weights of the readings, kind of target, share of the moves that is left) of each way to see the law."""
     out = []
-    size = max(float(np.square(_trimmed(move[rows])).mean()), 1e-300)
     n = len(rows)
+    usual = max(float(np.square(_trimmed(move[rows])).mean()), 1e-300)
     if target is None:
-        tries = [(move[rows], np.hstack([lags, np.ones((n, 1))]), CONSTANT, 1.0)]
+        tries = [(move[rows], np.hstack([lags, np.ones((n, 1))]), CONSTANT)]
         earlier = np.stack([level[rows - 1 - delay - k] for k in range(order)], axis=1)
-        tries.append((move[rows] - move[rows - 1], lags - earlier, MOVING, 2.0))
+        tries.append((move[rows] - move[rows - 1], lags - earlier, MOVING))
     else:
         # the derivative is of the reading alone: what the target does to it is left out of the error
-        tries = [(move[rows], lags, RECORDED, 1.0)]
+        tries = [(move[rows], lags, RECORDED)]
         if order == 3:
             bend = reading[rows - delay] - 2 * reading[rows - delay - 1] + reading[rows - delay - 2]
-            tries = [(move[rows], np.column_stack([lags[:, :2], bend]), RECORDED, 1.0)]
-    for goal, regressors, kind, doubled in tries:
+            tries = [(move[rows], np.column_stack([lags[:, :2], bend]), RECORDED)]
+    for goal, regressors, kind in tries:
         weights, error = robust(regressors, goal)
         if error is None:
             continue
-        left = float(np.square(_trimmed(error) if kind != RECORDED else error).mean()) / doubled
-        # what both tell exactly is told by the simpler one: a target that stands still
-        score = n * np.log(left + EXACT * size) + (order + (kind == MOVING)) * np.log(n) * 2
+        seen = (lambda each: each) if kind == RECORDED else _trimmed
+        left, size = (max(float(np.square(seen(each)).mean()), 1e-300) for each in (error, goal))
+        # per row of one difference; what both tell exactly is told by the simpler one: a target that stands still
+        fair = left / (2.0 if kind == MOVING else 1.0)
+        score = n * np.log(fair + EXACT * usual) + (order + (kind == MOVING)) * np.log(n) * 2
         own = weights[:order]
         if target is not None and order == 3:
             own = np.array([own[0] + own[2], own[1] - 2 * own[2], own[2]])
@@ -229,10 +246,12 @@ def _law(weights: FloatArray, dt: float, limits: tuple[float, float], delay: int
 
 
 def _limits(moved: FloatArray) -> tuple[float, float]:
-    """Values at which an input stands again and again, at the ends of what it did."""
+    """Values at which an input stands, leaves and stands again, at the ends of what it did."""
     out = []
     for end, far in ((moved.min(), -np.inf), (moved.max(), np.inf)):
-        out.append(float(end) if (moved == end).sum() > STILL else far)
+        edges = np.flatnonzero(np.diff((moved == end).astype(np.int8), prepend=0, append=0))
+        stands = int((edges[1::2] - edges[::2] > STILL).sum())
+        out.append(float(end) if stands > 1 else far)
     return (out[0], out[1]) if out[0] < out[1] else (-np.inf, np.inf)
 
 
@@ -281,93 +300,6 @@ def robust(regressors: FloatArray, goal: FloatArray) -> tuple[FloatArray, FloatA
     return found * size / scale, goal - regressors @ (found * size / scale)
 
 
-# ---- relays
-
-
-def _relay(loop: Loop, moved: FloatArray, reading: FloatArray) -> Controller | None:
-    """The relay behind an input with two values; None: it is none, or its switches do not go by the reading."""
-    values, which, counts = np.unique(moved, return_inverse=True, return_counts=True)
-    if not 2 <= len(values) <= 20:
-        return None
-    one, two = np.sort(np.argsort(-counts)[:2])
-    if counts[one] + counts[two] < 0.98 * len(moved):
-        return None
-    smooth = smoothed(reading)
-    up, down = (
-        np.flatnonzero((which[1:] == now) & (which[:-1] == before)) + 1 for now, before in ((two, one), (one, two))
-    )
-    if min(len(up), len(down)) < FEWEST_SWITCHES // 2 or not np.isfinite(smooth).all():
-        return None
-    at_up, at_down = (_level(reading, moved, rows) for rows in (up, down))
-    if not (np.isfinite(at_up) and np.isfinite(at_down)) or at_up == at_down:
-        return None
-    low, high = sorted((float(at_up), float(at_down)))
-    ends = (float(values[two]), float(values[one]))
-    below, above = ends if at_up < at_down else ends[::-1]
-    law = Relay(low, high, below, above)
-    return _relay_judged(loop, law, moved, smooth, True)
-
-
-def _level(reading: FloatArray, moved: FloatArray, switched: NDArray[np.intp]) -> float:
-    """The reading at which an input switches in these rows: where it was going, half a row before.
-
-    It crossed its level somewhere between the row before and the row of the switch, in which it may have turned
-    already; so only rows before are looked at, by a straight line through them.
-    """
-    rows = switched[switched >= APPROACH]
-    rows = rows[(moved[rows[:, None] - 1 - np.arange(APPROACH)] == moved[rows - 1][:, None]).all(axis=1)]
-    before = reading[rows[:, None] - 1 - np.arange(APPROACH)] if len(rows) else np.zeros((0, APPROACH))
-    before = before[np.isfinite(before).all(axis=1)]
-    if len(before) < FEWEST_SWITCHES // 2:
-        return float(np.nanmedian((reading[switched] + reading[switched - 1]) / 2))
-    lag = np.arange(1.0, APPROACH + 1)
-    line = np.linalg.pinv(np.column_stack([np.ones(APPROACH), lag]))
-    return float(np.median(before @ (line[0] + 0.5 * line[1])))
-
-
-def _relay_judged(loop: Loop, law: Relay, moved: FloatArray, smooth: FloatArray, learned: bool) -> Controller:
-    """How well a relay tells a record: by how much its reading would have to be another one.
-
-    The lesser of two shares: of the switches at which it stood near their level, and of all rows in which it stood on
-    the side that the input tells. A run by itself would be the wrong judge: one switch that noise hides or makes puts
-    it out of step for long.
-    """
-    gap = explaining(law, moved, smooth) - smooth
-    near = np.abs(gap) <= NEAR * (law.high - law.low)
-    switched = np.flatnonzero(np.diff(moved)) + 1
-    told = float(min(near.mean(), near[switched].mean())) if len(switched) else 0.0
-    return Controller(replace(loop, law=law), learned, told, 1.0, CONSTANT)
-
-
-def explaining(law: Relay, moved: FloatArray, reading: FloatArray) -> FloatArray:
-    """The reading (T,) nearest to a given one with which a relay would have moved its input as it did.
-
-    Examples
-    --------
-    >>> law = Relay(low=1.0, high=2.0, below=1.0, above=0.0)
-    >>> moved, reading = np.array([0.0, 0.0, 1.0, 1.0]), np.array([1.5, 0.9, 1.2, 1.5])
-    >>> explaining(law, moved, reading).round(3).tolist()
-    [1.5, 1.0, 1.0, 1.5]
-    """
-    gap = BESIDE * max(law.high - law.low, abs(law.low), abs(law.high), 1e-300)
-    on, before = moved == law.below, np.concatenate([moved[:1], moved[:-1]]) == law.below
-    out = np.where(on & ~before, np.minimum(reading, law.low - gap), reading)  # it switched here
-    out = np.where(~on & before, np.maximum(out, law.high + gap), out)
-    out = np.where(on & before, np.minimum(out, law.high), out)  # it did not
-    return np.asarray(np.where(~on & ~before, np.maximum(out, law.low), out))
-
-
-def smoothed(reading: FloatArray) -> FloatArray:
-    """A reading (T,) without its noise, as far as neighbouring rows tell: a local parabola, gaps closed straight."""
-    from scipy.signal import savgol_filter
-
-    rows, there = np.arange(len(reading)), np.isfinite(reading)
-    if there.sum() < 8:
-        return np.full(len(reading), np.nan)
-    whole = np.interp(rows, rows[there], reading[there])
-    return np.asarray(savgol_filter(whole, 7, 2))
-
-
 # ---- laws that were given, and loops that nobody has declared
 
 
@@ -378,21 +310,28 @@ def _judged(
     law = loop.law
     assert law is not None
     if isinstance(law, Relay):
-        return _relay_judged(loop, law, moved, smoothed(reading), False)
+        law = as_recorded(law, moved, reading)
+        return Controller(replace(loop, law=law), False, told_by_relay(law, moved, reading), 1.0, CONSTANT)
     kind = MOVING if target is None else RECORDED
     aim = np.full(len(moved), np.nan) if target is None else target
     if target is None and isinstance(law, PID):  # any level will do: its constant is looked for
         aim = np.full(len(moved), float(np.nanmean(reading)))
     told = law_rows(law, moved, reading, aim, dt)
-    rows = np.flatnonzero(automatic & np.isfinite(told) & (np.arange(len(moved)) > law.memory))
-    if len(rows) < STILL:
-        return Controller(loop, False, 1.0, float(automatic.mean()), kind)
+    beside = automatic & np.append(automatic[1:], True) & np.append(True, automatic[:-1])  # nobody takes it over there
+    rows = np.flatnonzero(beside & np.isfinite(told) & (np.arange(len(moved)) > law.memory))
+    if len(rows) < STILL:  # it hardly moved: in manual, or as a law says that stands still as well
+        known = np.isfinite(told)
+        size = max(float(np.abs(moved).max()), float(np.nanstd(reading)), 1e-300)
+        same = np.abs(moved - told)[known] <= EXACT * size
+        return Controller(loop, False, float(same.mean()) if known.any() else 0.0, float(automatic.mean()), kind)
     error, move = (moved - told)[rows], np.diff(moved, prepend=moved[0])[rows]
     if target is None and isinstance(law, PID):
         fixed = float(np.square(_trimmed(error - np.median(error))).mean())
-        jumps = float(np.square(_trimmed(np.diff(error))).mean()) / 2
-        kind, left = (CONSTANT, fixed) if fixed <= jumps else (MOVING, jumps)
-        size = float(np.square(_trimmed(move)).mean())
+        jumps = float(np.square(_trimmed(np.diff(error))).mean())
+        exact = EXACT * float(np.square(_trimmed(move)).mean())
+        stands = fixed <= max(jumps / 2, exact)
+        kind, left, told_of = (CONSTANT, fixed, move) if stands else (MOVING, jumps, np.diff(move))
+        size = float(np.square(_trimmed(told_of)).mean())
     else:
         left, size = float(np.square(error).mean()), float(np.square(move).mean())
     return Controller(loop, False, max(0.0, 1 - left / max(size, 1e-300)), float(automatic.mean()), kind)
@@ -453,7 +392,8 @@ def found_loops(
         for k, reads in enumerate(outputs):
             if _promising(u[:, j], y[:, k]):
                 tried += _candidates(name, reads, u[:, j], y[:, k], inputs, u, dt, j)
-        good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one)]
+        series = dict(zip((*inputs, *outputs), (*u.T, *y.T), strict=True))
+        good = [one for one in tried if one.reproduced >= BELIEVED and _is_control(one, series, dt)]
         if good:  # of two that tell as much, one whose target is recorded tells what it aims at, too
             out.append(max(good, key=lambda one: (round(one.reproduced, 2), one.target == RECORDED, one.reproduced)))
     return out
@@ -497,11 +437,30 @@ def _candidates(
     return [one for one in found if one is not None]
 
 
-def _is_control(found: Controller) -> bool:
-    """Whether a relation is a controller's: it has an integral part.
+def _is_control(found: Controller, series: Mapping[str, FloatArray], dt: float) -> bool:
+    """Whether a relation is a controller's: it has an integral part, without which it tells much less.
 
-    A relay is believed only where it is declared: a reading that follows an input of two values stands near the same
-    two levels whenever that switches, whoever switches it.
+    An output that shows what an input is, such as the position of a valve, tells its moves as a proportional
+    controller would; one that sums it up, or shows its moves, as a law with times that no controller has. A relay is
+    believed only where it is declared: a reading that follows an input of two values stands near the same two levels
+    whenever that switches, whoever switches it.
     """
     law = found.law
-    return isinstance(law, PID) and law.integral_time < SLOWEST
+    if not isinstance(law, PID) or not dt / 2 <= law.integral_time < SLOWEST or law.derivative_time > law.integral_time:
+        return False
+    moved, reading = series[found.loop.moves], series[found.loop.reads]
+    target = np.zeros(len(moved)) if found.loop.target is None else series[found.loop.target]
+    left = moved - law_rows(law, moved, reading, target, dt)
+    error = np.concatenate([np.full(law.delay, np.nan), target - reading])[: len(moved)]
+    steps = np.diff(error, prepend=np.nan)
+    proportional = left + law.gain * dt / law.integral_time * error
+    if found.target == MOVING:
+        left, steps, proportional = (np.diff(each, prepend=np.nan) for each in (left, steps, proportional))
+    rows = working(moved) & np.isfinite(left) & np.isfinite(steps) & np.isfinite(proportional)
+    constant = np.ones(int(rows.sum()))
+    regressors = np.column_stack([steps[rows], constant])
+    alone = robust(regressors, proportional[rows])[1]
+    with_it = left[rows] - np.median(left[rows])
+    if alone is None:
+        return False
+    return bool(np.square(_trimmed(with_it)).mean() <= MATTERS * np.square(_trimmed(alone)).mean())

@@ -12,17 +12,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow import notebook
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnknownNameError
 from counterflow.estimation.network import Network
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.filtering.initial import lyapunov
+from counterflow.frames import as_pandas
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
 
 FOLLOWED = 60  # rows after a shift that strengths of a network are measured over
+MOST_EDGES = 30  # of a notebook's table, and names of its picture
+NORMAL = 1.959964  # standard deviations to each side that hold 95 %
 MATTERS = 0.5  # share of what a cause does to an effect that would not happen without the direct coupling
 
 
@@ -54,7 +63,7 @@ class Edge:
     direct_interval: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InfluenceGraph:
     """All ordered pairs of units; ``rate`` is the false-discovery rate that was asked for."""
 
@@ -75,16 +84,51 @@ class InfluenceGraph:
         """(cause, effect) of the edges that are kept."""
         return tuple((edge.cause, edge.effect) for edge in self.edges if edge.direct)
 
+    def _kind(self, edge: Edge) -> str:
+        """What was found of an edge, in words."""
+        if not edge.possible and not edge.reaches:
+            return "ruled out"
+        if not np.isfinite(edge.p_value):
+            return "not determined"
+        return "direct" if edge.direct else ("through others" if edge.reaches else "none found")
+
+    def _ranked(self) -> list[Edge]:
+        return sorted(self.edges, key=lambda e: e.q_value if np.isfinite(e.q_value) else 2.0)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{cause} -> {effect}" for cause, effect in self.direct()) or "no direct influence"
+        return f"<InfluenceGraph of {len(self.names)} units: {notebook.short(told)}>"
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a pair of units: all that is known of the edge."""
+        import polars
+
+        rows = []
+        for edge in self:
+            lower, upper = edge.direct_interval or (None, None)
+            known = {name: value for name, value in vars(edge).items() if name != "direct_interval"}
+            rows.append(known | {"lower": lower, "upper": upper})
+        return polars.DataFrame(rows)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same for pandas."""
+        return as_pandas(self.to_frame(), ("cause", "effect"))
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [edge.cause, edge.effect, self._kind(edge), *(f"{v:.2g}" for v in (edge.q_value, edge.direct_strength))]
+            for edge in self._ranked()[:MOST_EDGES]
+        ]
+        title = f"false-discovery rate {self.rate:g}"
+        table = notebook.Table(title, ["cause", "effect", "found", "q", "direct strength"], rows, 3)
+        drawn = notebook.arrows(self.names, self.direct()) if len(self.names) <= MOST_EDGES else ""
+        return notebook.page(repr(self)[1:-1], [table], drawn)
+
     def __str__(self) -> str:
         lines = [f"influence graph, false-discovery rate {self.rate:g}"]
-        for edge in sorted(self.edges, key=lambda e: e.q_value if np.isfinite(e.q_value) else 2.0):
-            kind = "direct" if edge.direct else ("through others" if edge.reaches else "none found")
-            if not np.isfinite(edge.p_value):
-                kind = "not determined"
-            if not edge.possible and not edge.reaches:
-                kind = "ruled out"
+        for edge in self._ranked():
             lines.append(
-                f"  {edge.cause} -> {edge.effect}: {kind}, q {edge.q_value:.2g}, "
+                f"  {edge.cause} -> {edge.effect}: {self._kind(edge)}, q {edge.q_value:.2g}, "
                 f"direct {edge.direct_strength:.3g}, total {edge.total_strength:.3g}"
             )
         return "\n".join(lines)
@@ -108,26 +152,39 @@ def influence_graph(
         owner[record.state_slices[m], P + inputs.start : P + inputs.stop] = 1 + m * len(names) + n
     owners, kinds = spread.parameters.pack(owner).astype(int), spread.parameters.pack(kind).astype(int)
     tests: dict[tuple[int, int], tuple[float, ...]] = dict.fromkeys(pairs, (1.0, 1.0, 1.0))
+    errors = dict.fromkeys(pairs, np.nan)
     possible = np.array([n in spread.parameters.causes[m] for m, n in pairs], bool)
     for m, n in itertools.compress(pairs, possible):
         mine = owners == 1 + m * len(names) + n
         tests[m, n] = tuple(
             _wald(values, spread.covariance, mask) for mask in (mine, mine & (kinds == 0), mine & (kinds == 1))
         )
+        errors[m, n] = _relative_error(values[mine], spread.covariance[np.ix_(mine, mine)])
     q_values = np.ones(len(pairs))
     q_values[possible] = _benjamini_hochberg(np.array([tests[pair][0] for pair in pairs])[possible])
     kept = {pair: bool(q <= rate) for pair, q in zip(pairs, q_values, strict=True)}
     reached = reach(_kept_edges(len(names), kept))
-    total, direct = _strengths(A, B, observation, record.state_slices, record.input_slices)
+    total, direct = strengths(A, B, observation, record.state_slices, record.input_slices)
     edges = tuple(
         Edge(
             cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
             p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reached[m, n]),
             direct_strength=float(direct[m, n]), total_strength=float(total[m, n]), possible=bool(can),
+            direct_interval=_tested_ends(float(direct[m, n]), errors[m, n], tests[m, n][0]),
         )
         for (m, n), q, can in zip(pairs, q_values, possible, strict=True)
     )  # fmt: skip
     return InfluenceGraph(names, edges, rate)
+
+
+def _relative_error(values: FloatArray, covariance: FloatArray) -> float:
+    """Standard error of the norm of a block, as a part of it: about that of what the block does."""
+    size = float(np.linalg.norm(values))
+    known = np.isfinite(np.diag(covariance))
+    if not size or not known.any():
+        return float("nan")
+    toward = values[known] / size
+    return float(np.sqrt(max(toward @ covariance[np.ix_(known, known)] @ toward, 0.0))) / size
 
 
 def network_graph(network: Network, rate: float = 0.05) -> InfluenceGraph:
@@ -197,8 +254,21 @@ def _network_strengths(
             direct[m, n] = _rms((whole - apart)[:, owner[:r] == m])
             weights = np.sqrt(np.square(network.linear[:, :, columns][..., owner[:r] == m]).sum(axis=(1, 2, 3)))
             spread = float(weights.std(ddof=1) / max(float(weights.mean()), 1e-300)) * network.widening
-            ends[m, n] = (max(direct[m, n] * (1 - 2 * spread), 0.0), direct[m, n] * (1 + 2 * spread))
+            ends[m, n] = _ends(direct[m, n], spread)
     return total, direct, ends
+
+
+def _ends(strength: float, relative_error: float) -> tuple[float, float]:
+    """95 % of a strength."""
+    return max(strength * (1 - NORMAL * relative_error), 0.0), strength * (1 + NORMAL * relative_error)
+
+
+def _tested_ends(strength: float, relative_error: float, p_value: float) -> tuple[float, float] | None:
+    """The same with the test of the block: where that does not reject, it may be nothing."""
+    if not np.isfinite(relative_error):
+        return None
+    low, high = _ends(strength, relative_error)
+    return (low if p_value < 0.05 else 0.0), high
 
 
 def _rms(values: FloatArray) -> float:
@@ -249,7 +319,7 @@ def _kept_edges(count: int, kept: dict[tuple[int, int], bool]) -> NDArray[np.boo
     return out
 
 
-def _strengths(
+def strengths(
     A: FloatArray, B: FloatArray, observation: FloatArray, state_slices: tuple[slice, ...],
     input_slices: tuple[slice, ...],
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip

@@ -31,7 +31,11 @@ SPREAD = 2.5
 TIMES = 3.0  # memory over the longest time constant
 PLACEBOS = 0.25  # so many for each signal
 BANDS = 5  # octaves of frequency in which noise may have a power of its own
-EM_STEPS = 10
+SWEEPS = 4  # over all responses, whose scales are looked for one after the other
+TRIED = 61  # scales
+HIGHEST = 1e6  # of a response, in squares of an instrument's half range for one usual movement of its input
+SCEPTIC = 2.0  # nats more than chance gives, that a response must stand out of noise to be one
+CONTRADICTED = 2.0  # nats by which a scale is less likely than the best, beyond which it is out of the question
 LOOSER = 10.0  # times the believed variance, with which it is said how far a response may be off
 LEAST_SHARE = 0.02  # of a band's power that is taken to be there in every band
 
@@ -199,10 +203,9 @@ def fitted(basis: LogBasis, bank: Bank, values: FloatArray, added: FloatArray) -
     turned = values @ turn
     grams = np.einsum("ki,ok,kj->oij", basis.design, weight, basis.design, optimize=True)
     seen = np.einsum("ki,ok,ko->oi", basis.design, weight, turned, optimize=True)
-    power = np.einsum("ok,ko->o", weight, np.square(turned))
     best: tuple[float, FloatArray, FloatArray] | None = None
     for belief in BELIEFS:
-        found = _posterior(grams, seen, power, belief.precision(bank), bank.size)
+        found = _posterior(grams, seen, belief.precision(bank), bank.size)
         if best is None or found[0] > best[0]:
             best = found
     assert best is not None
@@ -238,41 +241,83 @@ BELIEFS = tuple(Belief(fading, together) for fading in (0.6, 0.85, 0.96) for tog
 
 
 def _posterior(
-    grams: FloatArray, seen: FloatArray, power: FloatArray, precision: FloatArray, size: int
+    grams: FloatArray, seen: FloatArray, precision: FloatArray, size: int
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Log marginal likelihood of all outputs, means (r, 1 + U d) and covariances, with scales of responses by EM.
+    """Log marginal likelihood of all outputs, means (r, 1 + U d) and covariances, with a scale for each response.
 
-    Scales are estimates as well, and belief is never quite right: covariances are those of a looser one.
+    Scales are those of the largest marginal likelihood, one after the other. A response that does not stand out of
+    noise is taken for none, and shrunk where that is not sure: noise that is mistaken for a response may be many times
+    too large. Scales are estimates as well, and belief is never quite right: covariances are those of the
+    largest scales that the moments do not contradict, or of a looser belief.
     """
     r, columns = seen.shape
     inputs = (columns - 1) // size
-    scales = np.ones((r, inputs))
-    start = np.einsum("oii->oi", grams)[:, 1:].reshape(r, inputs, size).mean(axis=2)
-    scales *= np.maximum(
-        np.square(seen[:, 1:].reshape(r, inputs, size)).mean(axis=2) / np.maximum(start, 1e-300) ** 2, 0
-    )
-    scales = np.maximum(scales, 1e-12)
-    diagonal = np.linalg.slogdet(precision)[1]
+    root = np.linalg.inv(np.linalg.cholesky(precision))  # precision⁻¹ = rootᵀ root
+    at = [slice(1 + k * size, 1 + (k + 1) * size) for k in range(inputs)]
+    modes = [[np.linalg.eigh(root @ grams[o, own, own] @ root.T) for own in at] for o in range(r)]
+    scales, highest, gains = np.zeros((r, inputs)), np.zeros((r, inputs)), np.zeros((r, inputs))
+    means, believed = np.zeros_like(seen), np.zeros((r, inputs))
+    odds = math.log(max(r * inputs, 1)) + SCEPTIC  # of all responses one stands out so far by chance, or less
+    for _ in range(SWEEPS):
+        for o in range(r):
+            means[o, 0] = (seen[o, 0] - grams[o, 0, 1:] @ means[o, 1:]) / max(grams[o, 0, 0], 1e-300)
+            for k, own in enumerate(at):
+                left = seen[o, own] - grams[o, own] @ means[o] + grams[o, own, own] @ means[o, own]
+                values, vectors = modes[o][k]
+                told = vectors.T @ (root @ left)
+                scales[o, k], highest[o, k], gains[o, k] = _scale(np.maximum(values, 0.0), told)
+                more = gains[o, k] - odds
+                believed[o, k] = 1 / (1 + math.exp(-min(more, 500.0))) if more > 0 else 0.0
+                shrunk = scales[o, k] * told / (1 + scales[o, k] * np.maximum(values, 0.0))
+                means[o, own] = root.T @ (vectors @ (believed[o, k] * shrunk))
+    means, _ = _given_scales(grams, seen, precision, scales)
+    means[:, 1:] *= np.repeat(believed, size, axis=1)
+    _, spreads = _given_scales(grams, seen, precision, np.maximum(LOOSER * scales, highest))
+    return float(gains.sum()), means, spreads
+
+
+def _scale(values: FloatArray, told: FloatArray) -> tuple[float, float, float]:
+    """Of one response with information ``values`` (d,) in modes of belief, which tell ``told``: its most likely scale,
+    the largest that is not contradicted, and the logarithm of how much more likely it is than no response at all.
+
+    Examples
+    --------
+    >>> likely, largest, gain = _scale(np.full(20, 100.0), np.full(20, 100.0))  # responses of 1 to within 0.1
+    >>> round(likely, 1), largest < 3, gain > 100
+    (1.0, True, True)
+    >>> likely, largest, gain = _scale(np.full(20, 100.0), np.full(20, 5.0))  # nothing but noise
+    >>> likely, 0.001 < largest < 0.1, gain
+    (0.0, True, 0.0)
+    """
+    top = float(values.max(initial=0.0))
+    if not top > 0:
+        return 0.0, HIGHEST, 0.0
+    tried = np.minimum(np.logspace(-3, 9, TRIED) / top, HIGHEST)
+    grown = tried[:, None] * values
+    with np.errstate(over="ignore"):
+        likely = 0.5 * (tried[:, None] * np.square(told) / (1 + grown) - np.log1p(grown)).sum(axis=1)
+    best = int(likely.argmax())
+    kept = likely >= max(float(likely[best]), 0.0) - CONTRADICTED
+    largest = float(tried[np.flatnonzero(kept)[-1]]) if kept.any() else float(tried[0])
+    return (float(tried[best]), largest, float(likely[best])) if likely[best] > 0 else (0.0, largest, 0.0)
+
+
+def _given_scales(
+    grams: FloatArray, seen: FloatArray, precision: FloatArray, scales: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Means and covariances of all responses together; a scale of zero says that there is none."""
+    r, inputs = scales.shape
+    size = len(precision)
     at = np.arange(inputs)
-    means, spreads = np.zeros_like(seen), np.zeros_like(grams)
-    for _ in range(EM_STEPS):
-        prior = np.zeros((r, inputs, size, inputs, size))
-        prior[:, at, :, at, :] = np.moveaxis(precision / scales[:, :, None, None], 1, 0)
-        whole = grams.copy()
-        whole[:, 1:, 1:] += prior.reshape(r, columns - 1, columns - 1)
-        whole[:, 0, 0] += 1e-12 * whole[:, 0, 0] + 1e-300
-        spreads = np.asarray(np.linalg.inv(whole))
-        means = np.einsum("oij,oj->oi", spreads, seen)
-        blocks = means[:, 1:].reshape(r, inputs, size)
-        inner = spreads[:, 1:, 1:].reshape(r, inputs, size, inputs, size)[:, at, :, at, :]  # (U, r, d, d)
-        length = np.einsum("oua,ab,oub->ou", blocks, precision, blocks, optimize=True)
-        length += np.einsum("uoab,ab->ou", inner, precision, optimize=True)
-        scales = np.maximum(length / size, 1e-14)
-    fit = power - np.einsum("oi,oi->o", seen, means)
-    logs = np.linalg.slogdet(whole)[1] - (inputs * diagonal - size * np.log(scales).sum(axis=1))
-    looser = grams.copy()
-    looser[:, 1:, 1:] += prior.reshape(r, columns - 1, columns - 1) / LOOSER
-    return -0.5 * float((fit + logs).sum()), means, np.asarray(np.linalg.inv(looser))
+    prior = np.zeros((r, inputs, size, inputs, size))
+    least = 1e-12 / np.maximum(np.einsum("oii->oi", grams)[:, 1:].max(axis=1, initial=0.0), 1e-300)
+    divided = np.maximum(scales, least[:, None])
+    prior[:, at, :, at, :] = np.moveaxis(precision / divided[:, :, None, None], 1, 0)
+    whole = grams.copy()
+    whole[:, 1:, 1:] += prior.reshape(r, inputs * size, inputs * size)
+    whole[:, 0, 0] += 1e-12 * whole[:, 0, 0] + 1e-300
+    spreads = np.asarray(np.linalg.inv(whole))
+    return np.einsum("oij,oj->oi", spreads, seen), spreads
 
 
 def noise_of(basis: LogBasis, values: FloatArray, added: FloatArray) -> tuple[FloatArray, FloatArray]:

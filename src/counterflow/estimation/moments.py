@@ -32,6 +32,7 @@ STEPS = 40  # of Gauss-Newton, at most
 HALVINGS = 25
 SETTLED = 1e-8  # squared length of a step, in standard errors, below which it is the last
 LEFT = 1e-3  # of an impulse response that may be left at the end of what is followed: so slow an estimate may be
+MOST_SHORT = 0.01  # share that is taken to be left, at least, of what was clipped
 MANY = 300  # columns of all bases together, beyond which noise that units share is not followed between them
 
 
@@ -230,6 +231,24 @@ def estimated(record: MomentRecord, parameters: Parameters, prior: Quadratic | N
         A, B, _inverse(information), _inverse(bare), float(left @ left), len(left) - len(x), step_number, converged,
         bound, size,
     )  # fmt: skip
+
+
+def shortfall(clipped: float) -> float:
+    """By how much of itself an estimate may be short, if a share of what it was made of is ``clipped``.
+
+    >>> shortfall(0.0), shortfall(0.5), round(shortfall(1.0))
+    (0.0, 1.0, 100)
+    """
+    return clipped / max(1 - clipped, MOST_SHORT)
+
+
+def blunted(clipped: float) -> float:
+    """By how much standard errors grow: where next to all was clipped, next to nothing was told.
+
+    >>> blunted(0.0), round(blunted(0.1), 2), round(blunted(1.0))
+    (1.0, 1.01, 100)
+    """
+    return 1 / max(1 - clipped**2, MOST_SHORT)
 
 
 def _white(root: FloatArray, values: FloatArray) -> FloatArray:

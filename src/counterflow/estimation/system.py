@@ -70,7 +70,8 @@ def identify(
     s, variance, own = _numbers(messages)
     inputs = [message.inputs for message in messages]
     level, scale = _input_scale(np.hstack(inputs))
-    same_row, unsure = alignment(names, s, inputs, scale, options.same_row)
+    given = {message.unit: False for message in messages if message.later} | dict(options.same_row or {})
+    same_row, unsure = alignment(names, s, inputs, scale, given)
     aligned = [np.vstack([v[1:], v[-1:]]) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)]
     widths = tuple(v.shape[1] for v in inputs)
     numbers = tuple(mine.stop - mine.start for mine in own)
@@ -79,7 +80,7 @@ def identify(
     acting = "inputs act on the next row"
     if ahead:
         acting = f"inputs of {', '.join(ahead)} act on their own row, others on the next"
-    how = "as given" if options.same_row else "by the likelihood of held-out rows"
+    how = "as given" if given else "by the likelihood of held-out rows"
     notes = [Caveat("input-alignment", scope_of(names), f"{acting} ({how})")]
     text = (
         "inputs of {} are taken to act on their own row, but earlier measurements foretell them: if a controller sets "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Audit:
         self._number = 0
         self._approved: dict[tuple[str, str], dict[str, Any]] = {}
         self._left: dict[str, set[str]] = {}  # jobs by digest
+        self._times: dict[str, dict[int, str]] = {}  # when messages of each kind have left, by number of the record
         self.marks: dict[str, Mark] = {}  # how far each ledger had come when it was last written down
         try:
             self.refresh()
@@ -100,6 +101,14 @@ class Audit:
         jobs = self._left.get(digest, set())
         return bool(jobs) if job is None else job in jobs
 
+    def left_since(self, kind: str, age: timedelta) -> int:
+        """How many messages of a kind have left within the time before now; older ones are not asked about again."""
+        self.refresh()
+        since = (self._clock() - age).isoformat(timespec="milliseconds")
+        recent = {number: time for number, time in self._times.get(kind, {}).items() if time > since}
+        self._times[kind] = recent
+        return len(recent)
+
     def refresh(self) -> None:
         """Take in what other processes have written."""
         for row in self._store.rows(LOG, self._number):
@@ -126,6 +135,7 @@ class Audit:
             self._approved[job, digest] = record
         elif record["event"] == "left":
             self._left.setdefault(digest, set()).add(job)
+            self._times.setdefault(str(record.get("kind")), {})[int(record["number"])] = str(record["time"])
         if record.get("mark") is not None:
             mark = Mark(*record["mark"])
             self.marks[mark.ledger] = mark

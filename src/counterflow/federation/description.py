@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
+from counterflow.methods.controllers import within
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel
 from counterflow.privacy import Stretch
@@ -20,12 +23,17 @@ from counterflow.protocol import (
     Moments,
     Outline,
     PerturbedStates,
+    Reaction,
     Reduced,
     StateGradients,
     Sufficient,
+    Trial,
 )  # fmt: skip
+from counterflow.questions.parts import REACTIONS
 
 MOST_STATES = 10_000  # of one unit, whatever a server says
+MOST_WORLDS, MOST_ROWS = 1000, 10_000  # of a trial
+SLACK = 1e-9  # by which rounding may leave a limit
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,9 @@ class Description:
     # what a private release is accounted by
     model: LocalModel | None = field(default=None, repr=False, compare=False)
     stretch: Stretch | None = field(default=None, repr=False, compare=False)
+    # what answers of its controllers are judged by: of each input the limits, and what it was (T+1, U)
+    limits: tuple[tuple[float, float], ...] = field(default=(), repr=False, compare=False)
+    recorded: FloatArray | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, own: UnitData) -> Description:
@@ -54,7 +65,8 @@ class Description:
         states = None if own.model is None else own.model.states
         stretch = Stretch.timed(own.y, own.begins, own.dt)
         of_unit = own.unit.name, own.unit.input_names, own.unit.n_outputs
-        return cls(*of_unit, len(own.y), states, own.begins, own.model, stretch)
+        limits = tuple(channel.limits or (-np.inf, np.inf) for channel in own.unit.inputs)
+        return cls(*of_unit, len(own.y), states, own.begins, own.model, stretch, limits, own.u)
 
     def check(self, message: Message, rounds: int | None, uses_inputs: bool = True) -> None:
         """ProtocolError if the message cannot be one of this plant, or to it, whoever has sent it.
@@ -112,10 +124,45 @@ class Description:
                 self._shape(message, "input_level", (inputs,))
                 if message.observation.shape[0] > self.outputs or message.A.shape[0] > MOST_STATES:
                     raise self._wrong(message, "observation", message.observation.shape, f"{self.outputs} rows at most")
+            case Trial():
+                self._states(message, "states", message.states.shape[1])
+                self._shape(message, "inputs", (len(message.states), inputs))
+                if message.tried.shape[1] > inputs or message.foreign.shape[1]:
+                    raise self._wrong(message, "tried", message.tried.shape, f"{inputs} columns at most, none foreign")
+                begin, asked = message.row - message.lead, len(message.states) // message.worlds
+                if begin < 0 or (message.past and begin + asked > rows):
+                    raise self._wrong(message, "row", f"{begin} to {begin + asked}", f"within {rows} rows")
+                if asked > MOST_ROWS or message.worlds > MOST_WORLDS or len(message.response) > len(message.states):
+                    most = f"{MOST_WORLDS} worlds of {MOST_ROWS} rows at most"
+                    raise self._wrong(message, "states", message.states.shape, most)
+            case Reaction():
+                self._shape(message, "inputs", (len(message.inputs), inputs))
+            case Answer() if message.share == REACTIONS:
+                self._shape(message, "mean", (len(message.mean), inputs))
             case Answer():
                 self._states(message, "mean", message.mean.shape[1])
                 if not np.isfinite(message.mean).all():
                     raise self._wrong(message, "mean", "a number that is not finite", "finite numbers")
+
+    def check_reaction(self, trial: Trial, said: Reaction, moves: Sequence[int]) -> None:
+        """ProtocolError unless it says of the asked rows what controllers would move, within limits, and no more."""
+        asked = (trial.row, trial.worlds, trial.inputs.shape)
+        if (said.row, said.worlds, said.inputs.shape) != asked:
+            raise self._wrong(said, "inputs", (said.row, said.worlds, said.inputs.shape), str(asked))
+        free = [k for k in range(len(self.inputs)) if k not in moves or k in trial.held_columns]
+        if not np.array_equal(said.inputs[:, free], trial.inputs[:, free]):
+            raise self._wrong(said, "inputs", "another in a column that no controller moves", "as in the trial")
+        values = said.inputs.reshape(trial.worlds, -1, len(self.inputs))
+        for k in sorted(set(moves) - set(free)) if self.limits else ():
+            asked_rows, was = values[:, trial.lead :, k], values[:, max(trial.lead - 1, 0) : trial.lead, k]
+            if trial.past:
+                assert self.recorded is not None
+                was = self.recorded[None, trial.row :, k][:, : asked_rows.shape[1]]
+                asked_rows = asked_rows + was
+            low, high = within(self.limits[k], was)
+            slack = SLACK * np.maximum(1.0, np.abs(asked_rows))
+            if ((asked_rows < low - slack) | (asked_rows > high + slack)).any():
+                raise self._wrong(said, "inputs", f"{self.inputs[k]!r} beyond its limits", str(self.limits[k]))
 
     def _states(self, message: Message, field: str, found: int) -> int:
         if self.states is not None and found != self.states:

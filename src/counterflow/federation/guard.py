@@ -10,7 +10,9 @@ are taken; none is taken twice. Which rows a release is of, and what they have c
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,11 +28,13 @@ from counterflow.methods.registry import method_of
 from counterflow.plant import LocalModel
 from counterflow.privacy import Ledger
 from counterflow.privacy.balance import RELEASED
-from counterflow.protocol import Message, PerturbedStates, decode, encode
+from counterflow.protocol import Message, PerturbedStates, Reaction, Trial, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 
 MOST_REFUSALS = 1000  # that are written down for one job: a hostile coordinator must not fill the disk
 COORDINATOR = "coordinator"
+DAY = timedelta(days=1)
+KEPT_TRIALS = 1000
 
 
 class Guard:
@@ -56,6 +60,7 @@ class Guard:
         self.job, self.description, self.policy, self.audit = job, description, policy, audit
         self.ledger = policy.ledger if ledger is None else Path(ledger)
         self._refusals = 0
+        self._trials: dict[str, None] = {}  # digests of those answered last
         try:
             self._check_job()
         except CounterflowError as error:
@@ -66,6 +71,13 @@ class Guard:
             self._sent &= policy.kinds
         if not policy.answers:
             self._sent -= {"Openings", "Change", "Ask"}
+        if not policy.react:
+            self._sent -= {"Reaction"}
+
+    def closed(self) -> Guard:
+        """The same with a policy that lets out no question and no answer, for one that cannot be read any more."""
+        strict = replace(self.policy, ask={}, answers=False, react=False)
+        return Guard(self.job, self.description, strict, self.audit, self.ledger)
 
     @property
     def unit(self) -> str:
@@ -119,6 +131,50 @@ class Guard:
                 self.refuse("outgoing", data, error)
         elif not self.audit.has_left(digest, self.job.id):
             self._write("left", data, **about)
+        return data
+
+    def trial(self, data: bytes) -> Trial:
+        """A trial of the coordinator, if this plant's controllers answer to it now."""
+        message = self.incoming(data)
+        try:
+            if not isinstance(message, Trial):
+                raise ProtocolError(f"unit {self.unit!r}: {type(message).__name__} is no trial")
+            if not self.policy.react:
+                raise PrivacyError(
+                    f"unit {self.unit!r}: the policy does not let its controllers answer (controllers.react)",
+                    code="controllers.react",
+                )
+            most = self.policy.trials_per_day
+            known = self._digest(data) in self._trials  # what was said before tells nothing new
+            if not known and self.audit.left_since("Reaction", DAY) >= most:
+                raise PrivacyError(
+                    f"unit {self.unit!r}: its controllers have answered {most} trials within a day, which is as many "
+                    "as the policy allows (controllers.trials_per_day)",
+                    code="controllers.trials_per_day",
+                )
+        except CounterflowError as error:
+            self.refuse("incoming", data, error)
+        return message
+
+    def react(self, trial: bytes, data: bytes, moves: Sequence[int]) -> bytes:
+        """The answer to a trial, for the engine to carry: audited once. ``moves``: inputs that controllers move.
+
+        It holds what these would be, within the channels' limits, and of all others what the trial says itself.
+        """
+        asked = decode(trial)
+        assert isinstance(asked, Trial)
+        try:
+            said = self._checked(data, None)
+            if not isinstance(said, Reaction) or said.trial != self._digest(trial):
+                raise ProtocolError(f"unit {self.unit!r}: this is no answer to the trial that came")
+            self.description.check_reaction(asked, said, moves)
+        except CounterflowError as error:
+            self.refuse("outgoing", data, error)
+        if not self.audit.has_left(self._digest(data), self.job.id):
+            self._write("left", data, to=COORDINATOR, kind="Reaction", trial=said.trial)
+        self._trials[said.trial] = None
+        while len(self._trials) > KEPT_TRIALS:
+            del self._trials[next(iter(self._trials))]
         return data
 
     def approved(self, data: bytes) -> bool:
@@ -192,6 +248,13 @@ class Guard:
                 f"unit {unit!r}: {self.job.label} is private, and the policy names no ledger (privacy.ledger): make "
                 "one with counterflow privacy open, and name its folder",
                 code="privacy.ledger",
+            )
+        if self.job.options.get("reacting", "refused") != "refused" and not policy.reacting:
+            raise PrivacyError(
+                f"unit {unit!r}: {self.job.label} would let inputs leave that react to measurements, and carry them; "
+                "the policy does not allow it (privacy.reacting): ask the coordinator to leave 'reacting' out, or "
+                "change the policy",
+                code="privacy.reacting",
             )
         if privacy.models != "excluded":
             raise PrivacyError(

@@ -25,9 +25,10 @@ from counterflow.errors import CounterflowError, DataError, OptionError, Storage
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.files import write_whole
 from counterflow.fits import complete
+from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import Recorder
-from counterflow.fits.storage import SERVER_FILE, load_server, load_unit, server_bytes, unit_bytes
+from counterflow.fits.storage import load_server, load_unit, server_bytes, unit_bytes
 from counterflow.methods.method import Round, ServerState, UnitState
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import UnitPart
@@ -153,9 +154,13 @@ class SavedUnit:
     digest: str
     latest: bool = True  # no later fit is finished here
 
+    def is_of(self, own: UnitData) -> bool:
+        """Whether the log is the one that the fit rests on."""
+        return len(own.y) == self.rows and own.digest == self.digest
+
     def require_log(self, own: UnitData) -> None:
         """DataError unless the log is the one that the fit rests on."""
-        if len(own.y) != self.rows or own.digest != self.digest:
+        if not self.is_of(own):
             raise DataError(
                 f"unit {own.unit.name!r}: its log has changed since {self.job.label}, so that the coordinator's rows "
                 "are others: ask about the past after the next fit, or ask what a change would do from now on"

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from counterflow.arrays import FloatArray
 from counterflow.federation.parts import SavedUnit, calendar_of, provenance_of
 from counterflow.federation.question_box import QuestionBox, RemoteServer
+from counterflow.federation.reactions import PlantControllers
+from counterflow.methods.controllers import UnitControllers
 from counterflow.methods.task import UnitData
 from counterflow.questions.asking import UnitView
 
@@ -27,7 +29,8 @@ class PlantView(UnitView):
         self, saved: SavedUnit, box: QuestionBox, own: Callable[[], UnitData], patience: float = 60.0, zone: str = ""
     ) -> None:
         self._saved, self._own = saved, own
-        server = RemoteServer(saved.job, box, saved.rows, saved.part.unit, saved.latest, patience)
+        own_laws = PlantControllers(UnitControllers(saved.part, saved.job.dt)) if saved.job.privacy is None else None
+        server = RemoteServer(saved.job, box, saved.rows, saved.part.unit, saved.latest, patience, own_laws)
         super().__init__(saved.part, server, dt=saved.job.dt, calendar=calendar_of(saved.job, zone))
         self.unit, self.method, self.provenance = saved.part.unit.name, saved.job.method, provenance_of(saved.job)
 

@@ -20,6 +20,7 @@
     ledger = "budgets"              # folder of the durable budget, relative to this file
     published = false               # whether the paper's accounting, which has gaps, will do
     simulation = false              # whether noise from a seed, which protects nothing, will do
+    reacting = false                # whether inputs that react to measurements, and carry them, may leave all the same
     approval = "none"               # "each": the owner approves every fit (counterflow federation approve-job)
 
     [ask]                           # who may ask about which of my inputs; nobody else
@@ -28,6 +29,10 @@
 
     [answers]
     allowed = true                  # whether this plant may put questions itself
+
+    [controllers]
+    react = false                   # whether this plant's controllers answer in questions about the running plant
+    trials_per_day = 2_000          # how often they are asked at most: whoever asks often learns what they do
 """
 
 from __future__ import annotations
@@ -61,18 +66,19 @@ _METHODS = {
     for name, method in FEDERATED.items()
 }
 SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Terms", "Openings", "Change", "Ask"})}
+    {QUESTIONS: frozenset({"Terms", "Openings", "Change", "Ask", "Reaction"})}
     | {name: frozenset().union(*(method.sends for method in both)) for name, both in _METHODS.items()}
 )
 SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Answer", "Refused", "Terms", "Openings"})}
+    {QUESTIONS: frozenset({"Answer", "Refused", "Terms", "Openings", "Trial"})}
     | {name: frozenset().union(*(method.hears for method in both)) for name, both in _METHODS.items()}
 )
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
 _TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields are
     "leave": ("methods", "kinds", "largest_rows", "largest_bytes", "jobs_per_hour", "inputs_shown"),
-    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "approval"),
+    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "reacting", "approval"),
+    "controllers": ("react", "trials_per_day"),
 }
 
 
@@ -97,6 +103,9 @@ class Policy:
     ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers: bool = True
     inputs_shown: bool = False
+    reacting: bool = False
+    react: bool = False
+    trials_per_day: int = 2_000
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file
 
     def __post_init__(self) -> None:
@@ -213,6 +222,7 @@ class _Reader:
             "delta": self._number,
             "ledger": lambda at, value: self.place.parent / self._text(at, value),
             "jobs_per_hour": rows,
+            "trials_per_day": rows,
             "approval": lambda at, value: self._names(at, [value], APPROVALS)[0],
         }
         tables = {**_TABLES, "answers": ("allowed",)}

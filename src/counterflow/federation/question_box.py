@@ -10,26 +10,29 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
 from counterflow import errors
+from counterflow.control.laws import Absent, Law, law_from_json, law_json
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
 from counterflow.federation.policy import Policy
+from counterflow.federation.reactions import ELSEWHERE, PlantControllers
 from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.printable import shown
 from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, Terms, decode, encode
-from counterflow.questions.parts import Watch
+from counterflow.questions.parts import REACTIONS, Watch
 
 LOG = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer
@@ -63,11 +66,15 @@ class QuestionBox:
         self._version: object = None
         self._read: list[Row] = []
 
-    def put(self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True) -> str:
+    def put(
+        self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True,
+        supposed: tuple[str, Mapping[str, Law]] | None = None,
+    ) -> str:  # fmt: skip
         """Put a question in; its name.
 
         ``about``: digest of the standing job that may answer it; ``fit``: the job that it is about, and whether that
-        is the ``latest``, for which it waits.
+        is the ``latest``, for which it waits. ``supposed``: other laws of this plant's own controllers, which stay in
+        the box, and the word by which the question refers to them.
         """
         if not all(map(_is_fresh, self._rows())):
             self._store.begin_anew(LOG, [], _is_fresh)
@@ -78,6 +85,9 @@ class QuestionBox:
         _check_size(messages, self._store.name)
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         table = {"name": name, "time": time.time(), "about": about, "fit": fit[:100], "latest": latest}
+        if supposed is not None:
+            word, laws = supposed
+            table["supposed"] = {"word": word, "laws": {name: law_json(law) for name, law in laws.items()}}
         self._store.append(LOG, Entry("question", table, messages))
         return name
 
@@ -91,6 +101,15 @@ class QuestionBox:
         """What a question is about, and its messages; none if it has gone."""
         row = self._row(name, "question")
         return ({}, []) if row is None else (row.table, list(row.pieces))
+
+    def laws(self, word: str) -> dict[str, Law] | None:
+        """The laws that a question which is still here supposes by this word; None: there is none."""
+        for row in self._rows():
+            found = row.table.get("supposed")
+            if row.kind == "question" and _is_fresh(row) and found and found["word"] == word:
+                laws = {name: law_from_json(law) for name, law in found["laws"].items()}
+                return {name: law for name, law in laws.items() if law is not None}
+        return None
 
     def settle(self, name: str, messages: Sequence[bytes]) -> None:
         """Put its answer beside a question that is still there."""
@@ -157,6 +176,7 @@ class RemoteServer:
     own : this plant's unit.
     latest : whether no later fit is finished here; the coordinator answers about the latest only.
     patience : seconds to wait for an answer.
+    controllers : of this plant.
     """
 
     job: Job
@@ -165,6 +185,8 @@ class RemoteServer:
     own: Unit
     latest: bool = True
     patience: float = 60.0
+    controllers: PlantControllers | None = None
+    supposed: tuple[str, Mapping[str, Law], str] | None = None  # word, laws, and what is said of them
 
     @property
     def link(self) -> str:
@@ -200,12 +222,28 @@ class RemoteServer:
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """Put the question into the box and wait for its answer."""
         named = [change.naming(self.unit(change.cause).input_names) for change in changes]
+        if self.supposed is not None:
+            ask = replace(ask, supposed=self.supposed[0], terms=self.supposed[2])
         parts: list[Answer] = []
         for message in self._exchanged([*named, ask], watch):
-            if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != self.own.states:
+            columns = self.own.n_inputs if getattr(message, "share", "") == REACTIONS else self.own.states
+            if not isinstance(message, Answer) or message.kind != ask.kind or message.mean.shape[1] != columns:
                 raise ProtocolError(f"unit {ask.unit!r}: {type(message).__name__} is no answer to {ask.kind!r}")
             parts.append(message)
         return tuple(parts)
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> RemoteServer:
+        """The same where this plant's own controllers follow other laws, which stay here."""
+        if set(laws) != {self.own.name} or self.controllers is None:
+            raise OptionError(ELSEWHERE, code="laws-elsewhere")
+        own = laws[self.own.name]
+        for name, law in own.items():
+            if isinstance(law_from_json(law_json(law)), Absent):
+                raise OptionError(
+                    f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
+                )
+        said = self.controllers.supposing(own, Policy(self.own.name, react=True))
+        return replace(self, supposed=(secrets.token_hex(8), own, said.to_text()))
 
     def _exchanged(self, asked: Sequence[Message], watch: Watch | None) -> list[Message]:
         """What comes back; a refusal is raised."""
@@ -213,7 +251,8 @@ class RemoteServer:
         for message in asked:
             seen(message, True)
         about = questions_about(self.job).digest
-        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest)
+        laws = None if self.supposed is None else self.supposed[:2]
+        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest, laws)
         found = list(map(decode, self.box.answer(name, self.patience)))
         for message in found:
             seen(message, False)
@@ -234,10 +273,15 @@ class PlantQuestions:
     job : the standing job.
     renewed : makes the guard from the policy as it is now; called again when the policy's file has changed.
     policy_file : that file.
+    controllers : of this plant; None: there are none that could answer.
     """
 
-    def __init__(self, box: QuestionBox, job: Job, renewed: Callable[[], Guard], policy_file: Path) -> None:
+    def __init__(
+        self, box: QuestionBox, job: Job, renewed: Callable[[], Guard], policy_file: Path,
+        controllers: PlantControllers | None = None,
+    ) -> None:  # fmt: skip
         self._box, self._job, self._renewed, self._file = box, job, renewed, policy_file
+        self._controllers, self._turn = controllers, threading.RLock()
         self._state: object = None
         self._told = ""
         self._numbers = count(1)
@@ -246,16 +290,29 @@ class PlantQuestions:
 
     def exchange(self, arrived: Numbered, patience: float, over: Callable[[], bool] = lambda: False) -> Numbered:
         """Take answers in; return the next question, or nothing after ``patience`` seconds or when it is ``over``."""
-        for number, group in groupby(arrived, key=lambda entry: entry[0]):
-            self._take_in(number, [data for _, data in group])
-        self._open.clear()  # what has no answer by now was lost on the way, and is asked again
+        with self._turn:
+            for number, group in groupby(arrived, key=lambda entry: entry[0]):
+                self._take_in(number, [data for _, data in group])
+            self._open.clear()  # what has no answer by now was lost on the way, and is asked again
         deadline = time.monotonic() + patience
         while True:
-            waiting = self._box.waiting()  # before the policy: what was put since is judged by what it says then
-            out = [*self._terms(), *self._next(waiting)]
+            with self._turn:
+                waiting = self._box.waiting()  # before the policy: what was put since is judged by what it says then
+                out = [*self._terms(), *self._next(waiting)]
             if out or over() or time.monotonic() >= deadline:
                 return out
             time.sleep(LOOK)
+
+    def react(self, arrived: Numbered) -> Numbered:
+        """What this plant's controllers answer to trials, while ``exchange`` may wait for a question."""
+        with self._turn:
+            self._renew()
+            out: Numbered = []
+            for number, data in arrived:
+                if self._controllers is None:
+                    self.guard.refuse("incoming", data, ProtocolError(f"unit {self.guard.unit!r} has no controllers"))
+                out.append((number, self._controllers.answer(data, self.guard, self._box.laws)))
+            return out
 
     def _take_in(self, number: int, answer: list[bytes]) -> None:
         name = self._open.pop(number, None)
@@ -275,8 +332,8 @@ class PlantQuestions:
             self.guard.audit.write("answered", job=self._job.id, unit=self.guard.unit, question=name, kinds=kinds[:20])
             self._box.settle(name, answer)
 
-    def _terms(self) -> Numbered:
-        """Who may ask about this plant's inputs, until the coordinator has said it back."""
+    def _renew(self) -> None:
+        """Look at the policy again, if its file has changed."""
         try:
             state: object = self._file.stat().st_mtime_ns
         except OSError:
@@ -287,10 +344,17 @@ class PlantQuestions:
                 self.guard = self._renewed()
                 asking = self.guard.policy.asking()
             except CounterflowError as error:  # a policy that cannot be read allows nothing
-                asking = Policy(self.guard.unit, answers=False).asking()
+                self.guard = self.guard.closed()
+                asking = self.guard.policy.asking()
                 self.guard.audit.write("refused", job=self._job.id, unit=self.guard.unit, reason=f"{error}"[:2000])
             self._asking = asking
-        data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True)))
+
+    def _terms(self) -> Numbered:
+        """Who may ask about this plant's inputs, until the coordinator has said it back."""
+        self._renew()
+        said = None if self._controllers is None else self._controllers.terms(self.guard.policy)
+        text = "" if said is None else said.to_text()
+        data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True), text))
         if hashlib.sha256(data).hexdigest() == self._told:
             return []
         return [(next(self._numbers), self.guard.leave(self.guard.outgoing(data)))]

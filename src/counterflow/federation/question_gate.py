@@ -12,16 +12,26 @@ from typing import NoReturn
 import numpy as np
 
 from counterflow import wording
-from counterflow.caveats import Caveat, to_text, units_of
+from counterflow.caveats import EVERYBODY, Caveat, to_text, units_of
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError, UnidentifiedError, UnknownNameError
 from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.answering import Server
+from counterflow.questions.attribution import WITHOUT
 from counterflow.questions.parts import with_caveats
 from counterflow.questions.registry import question
+from counterflow.questions.replicates import HELD_CODE, REACTING_CODE, SWITCH_CODE
 
 CLOSED = "closed-units"
+# what is said of the world that an answer is about, where a unit that has controllers is closed to the asker
+WORLDS = {
+    REACTING_CODE: "controllers react, also those of units that are closed here, which are not named",
+    HELD_CODE: "controllers are held, also those of units that are closed here, which are not named: their inputs stay "
+    "as they are. In the running plant their controllers would answer",
+    SWITCH_CODE: "a controller switches, at times that are not certain: read means, extremes and shares of time over "
+    "the window, not single rows",
+}
 MOST_CHANGES = 1000
 MOST_STEPS = 100_000  # of one question: an asker must not keep the server from the others
 MOST_REFUSALS = 1000  # that are written down for one asker
@@ -135,6 +145,10 @@ class QuestionGate:
                 return refused
         return None
 
+    def reacts(self, unit: str) -> bool:
+        """Whether a unit's controllers answer to the questions of others."""
+        return unit in self._policies and self._policies[unit].react
+
     def openings(self, asker: str) -> dict[str, list[str]]:
         """Names of the inputs of every other unit that ``asker`` may ask about."""
         own = self._policies.get(asker)
@@ -177,11 +191,20 @@ class QuestionGate:
         text = (
             f"what the inputs of {', '.join(closed)} have done is in the rest: their policies do not let {asker!r} ask"
         )
-        return with_caveats([part for part in parts if part.share not in closed], [Caveat(CLOSED, asker, text)])
+        hidden = {share for unit in closed for share in (unit, f"{WITHOUT}{unit}")}
+        return with_caveats([part for part in parts if part.share not in hidden], [Caveat(CLOSED, asker, text)])
 
     def told(self, asker: str, caveats: Sequence[Caveat]) -> list[Caveat]:
-        """Those of the caveats that ``asker`` may know: none that tells of a unit that is closed to it."""
-        kept = [caveat for caveat in caveats if self.is_open(asker, caveat.units)]
+        """Those of the caveats that ``asker`` may know: none that tells of a unit that is closed to it.
+
+        Which world an answer is about is always told, without naming what is closed.
+        """
+        kept = []
+        for caveat in caveats:
+            if self.is_open(asker, caveat.units):
+                kept.append(caveat)
+            elif caveat.code in WORLDS:
+                kept.append(replace(caveat, scope=EVERYBODY, text=WORLDS[caveat.code]))
         closed = [unit for unit in self._inputs if not self.is_open(asker, (unit,))]
         if closed:  # by the policies alone, whether there was anything to tell or not
             text = f"what speaks against answers at {wording.listed(closed)} is not told: their policies do not let "

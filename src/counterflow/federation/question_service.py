@@ -6,20 +6,24 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
+from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import SENT_BY_UNITS, Policy
 from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
+from counterflow.federation.reactions import MOST_STEPS, Carry, ControllerTerms, RemoteControllers, Rounds
 from counterflow.files import make_folder
+from counterflow.plant.units import MANIPULATED
 from counterflow.protocol import Ask, Change, Message, Openings, Terms, decode, encode
-from counterflow.protocol.questions import OPENINGS_LIMIT
+from counterflow.protocol.questions import HELD, OPENINGS_LIMIT
 from counterflow.questions.answering import Server
 from counterflow.questions.registry import question
 from counterflow.sealed_file import read_json, write_json
@@ -28,6 +32,7 @@ from counterflow.threads import one_blas_thread
 _log = logging.getLogger(__name__)
 FOLDER = "terms"
 _TERMS = "terms of a plant"
+_NONE = ControllerTerms(())
 GRACE = 20.0  # seconds that a plant may take to start
 
 
@@ -43,6 +48,7 @@ class QuestionService:
     grace : seconds from now on in which a question waits for plants that have never said who may ask about them: they
         may be slower to start than whoever asks.
     per_minute : questions that one member may put in a minute.
+    carry : takes a trial to a plant, whose controllers are asked what they would do; None: they cannot be asked.
     """
 
     def __init__(
@@ -53,13 +59,18 @@ class QuestionService:
         audit: Audit | None,
         grace: float = 0.0,
         per_minute: int = PER_MINUTE,
+        carry: Carry | None = None,
     ) -> None:
         if job.method != QUESTIONS or server.names != job.units:
             raise ProtocolError(f"{job.label} asks about {', '.join(job.units)}; the fit has {', '.join(server.names)}")
         self._folder, self._job, self._server, self._audit = home / FOLDER, job, server, audit
-        self._told, self._rate = threading.Condition(), QuestionRate(per_minute)
+        self._told, self._rate, self._carry = threading.Condition(), QuestionRate(per_minute), carry
         self._patient_until = time.monotonic() + grace
-        self._policies = {unit: policy for unit in job.units if (policy := self._known(unit)) is not None}
+        self._policies: dict[str, Policy] = {}
+        self._controllers: dict[str, ControllerTerms] = {}
+        self._kept: dict[str, bool] = {}
+        for unit in job.units:
+            self._recall(unit)
         self._gate = self._made()
 
     def receive(self, unit: str, messages: Numbered) -> Numbered:
@@ -86,10 +97,12 @@ class QuestionService:
                     f"server: unit {unit!r}: a question is any number of Change, and one Ask at its end"
                 )
             causes = {change.cause for change in changes if isinstance(change, Change)}
-            everybody = set(self._job.units)
-            self._wait_for(everybody if question(ask.kind).of_shares else causes & everybody)
+            everybody, kind = set(self._job.units), question(ask.kind)
+            of_all = kind.of_shares or (kind.of_worlds and ask.controllers != HELD)
+            self._wait_for(everybody if of_all else causes & everybody)
+            server = self._running(ask) if kind.of_worlds or kind.held_only else self._server
             with one_blas_thread(), np.errstate(all="ignore"):
-                return list(self._gate.answer(self._server, unit, [c for c in changes if isinstance(c, Change)], ask))
+                return list(self._gate.answer(server, unit, [c for c in changes if isinstance(c, Change)], ask))
         except StorageError:  # its text names files of this machine; it stands in the process log
             _log.exception("a question of unit %r was not answered", unit)
             return [refusal_of(unit, CounterflowError("the coordinator cannot answer now: its owner's logs say why"))]
@@ -98,6 +111,42 @@ class QuestionService:
         except (np.linalg.LinAlgError, MemoryError) as error:
             text = f"the numbers of this question are beyond the server ({type(error).__name__}): ask for less"
             return [refusal_of(unit, DataError(text))]
+
+    def _running(self, ask: Ask) -> Server:
+        """The server, with the controllers of all plants that have some, the asker's own perhaps with other laws.
+
+        Of a plant that has not said anything yet, what controllers move is known where its inputs say so.
+        """
+        known = dict(self._controllers)
+        for unit in set(self._job.units) - set(self._policies):
+            moved = [k for k, channel in enumerate(self._job.inputs[unit]) if channel.role == MANIPULATED]
+            if moved:
+                known[unit] = ControllerTerms(tuple(moved))
+        if not known or self._server.shared is None:
+            return self._server
+        if question(ask.kind).of_worlds and ask.controllers != HELD and ask.steps > MOST_STEPS:
+            raise OptionError(
+                f"with controllers reacting, {MOST_STEPS} steps can be asked about between machines, not {ask.steps}: "
+                'ask for fewer, or with controllers="held"',
+                code="too-many-rounds",
+            )
+        kept, supposed = self._kept, {}
+        if ask.supposed and known.get(ask.unit, _NONE).reacts:
+            known[ask.unit] = ControllerTerms.from_text(ask.terms, len(self._job.inputs[ask.unit]))
+            kept, supposed = {}, {ask.unit: ask.supposed}
+        silent = [unit for unit, terms in known.items() if not terms.reacts or self._carry is None]
+        reactors = {unit: RemoteControllers(unit, known[unit]) for unit in self._job.units if unit in known}
+        rounds = None if self._carry is None else Rounds(self._carry, self._job, self._waiting, supposed=supposed)
+        return self._server.running(reactors, kept, rounds, sorted(silent))
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """While plants are asked, others are heard."""
+        self._told.release()
+        try:
+            yield
+        finally:
+            self._told.acquire()
 
     def _openings(self, unit: str) -> Openings:
         """What the unit may ask about: of every other unit, the channels that its policy opens to it."""
@@ -130,21 +179,36 @@ class QuestionService:
     # ---- who may ask whom
 
     def _agree(self, unit: str, terms: Terms) -> None:
-        policy = _read(unit, terms.text)
+        policy, said = _read(unit, terms.text), None
+        if terms.controllers:
+            said = ControllerTerms.from_text(terms.controllers, len(self._job.inputs[unit]))
         make_folder(self._folder)
-        write_json(self._folder / f"{unit}.json", _TERMS, policy.asking())
+        kept = policy.asking() | {"controllers": None if said is None else json.loads(said.to_text())}
+        write_json(self._folder / f"{unit}.json", _TERMS, kept)
         if self._audit is not None:
             self._audit.write("terms", unit=unit, ask={k: list(v) for k, v in policy.ask.items()}, asks=policy.answers)
-        self._policies[unit] = policy
+        self._said(unit, policy, said)
         self._gate = self._made()
         self._told.notify_all()
 
-    def _known(self, unit: str) -> Policy | None:
+    def _said(self, unit: str, policy: Policy, controllers: ControllerTerms | None) -> None:
+        if controllers != self._controllers.get(unit):
+            self._kept.clear()
+        self._policies[unit] = policy
+        self._controllers.pop(unit, None)
+        if controllers is not None:
+            self._controllers[unit] = controllers
+
+    def _recall(self, unit: str) -> None:
+        """What a plant has said before."""
         path = self._folder / f"{unit}.json"
         if not path.exists():
-            return None
+            return
         try:
-            return _agreed(unit, read_json(path, _TERMS))
+            found = dict(read_json(path, _TERMS))
+            said = found.pop("controllers", None)  # files of earlier versions have none
+            terms = None if said is None else ControllerTerms.from_json(said, len(self._job.inputs[unit]))
+            self._said(unit, _agreed(unit, found), terms)
         except CounterflowError as error:
             raise StorageError(
                 f"federation: {path} cannot be read ({error}); remove it, the plant says it again", code=error.code

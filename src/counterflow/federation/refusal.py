@@ -23,7 +23,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "leave.jobs_per_hour": "there were more jobs within the hour than its policy takes",
         "leave.inputs_shown": "it lets nobody be shown signals of its inputs, as moments need: fit with --release "
         "rows, or the plant sets inputs_shown = true",
-        "inputs-react": "its inputs react to its own measurements, which they would carry to everybody: the plant "
+        "inputs-react": "its inputs react to measurements, which they would carry to everybody: the plant "
         "gives set points as inputs, or rows in which its controllers are off",
         "privacy.demanded": "its policy demands noise: fit with --epsilon 1, or the plant sets demanded = false",
         "privacy.ledger": "its policy names no budget: the plant sets ledger = \"budgets\" and opens one "
@@ -32,10 +32,15 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "privacy.delta": "its policy allows less: fit with a smaller one, or the plant sets delta = {delta}",
         "privacy.window": "its policy protects more measurements as one: fit with a larger --window",
         "privacy.published": "its policy demands rigorous accounting",
+        "privacy.reacting": "its policy lets no input leave that reacts to measurements: fit without the option "
+        "'reacting', or the plant sets reacting = true",
         "privacy.simulation": "its policy demands noise of the operating system",
         "privacy.approval": "its owner has not approved this job: there, run counterflow federation approve-job FOLDER "
         "{id}; then here fit --id {id}",
         "budget": "its privacy budget does not pay for it: fit with a smaller --epsilon, or its owner opens a new one",
+        "controllers.react": "its policy does not let its controllers answer: the plant sets react = true",
+        "controllers.trials_per_day": "its controllers have been asked as often within a day as its policy allows: ask "
+        "later or with controllers held, or the plant raises trials_per_day",
         "policy": "its policy cannot be read: the plant mends the file",
         "begins": "its log begins at another time: the plant brings a log of the same period (join --log), or give "
         "--begins",

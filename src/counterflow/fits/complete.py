@@ -5,18 +5,17 @@ Every engine completes a fit here, in one process and between machines: the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from counterflow.caveats import Caveat, distinct
-from counterflow.control.learning import Controller
 from counterflow.fits.checks import failed_checks
 from counterflow.fits.engine import Traffic
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
-from counterflow.methods.controllers import controller_caveats, controllers_of
+from counterflow.methods.controllers import controller_caveats, known_controllers
 from counterflow.methods.method import ServerState, UnitState
 from counterflow.methods.outcome import Learned, Provenance, Status
 from counterflow.methods.part import UnitPart, plant_of
@@ -33,20 +32,11 @@ def server_part(task: Task, state: ServerState, link: str | None = None) -> tupl
     return completed(task, method_of(task).learned(task, state), link)
 
 
-def unit_part(
-    task: Task, own: UnitData, state: UnitState, link: str | None = None,
-    controllers: Sequence[Controller] | None = None,
-) -> UnitPart:  # fmt: skip
-    """A unit's part of a fit, which asks questions; nothing of the server is needed for it.
-
-    ``controllers``: of the unit, where they are known already; None: they are looked for in its log.
-    """
-    part = method_of(task).part(task, own, state)
-    known = controllers
-    if known is None:
-        known = controllers_of(own.unit, own.y, own.u, task.dt, search=task.from_logs)
+def unit_part(task: Task, own: UnitData, state: UnitState, link: str | None = None) -> UnitPart:
+    """A unit's part of a fit, which asks questions; nothing of the server is needed for it."""
+    part, known = method_of(task).part(task, own, state), known_controllers(task, own)
     caveats = (*part.caveats, *controller_caveats(own.unit, known))
-    return replace(part, link=link, controllers=tuple(known), caveats=caveats)
+    return replace(part, link=link, controllers=known, caveats=caveats)
 
 
 def completed(task: Task, learned: Learned, link: str | None = None) -> tuple[Server, Status]:

@@ -34,6 +34,7 @@ from counterflow.plant.calendar import Calendar, as_steps
 from counterflow.privacy import Privacy
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import Questions, Source
+from counterflow.questions.running import never_moved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from counterflow.questions.question import Request
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fit(Questions):
     """A fitted federation.
 
@@ -239,27 +240,36 @@ class Fit(Questions):
         return tuple(self.parts)
 
     def summary(self) -> str:
-        """A readable account of the fit."""
-        lines = [f"Counterflow fit, method {self.method!r}: {self.status}", f"traffic: {self.traffic}"]
-        if self.privacy is not None:
-            lines.append(self.privacy.summary())
-        if self.known_edges is not None:
-            lines.append(f"direct couplings that were estimated: {self.known_edges}")
-        lines += [f"{caveat.weight}: {caveat}" for caveat in self.caveats]
-        if len(self.history):
-            lines.append(
-                f"server loss {self.history.server_loss[-1]:.4g}, "
-                f"disentanglement {self.history.disentanglement[-1]:.3g}"
-            )
-            for name in self.names:
-                own, base = self.history.client_loss[name][-1], self.history.proprietary_loss[name][-1]
-                lines.append(
-                    f"  {name}: augmented loss {own:.4g}, proprietary {base:.4g} (ratio {own / base:.3f}), "
-                    f"delta_d {self.history.delta_d[name][-1]:.3g}"
-                )
-        return "\n".join(lines)
+        """A table of what the fit rests on and how it ended, and of its couplings with their errors.
 
-    __str__ = summary
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], topology="chain", rng=1)
+        >>> print(cf.fit(plant.simulate(1000, rng=2), plant.locals()).summary())  # doctest: +ELLIPSIS
+                                       Counterflow fit
+        ==============================================================================
+        Method:         sufficient, models of units given
+        Units:          2: boiler, turbine
+        Rows:           1001 rows
+        Converged:      yes: converged in ...
+        """
+        from counterflow.fits import summary
+
+        return summary.text(self)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        from counterflow.fits import summary
+
+        return summary.short(self)
+
+    def _repr_html_(self) -> str:
+        from counterflow.fits import summary
+
+        return summary.page(self)
 
     def plot(self) -> Figure:
         """A matplotlib Figure: the training record of a published method, or else the estimated couplings."""
@@ -307,7 +317,8 @@ class Fit(Questions):
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """The server; for questions about rows, with what the units send it of a recording."""
         if not (question.of_past or question.after_record):
-            return Source(self.running(self.server, None) if question.of_worlds else self.server, lambda name: None)
+            told = question.of_worlds or question.held_only
+            return Source(self.running(self.server, None) if told else self.server, lambda name: None)
         server = self.about(recording)
         server = self.running(server, recording) if question.of_worlds else server
         return Source(server, lambda name: recording[name].y)  # type: ignore[index]
@@ -361,6 +372,9 @@ class Fit(Questions):
         for name, given in laws.items():
             self.plant.unit(name)
             parts[name] = with_laws(parts[name], given)
+            for each in parts[name].controllers:
+                if each.supposed is not None and each.locked and self.couplings is not None:
+                    raise never_moved(f"{name} {each.loop.moves}", name)
         return replace(self, parts=parts)
 
     @property

@@ -120,12 +120,9 @@ def fit(
     chosen = method_of(task)
     chosen.check(task)
     own = _brought(recording, models, estimators)
-    controllers = _controllers(recording, search=models is None)
+    known = _controllers(recording, search=models is None)
+    own = {name: replace(brought, controllers=known[name]) for name, brought in own.items()}
     most = chosen.rounds(task)
-    if models is None and task.options.get("same_row") is None:
-        # a controller that answers to a row within it would make its input look like the cause of that row
-        quick = {name: False for name, found in controllers.items() if any(not each.switches for each in found)}
-        task = replace(task, options={**options, **({"same_row": quick} if quick else {})})
     with _within_precision(recording), progress_of(progress) as told:
         recorder = Recorder(task.units)
 
@@ -156,10 +153,7 @@ def fit(
             report = None if spending is None else chosen.privacy_report(task, spending, done, states)
         told(LEARNED, "checks of the fit")
         part, status = complete.server_part(task, done)
-        parts = {
-            name: complete.unit_part(task, own[name], states[name], controllers=controllers[name])
-            for name in task.units
-        }
+        parts = {name: complete.unit_part(task, own[name], states[name]) for name in task.units}
         history = recorder.history({name: states[name].proprietary_loss for name in task.units})
         return complete.joined(
             part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,

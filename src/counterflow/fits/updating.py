@@ -18,6 +18,7 @@ from counterflow.fits.moment_updates import window_joined
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import sufficient_messages
 from counterflow.methods.privacy import PrivacyReport, Spending
+from counterflow.methods.reaction import reactions_refused
 from counterflow.methods.sufficient.method import sufficient_report
 from counterflow.methods.sufficient.private import MECHANISM, message_cost
 from counterflow.methods.sufficient.server import share
@@ -84,6 +85,8 @@ def _messages(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[
         return sufficient_messages(fit.parts, names, recording), None
     if not isinstance(privacy, Privacy) or privacy.accounting != "rigorous":
         raise OptionError(f"update: privacy must be a counterflow.Privacy with rigorous accounting, got {privacy!r}")
+    for name in names:
+        reactions_refused(fit.parts[name].unit, recording[name].y, recording[name].u)
     models = {name: fit.parts[name].model for name in names}
     costs = {name: [message_cost(privacy, recording.rows, model.states)] for name, model in models.items()}
     label, what = f"update {recording.public_digest[:12]}", f"sufficient message of {recording.rows} rows"

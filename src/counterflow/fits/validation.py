@@ -13,6 +13,7 @@ from counterflow.errors import DataError
 from counterflow.filtering import kalman_filter
 from counterflow.methods.published.augmented import AugmentedModel, ClientData
 from counterflow.plant import Plant, Recording
+from counterflow.questions.gate import refuse_without_rows
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
@@ -58,7 +59,9 @@ def validate(fit: Fit, recording: Recording, oracle: Plant | None) -> Validation
 def _served(fit: Fit, recording: Recording, data: Mapping[str, ClientData]) -> FloatArray:
     """The server's one-step predictions of all states, rows 1..T."""
     if fit.couplings is not None or fit.method == "oracle":
-        shared = fit.about(recording).shared
+        server = fit.about(recording)
+        refuse_without_rows(server, "validate")
+        shared = server.shared
         assert shared is not None
         return np.asarray(shared.filter(fit.plant.A, fit.plant.B, fit.plant.Q).predicted[1:])
     if fit.privacy is not None:

@@ -19,19 +19,21 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import PID, Law, Relay, Seen
+from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen
 from counterflow.control.learning import (
+    CONSTANT,
+    RECORDED,
     Controller,
     aimed_at,
-    explaining,
     found_loops,
     law_rows,
     learned_loop,
-    smoothed,
     working,
 )
+from counterflow.control.relays import seen_by
 from counterflow.errors import DataError, OptionError
 from counterflow.methods.part import UnitPart
+from counterflow.methods.task import Task, UnitData
 from counterflow.plant import Unit
 from counterflow.plant.units import unknown_name
 from counterflow.protocol import Reaction, Trial
@@ -53,7 +55,7 @@ class UnitControllers:
     y: FloatArray | None = None
     u: FloatArray | None = None
     elsewhere: Mapping[str, FloatArray] = field(default_factory=dict)
-    _kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
+    _kept: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def controllers(self) -> tuple[Controller, ...]:
@@ -79,9 +81,15 @@ class UnitControllers:
 
     @property
     def locked(self) -> tuple[int, ...]:
-        """Inputs that never moved but by their controller, whose target never moved."""
-        names = self.part.unit.input_names
-        return tuple(names.index(each.loop.moves) for each in self.controllers if each.locked)
+        """Inputs that never moved but by their controller, whose target never moved, and that target.
+
+        Where what one controller moves is the target of another one, the other's input is locked, too.
+        """
+        names, found = self.part.unit.input_names, []
+        for each in self.controllers:  # outer loops first
+            if each.locked or (each.led and each.loop.target in found):
+                found += [name for name in (each.loop.moves, each.loop.target) if name in names]
+        return tuple(sorted({names.index(name) for name in found}))
 
     @property
     def memory(self) -> int:
@@ -118,6 +126,10 @@ class UnitControllers:
             values[:, :, column] = self._moved(controller, trial, series, values[:, :, column])
         return Reaction(trial.unit, trial.row, worlds, np.ascontiguousarray(values.reshape(worlds * n, -1)))
 
+    def supposing(self, laws: Mapping[str, Law]) -> UnitControllers:
+        """The same controllers with other laws, by the input that they move."""
+        return replace(self, part=with_laws(self.part, laws), _kept={})
+
     # ---- one controller
 
     def _series(
@@ -148,26 +160,50 @@ class UnitControllers:
         if self._within_row(law):
             steps = np.diff(reading, axis=1, prepend=reading[:, :1])
             reading = np.hstack([reading[:, :1], reading[:, :-1] + steps[:, :-1]])
+        own = None if self._within_row(law) else self._own_response(controller, trial)
         if not trial.past:
             if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest
                 target = np.full(reading.shape, self._resting(controller, trial, reading))
-            return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt)
-        record = self._record(controller, slice(trial.row - lead, trial.row - lead + reading.shape[1]))
+            ends = within(self._limits(controller), given[:, max(lead - 1, 0) : lead])
+            return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt, own=own, ends=ends)
+        rows = slice(trial.row - lead, trial.row - lead + reading.shape[1])
+        record = self._record(controller, trial.worlds, rows)
+        own = None if own is None else (own[0] + record.moved, own[1])
+        ends = within(self._limits(controller), record.moved[None])
         whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
         first = record.moved[:lead] + given[:, :lead]
         if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
-            out = _run(law, first, whole, aims, trial.row - lead, self.dt)
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt, own=own, ends=ends)
         else:
             manual = np.where(record.manual, record.moved, np.nan)
-            out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual)
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual, own, ends)
         return np.asarray(out - record.moved)
+
+    def _own_response(self, controller: Controller, trial: Trial) -> tuple[FloatArray, FloatArray] | None:
+        """What its input was in the trial's states (K, n), and what it does to its reading in the rows after (K, L).
+
+        None: the trial does not say, or it reads nothing that its own input moves.
+        """
+        unit, loop = self.part.unit, controller.loop
+        if not trial.tried.size or loop.reads not in unit.output_names:
+            return None
+        at = self.columns.index(unit.input_names.index(loop.moves))
+        tried = trial.tried.reshape(trial.worlds, -1, len(self.columns))[:, :, at]
+        response = trial.response.reshape(trial.worlds, -1, len(self.columns), trial.states.shape[1])[:, :, at]
+        return tried, np.asarray(response @ self.part.model.C[unit.output_names.index(loop.reads)])
+
+    def _limits(self, controller: Controller) -> tuple[float, float]:
+        """Of the channel that it moves."""
+        unit = self.part.unit
+        return unit.inputs[unit.input_names.index(controller.loop.moves)].limits or FREE
 
     def _within_row(self, law: Law) -> bool:
         """Whether what a relay switches acts on the row in which it switches, and might undo its reason in it.
 
         Such a relay is taken to see where its reading was going, from the two rows before.
         """
-        return isinstance(law, Relay) and self.part.point is not None and self.part.point.same_row
+        in_rows = isinstance(law, Relay) and not law.between_rows
+        return in_rows and self.part.point is not None and self.part.point.same_row
 
     def _resting(self, controller: Controller, trial: Trial, reading: FloatArray) -> float:
         """Where the reading stood in the last recorded row."""
@@ -176,15 +212,15 @@ class UnitControllers:
         k = self.part.unit.output_names.index(controller.loop.reads)
         return float(self.part.at_level(trial.rest @ self.part.model.C.T)[0, k])
 
-    def _record(self, controller: Controller, rows: slice) -> _Record:
-        """What a controller did in recorded rows."""
-        key = (controller.loop.moves, "record")
+    def _record(self, controller: Controller, worlds: int, rows: slice) -> _Record:
+        """What a controller did in recorded rows, as each world sees it."""
+        key = (controller.loop.moves, worlds)
         if key not in self._kept:
-            self._kept[key] = self._whole_record(controller)
+            self._kept[key] = self._whole_record(controller, worlds)
         whole: _Record = self._kept[key]
-        return _Record(*(getattr(whole, each.name)[rows] for each in fields(_Record)))
+        return _Record(*(getattr(whole, each.name)[..., rows] for each in fields(_Record)))
 
-    def _whole_record(self, controller: Controller) -> _Record:
+    def _whole_record(self, controller: Controller, worlds: int) -> _Record:
         if self.y is None or self.u is None:
             raise DataError(f"unit {self.part.unit.name!r}: its own rows are needed to say what its controllers did")
         loop, unit, law = controller.loop, self.part.unit, controller.law
@@ -199,25 +235,31 @@ class UnitControllers:
 
         reading, nothing = channel(loop.reads), np.zeros(len(moved))
         if isinstance(law, Relay):
-            seen = explaining(law, moved, smoothed(reading))
+            seen = seen_by(law, moved, reading, worlds)
             return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
         known = _last_known(reading)
         unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
-        if controller.supposed is not None and loop.target is None:
-            unknown = aimed_at(law, moved, known, self.dt)
+        if controller.supposed is not None and loop.target is None:  # in manual, it aimed at nothing that is known
+            usual = np.full(len(moved), float(np.median(known)))
+            unknown = aimed_at(law, moved, known, self.dt) if controller.was_at_work else usual
         aim = unknown if loop.target is None else _last_known(channel(loop.target))
         told = law_rows(law, moved, known, aim, self.dt)
         left = np.where(np.isfinite(told), moved - told, 0.0)
         limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
         manual = ~working(moved) & (moved > limits[0]) & (moved < limits[1])
         if loop.target is not None or not isinstance(law, PID):  # it stands still, though its law says that it moves
-            manual &= np.abs(left) > OFF * max(float(moved.std()), 1e-300)
+            off_law = np.abs(left) > OFF * max(float(moved.std()), 1e-300)
+            manual &= off_law
+            manual[:-1] |= off_law[:-1] & manual[1:]  # the row in which somebody moved it to where it stands
         return _Record(moved, known, aim, left, manual)
 
 
 @dataclass(frozen=True, eq=False)
 class _Record:
-    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual."""
+    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual.
+
+    The reading that a relay has seen is uncertain: (worlds, T+1).
+    """
 
     moved: FloatArray
     reading: FloatArray
@@ -229,11 +271,14 @@ class _Record:
 def _run(
     law: Law, moved: FloatArray, reading: FloatArray, target: FloatArray, row: int, dt: float,
     left: FloatArray | None = None, manual: FloatArray | None = None,
+    own: tuple[FloatArray, FloatArray] | None = None, ends: tuple[FloatArray, FloatArray] | None = None,
 ) -> FloatArray:  # fmt: skip
     """Moved input (K, lead + n) by a law after its first values ``moved`` (K, lead).
 
     ``left`` (lead + n,) is added to what the law says; ``manual`` (lead + n,): what the input is in rows in which the
-    controller was off, else NaN. Rows follow each other, because a law looks at what it did before.
+    controller was off, else NaN. ``own``: what the input was (K, lead + n) while its reading was as given, and what it
+    does to the reading (K, L) in the rows after its own: what is moved otherwise moves the reading. ``ends``: lowest
+    and highest value of the channel. Rows follow each other, because a law looks at what it did before.
     """
     lead, memory = moved.shape[1], law.memory
     out: FloatArray = np.empty(reading.shape)
@@ -242,15 +287,30 @@ def _run(
     short = max(0, memory - lead)  # before the record began, everything stood as in its first row
     if short:
         reading, target, out = _longer(reading, short), _longer(target, short), _longer(out, short)
+    if own is not None:
+        reading = np.array(reading)
     for t in range(lead + short, out.shape[1]):
         at = t - short
+        if own is not None and at > lead:
+            otherwise = out[:, lead + short : t] - own[0][:, lead:at]
+            reading[:, t] += np.einsum("kd,kd->k", otherwise[:, ::-1], own[1][:, : at - lead])
         if manual is not None and np.isfinite(manual[at]):
             out[:, t] = manual[at]
             continue
         now = slice(t - memory, t + 1)
         said = law.output(Seen(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
         out[:, t] = said if left is None else np.clip(said + left[at], *limits)
+        if ends is not None:
+            low, high = (end[:, min(at, end.shape[1] - 1)] for end in ends)
+            out[:, t] = np.clip(out[:, t], low, high)
     return out[:, short:]
+
+
+def within(limits: tuple[float, float], was: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Lowest and highest values (K, n) of a channel, of which some recorded ones (K, n) may lie beyond its limits."""
+    if not was.shape[1]:
+        was = np.full((len(was), 1), np.nan)
+    return np.fmin(limits[0], was), np.fmax(limits[1], was)
 
 
 def _longer(rows: FloatArray, count: int) -> FloatArray:
@@ -269,8 +329,17 @@ def _last_known(series: FloatArray) -> FloatArray:
 
 
 def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
-    """The part with other laws in the worlds that are asked about, by the input that they move."""
-    known = {each.loop.moves for each in part.controllers}
+    """The part with other laws in the worlds that are asked about, by the input that they move.
+
+    A loop that was in manual has no law in the record; it is closed by the law that is given.
+    """
+    at_hand = {each.loop.moves for each in part.controllers}
+    open_loops = [
+        Controller(replace(loop, law=Manual()), False, 0.0, 0.0, CONSTANT if loop.target is None else RECORDED)
+        for loop in part.unit.loops
+        if loop.moves not in at_hand and loop.moves in laws
+    ]
+    known = at_hand | {loop.moves for loop in part.unit.loops}
     for name, law in laws.items():
         if name not in known:
             raise unknown_name(f"input of unit {part.unit.name!r} that a controller moves", name, tuple(sorted(known)))
@@ -278,7 +347,8 @@ def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
             raise OptionError(
                 f"unit {part.unit.name!r}, {name!r}: a law is needed, such as PID or Manual, got {law!r:.80}"
             )
-    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in part.controllers]
+    whole = [*part.controllers, *open_loops]
+    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in whole]
     return replace(part, controllers=tuple(changed))
 
 
@@ -311,6 +381,13 @@ def controllers_of(
         declared = {loop.moves for loop in unit.loops} | {loop.target for loop in unit.loops if loop.target}
         known += found_loops(unit.input_names, unit.output_names, u, y, dt, declared)
     return tuple(known)
+
+
+def known_controllers(task: Task, own: UnitData) -> tuple[Controller, ...]:
+    """The controllers of a unit that takes part in a fit."""
+    if own.controllers is not None:
+        return own.controllers
+    return controllers_of(own.unit, own.y, own.u, task.dt, search=task.from_logs)
 
 
 def controller_caveats(unit: Unit, controllers: Sequence[Controller]) -> list[Caveat]:

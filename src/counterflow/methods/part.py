@@ -38,7 +38,7 @@ class UnitPart:
     output_level: FloatArray | None = None  # (D_m,) where the outputs rest, if the model is of departures from it
     point: OperatingPoint | None = None  # the same for its inputs
     link: str | None = None  # of a stored part: which server's file it belongs to
-    rows_digest: str | None = None  # of a private fit: of the rows that it rests on
+    rows_digest: str | None = None  # of a private fit: of the rows that it rests on; of moments, of each window
     C_doubt: tuple[FloatArray, FloatArray] | None = None  # of an estimated C: variance of each row, times a matrix
     caveats: tuple[Caveat, ...] = ()  # what its answers must be read with and the server does not know
     controllers: tuple[Controller, ...] = field(default=(), metadata={"optional": True})  # and what they do

@@ -255,13 +255,17 @@ def _guarantee(of: Privacy | PrivacyReport) -> str:
     return f"differentially private{kind} with epsilon {of.epsilon:.4g} and delta {of.delta:.3g} for {rows} of one unit"
 
 
-def clipping_caveats(name: str, share: float | None) -> tuple[Caveat, ...]:
-    """Of one unit's message: whether many of its rows may have been clipped; ``share``: up to how many."""
-    if share is None or share <= CLIPPED:
+def clipping_caveats(name: str, share: float, widened: bool) -> tuple[Caveat, ...]:
+    """Of one unit's message: whether many of its rows may have been clipped; ``share``: up to how many.
+
+    ``widened``: whether intervals know of it.
+    """
+    if share <= CLIPPED:
         return ()
+    known = "intervals were widened by what that may do" if widened else "no interval knows of it"
     text = (
-        f"unit {name!r}: the budget is so small for so few rows that up to {100 * share:.0f} % of them "
-        "may have been clipped, which biases estimates; more rows, a larger epsilon or a clip of your own help"
+        f"unit {name!r}: up to {100 * share:.0f} % of its rows may have been clipped, which biases estimates; {known}. "
+        "More rows or a larger epsilon help, or a larger clip, or none if you gave one"
     )
     return (Caveat("clipped-rows", name, text),)
 

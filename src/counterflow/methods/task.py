@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from counterflow.arrays import FloatArray
+from counterflow.control.learning import Controller
 from counterflow.identification.sensors import Judged, Sensor, judged, sensors_of
 from counterflow.methods.estimators import Estimator
 from counterflow.plant import Channel, LocalModel, Unit
@@ -68,7 +69,8 @@ class UnitData:
     """What a unit brings to a fit; it stays at the unit.
 
     ``y`` (T+1, D), ``u`` (T+1, U); ``model`` None: it has a log only. ``estimator`` None: a Kalman filter. ``begins``:
-    time of row 0, "" if the log has none. ``dt``: seconds between rows, None if nobody has said.
+    time of row 0, "" if the log has none. ``dt``: seconds between rows, None if nobody has said. ``controllers``: of
+    the unit, where they are known already; None: they are looked for in its log.
     """
 
     unit: Unit
@@ -78,6 +80,7 @@ class UnitData:
     estimator: Estimator | None = None
     begins: str = ""
     dt: float | None = None
+    controllers: tuple[Controller, ...] | None = None
 
     @property
     def digest(self) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow import notebook
 from counterflow.arrays import FloatArray, frozen, numeric, real_number
 from counterflow.errors import DataError, OptionError
 from counterflow.files import as_path, write_whole
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _FORMAT = "counterflow recording"
 _VERSION = 2
 _LARGEST = 1 << 40  # bytes
+_DRAWN = 8  # channels in a notebook
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -438,7 +440,21 @@ class Recording(Mapping[str, UnitRecording]):
     def __repr__(self) -> str:
         units = ", ".join(self.names[:8]) + (f", ... {len(self) - 8} more" if len(self) > 8 else "")
         missing = ", with missing values" if self.has_missing else ""
-        return f"Recording({self.rows} rows, dt={self.dt:g}, units: {units}{missing})"
+        when = "" if self.calendar is None else f", {self.calendar.span(0, self.rows)}"
+        return f"Recording({self.rows} rows, dt={self.dt:g}{when}, units: {units}{missing})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [part.name, *(", ".join(map(str, names)) for names in (part.unit.input_names, part.unit.output_names)),
+             f"{100 * float(np.isnan(part.y).mean()):.3g} %"]
+            for part in self.parts.values()
+        ]  # fmt: skip
+        first = [
+            (f"{part.name} {channel.name}", part.y[:, k])
+            for part in self.parts.values() for k, channel in enumerate(part.unit.outputs[:2])
+        ]  # fmt: skip
+        table = notebook.Table("", ["unit", "inputs", "outputs", "missing"], rows, 3)
+        return notebook.page(repr(self), [table], notebook.sparklines(first[:_DRAWN]))
 
 
 def _of_version_1(described: dict[str, Any], arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -189,7 +189,8 @@ class Reduced(_Measured):
     anything was measured (level, scale, basis and noise stay at the unit); ``spans`` (k, 2): those rows; ``inputs``
     (T+1, U) of all rows, in engineering units. ``patterns`` (p, r): variances of numbers that some missing channel
     leaves uncertain, zero where they are exact, -1 where nothing is known; ``runs`` (q, 2): pattern, and for how many
-    rows on it holds.
+    rows on it holds. ``later``: its inputs act on the next row only, because a controller of its answers to a row
+    within it, which would make its input look like the cause of that row.
     """
 
     values: FloatArray = field(metadata=MATRIX)
@@ -197,6 +198,7 @@ class Reduced(_Measured):
     inputs: FloatArray = field(metadata=MATRIX)
     patterns: FloatArray = field(metadata=MATRIX)
     runs: FloatArray = field(metadata=MATRIX)
+    later: bool = False
 
     @property
     def variance(self) -> FloatArray:
@@ -276,15 +278,21 @@ class Basis(Message):
 
 @dataclass(frozen=True)
 class Moments(Message):
-    """Unit to server, every round: Z = Φᵀ s (K, r); ``noise`` (r, r): covariance of the noise in each row of Z."""
+    """Unit to server, every round: Z = Φᵀ s (K, r); ``noise`` (r, r): covariance of the noise in each row of Z.
+
+    ``clipped``: share of ΦᵀΦ, at most, in rows that were clipped, told with noise; 0 if nothing is private.
+    """
 
     round: int
     values: FloatArray = field(metadata=MATRIX)
     noise: FloatArray = field(metadata=MATRIX)
+    clipped: float = 0.0
 
     def check(self) -> None:
         numbers = self.values.shape[1]
         self._expect(noise=(numbers, numbers))
+        if not 0 <= self.clipped <= 1:
+            raise ProtocolError(f"{self.label}: field 'clipped' must be a share from 0 to 1, got {self.clipped:g}")
 
 
 @dataclass(frozen=True)

@@ -95,13 +95,17 @@ class Ask(Message):
 
     Whether there is such a kind is known where it is answered.
     ``controllers``: "held" (inputs that controllers move stay as they are), "reacting" (controllers answer), or "": as
-    the server thinks best.
+    the server thinks best. ``supposed``: a word by which the asking unit knows that its own controllers are to follow
+    other laws in the trials of this question; ``terms``: what it says of them then, as in ``Terms``.
     """
 
     kind: str
     first: int
     steps: int
     controllers: str = ""
+    supposed: str = ""
+    terms: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"terms": TERMS_LIMIT})
 
     def check(self) -> None:
         if not _KIND.fullmatch(self.kind) or not 1 <= self.steps <= 10_000_000:
@@ -140,6 +144,10 @@ class Answer(Message):
         return from_text(self.caveats)
 
 
+def _nothing() -> FloatArray:
+    return np.zeros((0, 0))
+
+
 @dataclass(frozen=True)
 class Trial(Message):
     """Server to unit: in such a world, what would your inputs be?
@@ -149,6 +157,10 @@ class Trial(Message):
     settled rows and what the question does in all: if ``past``, as differences from the record; else as they are,
     inputs in engineering units, and ``rest`` (1, P_m) are the states of the last recorded row. ``held`` names the
     inputs that stay as they are, as "0,2". ``foreign`` (K n, f): readings of other units that its controllers see.
+
+    ``tried`` (K n, c): the inputs that controllers move, as they were in these states; ``response`` (K L, c P_m): what
+    one of them, one higher in one row, does to the states of the L rows after it, one block of P_m for each. With them
+    a unit can close its own loops, so that few rounds are needed. ``supposed``: that of the unit's own ``Ask``.
     """
 
     row: int
@@ -160,6 +172,9 @@ class Trial(Message):
     inputs: FloatArray = field(metadata=MATRIX)
     foreign: FloatArray = field(metadata=MATRIX)
     rest: FloatArray = field(metadata=MATRIX)
+    tried: FloatArray = field(default_factory=_nothing, metadata=MATRIX)
+    response: FloatArray = field(default_factory=_nothing, metadata=MATRIX)
+    supposed: str = ""
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
 
     def check(self) -> None:
@@ -168,6 +183,10 @@ class Trial(Message):
             raise ProtocolError(f"{self.label}: {rows} rows are not those of {self.worlds} worlds")
         self._expect(inputs=(rows, self.inputs.shape[1]), foreign=(rows, self.foreign.shape[1]))
         self._expect(rest=(0 if self.past else 1, self.states.shape[1]))
+        moved, after = self.tried.shape[1], len(self.response)
+        self._expect(tried=(rows if moved else 0, moved), response=(after, moved * self.states.shape[1]))
+        if after % self.worlds:
+            raise ProtocolError(f"{self.label}: a response of {after} rows is not that of {self.worlds} worlds")
         parts = self.held.split(",") if self.held else []
         if not all(part.isascii() and part.isdigit() and int(part) < self.inputs.shape[1] for part in parts[:10_000]):
             raise ProtocolError(f"{self.label}: 'held' must list columns of the inputs, got {self.held[:80]!r}")
@@ -180,11 +199,15 @@ class Trial(Message):
 
 @dataclass(frozen=True)
 class Reaction(Message):
-    """Unit to server: its inputs (K n, U_m) in the worlds of a ``Trial``, as differences or as they are, like there."""
+    """Unit to server: its inputs (K n, U_m) in the worlds of a ``Trial``, as differences or as they are, like there.
+
+    ``trial``: between machines, the SHA-256 of the trial's bytes, so that no answer is taken for that to another one.
+    """
 
     row: int
     worlds: int
     inputs: FloatArray = field(metadata=MATRIX)
+    trial: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,10 +228,14 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Terms(Message):
-    """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``."""
+    """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``.
+
+    ``controllers``: what it says of its controllers, as JSON text for ``federation.reactions``; empty: it has none.
+    """
 
     text: str
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
+    controllers: str = ""
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT, "controllers": TERMS_LIMIT})
 
     def check(self) -> None:
         if not self.text:

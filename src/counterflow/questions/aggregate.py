@@ -15,16 +15,18 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
+from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Entry, Form, Request
-from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
+from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
 from counterflow.questions.views import View, attributes, channels_json, named
 
 if TYPE_CHECKING:
     import polars
+    from matplotlib.figure import Figure
 
     from counterflow.methods.part import UnitPart
 
@@ -60,7 +62,6 @@ class AskAggregate(Request):
         Entry("phi_0", Form.VECTOR, None, "Instead of what (what the unit has learned); may repeat."),
     )
     drawn = ""
-    pictured = False
     schema = AggregateView
 
     unit: str
@@ -112,7 +113,7 @@ class AskAggregate(Request):
         return self.question or f"If the joint effect of all others on {self.unit} were another: what would it do?"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Aggregate(Reply):
     """Change ``mean`` (D_m,) of a unit's outputs if the joint effect of all others' inputs were phi_1, not phi_0.
 
@@ -177,3 +178,17 @@ class Aggregate(Reply):
 
         units = [channel.unit for channel in self.about.outputs]
         return polars.DataFrame({"channel": self.channels, "measured_in": units, "change": self.mean})
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure: a bar for each channel, with a panel for each unit of measure."""
+        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, by_unit, canvas, literal
+
+        groups = by_unit(self.about.outputs, self.order()[:MOST_CHANNELS])
+        figure, axes = canvas(len(groups), 1, (6.0, 1.0 + 0.35 * sum(map(len, groups)) + 0.5 * len(groups)))
+        for axis, group in zip(axes[:, 0], groups, strict=True):
+            axis.barh([literal(self.channels[k]) for k in group], [self.mean[k] for k in group], color=COLOURS[0])
+            axis.axvline(0.0, color="0.6", linewidth=0.8)
+            axis.invert_yaxis()
+            axis.set_xlabel(literal(f"change [{self.about.outputs[group[0]].unit}]".replace(" []", "")))
+        axes[0, 0].set_title(literal(f"{self.unit}, if all others' joint effect were another"), fontsize="medium")
+        return figure

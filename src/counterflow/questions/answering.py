@@ -64,7 +64,7 @@ class Server(Knowledge):
         refuse_runaway(self, ask.steps)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
             parts = kind.respond(self, changes, ask)
-        said = self.world_caveats(ask) if kind.of_worlds else []
+        said = self.world_caveats(ask) if kind.of_worlds or kind.held_only else []
         of_fit = speaking(self.caveats, units_passed(self, [change.cause for change in changes], ask.unit))
         if ask.controllers == REACTING:  # what feedback makes unsafe is answered here
             of_fit = [each for each in of_fit if not each.code.startswith(FEEDBACK) or not self.answers_for(each)]

@@ -18,6 +18,7 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.plant.calendar import Calendar, Moment, Span, as_row, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
+from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.aggregate import Aggregate, AskAggregate
 from counterflow.questions.attribution import AskAttribution, Attribution
 from counterflow.questions.counterfactual import AskCounterfactual, Counterfactual
@@ -81,15 +82,27 @@ class Questions(ABC):
 
     def ask(self, request: Request, recording: Recording | None = None, watch: Watch | None = None) -> Any:
         """The answer to a request of any kind."""
-        return self._put(request, self.source(type(request), recording), recording, watch)
+        (wanted,), source = self._supposed([request], self.source(type(request), recording))
+        return self._put(wanted, source, recording, watch)
 
     def ask_all(
         self, requests: Iterable[Request], recording: Recording | None = None, watch: Watch | None = None
     ) -> Trajectories[Any]:
         """The answers to one request about several units' outputs, by their names."""
         wanted = list(requests)
-        source = self.source(type(wanted[0]), recording)
+        wanted, source = self._supposed(wanted, self.source(type(wanted[0]), recording))
         return Trajectories({request.asker: self._put(request, source, recording, watch) for request in wanted})
+
+    @staticmethod
+    def _supposed(requests: list[Request], source: Source) -> tuple[list[Request], Source]:
+        """One request about some units, and whom to ask where it supposes that controllers follow other laws."""
+        laws = getattr(requests[0], "laws", None)
+        if not laws:
+            return requests, source
+        if getattr(requests[0], "controllers", None) == HELD:
+            raise OptionError('laws say what controllers would do, so that they go with controllers="reacting"')
+        reacting = [replace(request, controllers=REACTING) for request in requests]  # type: ignore[type-var]
+        return reacting, source._replace(responder=source.responder.supposing(laws))
 
     def _put(self, request: Request, source: Source, recording: Recording | None, watch: Watch | None) -> Any:
         request = self.in_rows(request, recording)

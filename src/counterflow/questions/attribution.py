@@ -14,17 +14,19 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import UnknownNameError, UnstableError
+from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.arguments import check_window, check_world
 from counterflow.questions.knowledge import Knowledge
-from counterflow.questions.parts import part_of
-from counterflow.questions.question import CONTROLLERS, START, STOP, Entry, Form, Request
-from counterflow.questions.replicates import world_of
-from counterflow.questions.reply import SHOWN, About, Described, Reply, Responder, Surroundings, Table
+from counterflow.questions.parts import BASELINE, part_of
+from counterflow.questions.question import CONTROLLERS, LAWS, START, STOP, Entry, Form, Laws, Request
+from counterflow.questions.replicates import world_words
+from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
 from counterflow.questions.views import (
     View,
     attributes,
+    channel_label,
     channels_json,
     finite,
     long_frame,
@@ -32,6 +34,7 @@ from counterflow.questions.views import (
     named,
     series,
 )
+from counterflow.questions.window import RowsWindowed
 from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 
     from counterflow.methods.part import UnitPart
 
-BASELINE, INITIAL, REST = "baseline", "initial state", "rest"
+INITIAL, REST = "initial state", "rest"
 WITHOUT = "without controllers/"  # before a unit's name, which holds no slash: its share with controllers held
 
 
@@ -93,12 +96,13 @@ class AskAttribution(Request):
     command = "explain"
     title = "Who moved a unit's outputs in some rows?"
     example = "counterflow explain fit --recording recording.safetensors --unit turbine --start 900 --stop 950"
-    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP, CONTROLLERS)
+    form = (Entry("unit", Form.UNIT, ..., "Unit whose outputs moved."), START, STOP, CONTROLLERS, LAWS)
     of_past = True
     of_worlds = True
     of_shares = True
     drawn = "channel"
     speaks_of_drawn = True
+    windowed = True
     schema = AttributionView
 
     unit: str
@@ -107,10 +111,12 @@ class AskAttribution(Request):
     headline: str | None = None
     question: str = ""
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskAttribution:
-        return cls(unit, given["start"], given["stop"], controllers=given.get("controllers"))
+        laws = given.get("laws") or None
+        return cls(unit, given["start"], given["stop"], controllers=given.get("controllers"), laws=laws)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         stop = server.rows if self.stop is None else self.stop
@@ -126,24 +132,26 @@ class AskAttribution(Request):
         made of it is in it; beside it stands the share that it would have had with controllers held.
         """
         rows, own = server.window(ask), server.own(ask.unit)
-        if server.radius >= 1 - 1e-9:
+        if not server.settles_down:
             raise UnstableError("attribute: a system that does not settle has no level to compare with")
         A, P = server.A, server.A.shape[0]
-        mean_input = server.u.mean(axis=0)
-        level = np.linalg.solve(np.eye(P) - A, server.B @ mean_input)
-        departure = server.u[rows] - mean_input
+        level = server.usual
+        departure = server.u[rows] - server.u.mean(axis=0)
         departure = np.vstack([np.zeros(departure.shape[1]), departure[:-1]])
         start = server.states[0][ask.first] - level
         decay = np.vstack([start, linear_recurrence(A, np.zeros((ask.steps - 1, P)), start)])
         shares = {BASELINE: np.tile(level, (ask.steps, 1)), INITIAL: decay}
         reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
         moved = set(server.running_plant.moved()) if reacting else set()
+        # what controllers held would have left is not in the rows where one of them alone moved its input
+        locked = server.couplings is not None and any(each.locked for each in server.running_plant.reactors.values())
         for name, inputs in server.input_slices.items():
             if reacting:
                 back = np.zeros_like(departure)
                 free = [k for k in range(inputs.start, inputs.stop) if k not in moved]
                 back[:, free] = -departure[:, free]
-                for share, world in ((name, REACTING), (f"{WITHOUT}{name}", HELD)):
+                worlds = ((name, REACTING), (f"{WITHOUT}{name}", HELD))
+                for share, world in worlds[:1] if locked else worlds:
                     shares[share] = -server.apart(back, ask.first, world)
             elif server.network is None:
                 shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
@@ -190,8 +198,8 @@ def share_label(unit: str, share: str) -> str:
     return LABELS.get(share, f"the {unit}'s own inputs" if share == unit else f"the inputs of {share}")
 
 
-@dataclass(frozen=True, eq=False)
-class Attribution(Reply):
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribution(RowsWindowed):
     """Who moved a unit's outputs in a window: an exact split of their departure from the usual level.
 
     ``departure`` (rows, D_m) = measured - ``baseline``; ``shares`` maps every unit's name (its inputs), "initial state"
@@ -210,11 +218,6 @@ class Attribution(Reply):
     caveats: tuple[Caveat, ...] = ()
     about: About = field(default=None, repr=False)  # type: ignore[assignment]
     compensated: Mapping[str, FloatArray] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-
-    @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
 
     @cached_property
     def total(self) -> FloatArray:
@@ -251,7 +254,21 @@ class Attribution(Reply):
         ]
         size = wording.quantity(wording.number(abs(whole), digits), output.unit)
         side = "above" if whole >= 0 else "below"
-        return f"{self.unit} {output.name} was {size} {side} its usual level {rows}: {', '.join(parts)}."
+        world = world_words(self.caveats, self.about.request.laws)
+        told = f"{self.unit} {output.name} was {size} {side} its usual level {rows}{world}: {', '.join(parts)}."
+        taken = self.taken(output.name)
+        if not taken:
+            return told
+        listed = ", ".join(
+            f"{wording.number(value, digits, sign=True)} of {share_label(self.unit, name)}" for name, value in taken
+        )
+        return f"{told} In that, controllers have taken off {listed}."
+
+    def taken(self, channel: str) -> list[tuple[str, float]]:
+        """What controllers took off the share of each unit's inputs in one channel, as means over the window."""
+        k = self.about.output(channel)
+        found = [(name, float(np.nan_to_num(mean_over_rows(rows)[k]))) for name, rows in self.compensated.items()]
+        return sorted((each for each in found if each[1]), key=lambda each: -abs(each[1]))
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []
@@ -312,24 +329,25 @@ class Attribution(Reply):
         shares = {f"share/{name}": share for name, share in self.shares.items()}
         return long_frame("row", self.first, self.channels, columns | shares, self.about.calendar)
 
+    @property
+    def course(self) -> FloatArray:
+        return self.departure
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return mean_over_rows(np.broadcast_to(self.baseline, self.departure.shape)[start:stop])
+
+    def verb(self, value: float) -> str:
+        return f"was {{}} {'below' if value < 0 else 'above'} its usual level"
+
     def plot(self) -> Figure:
         """A matplotlib Figure: shares of the channel that departs most, against the whole departure."""
-        from counterflow.questions.plots import COLOURS, canvas, dated, labelled, literal
+        from counterflow.questions.plots import COLOURS, Line, Rows, panels
 
-        strongest = int(np.argmax(np.nan_to_num(mean_over_rows(np.abs(self.departure)))))
-        figure, axes = canvas(1, 1, (8.0, 4.0))
-        axis, calendar, stop = axes[0, 0], self.about.calendar, self.first + len(self.departure)
-        rows = np.arange(self.first, stop) if calendar is None else calendar.local_times(self.first, stop)
-        ranked = [name for name, _ in self.ranked(self.channels[strongest])]
-        for colour, name in zip(COLOURS * len(ranked), ranked, strict=False):
-            axis.plot(rows, self.shares[name][:, strongest], color=colour, label=literal(name), linewidth=1.2)
-        axis.plot(rows, self.departure[:, strongest], color="black", linestyle=":", label="departure")
-        dated(axis, calendar)
-        labelled(
-            axis,
-            "row" if calendar is None else calendar.label,
-            self.channels[strongest],
-            f"who moved {self.unit}",
-            ncols=2,
-        )
-        return figure
+        k = int(np.argmax(np.nan_to_num(mean_over_rows(np.abs(self.departure)))))
+        lines = [
+            Line(name, self.shares[name][:, k], look={"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2})
+            for place, (name, _) in enumerate(self.ranked(self.channels[k]))
+        ]
+        lines.append(Line("departure", self.departure[:, k], look={"color": "black", "linestyle": ":"}))
+        rows = Rows.recorded(self.first, len(self.departure), self.about.calendar)
+        return panels(rows, [(channel_label(self.about.outputs[k]), lines)], f"who moved {self.unit}", zero=True)

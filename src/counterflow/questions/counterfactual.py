@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import (
     check_level,
@@ -22,16 +25,19 @@ from counterflow.questions.arguments import (
 from counterflow.questions.gate import without_interval
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
-from counterflow.questions.peaks import Peak, Peaked, deviation, peak_table, peaks
+from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
-from counterflow.questions.question import CONTROLLERS, LEVEL, START, STOP, Entry, Form, Request
-from counterflow.questions.replicates import Replicates, world_of, world_words
-from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, Entry, Form, Laws, Request
+from counterflow.questions.replicates import Replicates, laws_words, world_words
+from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.trajectory import Trajectory
-from counterflow.questions.views import LineView, PeakView, View, attributes, line, series
+from counterflow.questions.views import LineView, PeakView, View, attributes, channel_label, line, series
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from counterflow.methods.part import UnitPart
+    from counterflow.questions.plots import Line
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,11 @@ class AskCounterfactual(Request):
     form = (
         Entry("unit", Form.UNITS, (), "Unit whose outputs are asked about (all).", option="effect"),
         Entry("changes", Form.PAST, ..., "Other inputs in these rows."),
-        START, STOP, CONTROLLERS, LEVEL,
+        START, STOP, CONTROLLERS, LAWS, LEVEL,
     )  # fmt: skip
     of_past = True
     of_worlds = True
+    windowed = True
     schema = CounterfactualView
 
     unit: str
@@ -80,6 +87,7 @@ class AskCounterfactual(Request):
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskCounterfactual:
@@ -87,7 +95,7 @@ class AskCounterfactual(Request):
         return cls(
             unit, changes.values or None, given["start"], given["stop"],
             add=changes.add or None, level=given["level"], clause=changes.words,
-            controllers=given.get("controllers"),
+            controllers=given.get("controllers"), laws=given.get("laws") or None,
         )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
@@ -95,7 +103,7 @@ class AskCounterfactual(Request):
         check_window(self.kind, server.rows, self.start, stop)
         check_level(self.kind, self.level)
         for given in (self.do, self.add):
-            if not (given is None or isinstance(given, Mapping)) or not (self.do or self.add):
+            if not (given is None or isinstance(given, Mapping)) or not (self.do or self.add or self.laws):
                 raise OptionError(
                     "counterfactual: do (and add) must be {unit: {input channel: values}} or {unit: array}, and not "
                     "empty"
@@ -153,7 +161,7 @@ class AskCounterfactual(Request):
             assert spread is not None
             doubt[missing] = np.square(spread)[missing]
         world: Counterfactual = Counterfactual.of(
-            about, part, found, self.start, measured, was + part.seen_in(found.mean), doubt
+            about, part, parts, self.start, measured, was + part.seen_in(found.mean), doubt
         )
         return replace(world, was=frozen(was), running=Replicates.of(part, more, len(measured)))
 
@@ -166,6 +174,8 @@ class AskCounterfactual(Request):
             for unit, given in whole.items():
                 channels = given if isinstance(given, Mapping) else {"inputs": np.asarray(given)}
                 changes += [(unit, name, added, value) for name, value in channels.items()]
+        if not changes and self.laws:
+            return wording.listed([f"{place} been {law}" for place, law in laws_words(self.laws)])
         return past_words(plant, changes)
 
     def words(self, plant: Described) -> str:
@@ -191,7 +201,7 @@ def _refuse_leaving_limits(server: Knowledge, change: Change) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Counterfactual(Peaked, Trajectory):
     """What a unit's outputs did, and what they would have done.
 
@@ -200,13 +210,24 @@ class Counterfactual(Peaked, Trajectory):
 
     kind = "counterfactual"
 
-    was: FloatArray = field(default=None, repr=False)  # type: ignore[arg-type]
-    running: Replicates | None = field(default=None, repr=False)
+    answered = "would have been"
+    of_what = "of what it was"
+
+    was: FloatArray = field(default=None)  # type: ignore[arg-type]
+    running: Replicates | None = None
 
     @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
+    def course(self) -> FloatArray:
+        return self.difference
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return np.asarray(self.was[start:stop].mean(axis=0))
+
+    def verb(self, value: float) -> str:
+        return f"would have been {'lower' if value < 0 else 'higher'} by {{}}"
+
+    def changed(self, places: NDArray[Any]) -> list[tuple[Any, Any]]:
+        return [(places[0], places[-1])]
 
     @property
     def difference(self) -> FloatArray:
@@ -232,17 +253,49 @@ class Counterfactual(Peaked, Trajectory):
 
     def sentence(self, channel: str | None = None) -> str:
         about, peak = self.about, self.peak(channel)
-        window = about.during(self.first, self.stop)
-        had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats)}"
+        window, request = about.during(self.first, self.stop), about.request
+        others = request.laws if request.do or request.add else None  # else they are what is asked about
+        had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats, others)}"
         if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
         if peak.is_nothing:
             return f"{had}, nothing would have changed there."
         sign, by = peak.sentence(self.level)
+        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
         return (
             f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} "
-            f"{about.during(peak.row, peak.row + 1)}."
+            f"{about.during(peak.row, peak.row + 1)}.{more}"
         )
+
+    def more_lines(self, k: int, colour: str) -> list[Line]:
+        return [] if self.running is None else self.running.lines(k, self.was[:, k], self.caveats, colour)
+
+    def plot(self, channels: Sequence[str] = (), kind: str = "worlds") -> Figure:
+        """A matplotlib Figure: what was measured and what would have been.
+
+        ``kind="impact"``: of one channel, the two worlds, their difference row by row, and its sum over time.
+        """
+        if kind == "worlds":
+            return super().plot(channels)
+        if kind != "impact":
+            raise OptionError(f"plot: kind must be 'worlds' or 'impact', got {kind!r:.40}")
+        from counterflow.questions.plots import COLOURS, Line, Rows, panels
+
+        k = self.chosen(channels[0] if channels else None)
+        channel, rows = self.about.outputs[k], Rows.recorded(self.first, len(self.mean), self.about.calendar)
+        whole = (self.mean, self.lower, self.upper)
+        total, spread, unit = self.cumulative_band(k)
+        summed = (total, *band(total, spread, self.level or 0.0))
+        spread = None if self.errors is None else self.errors.of_rows(k)
+        apart = (self.difference[:, k], *band(self.difference[:, k], spread, self.level or 0.0))
+        measured = Line("measured", self.factual[:, k], look={"color": "0.2", "linewidth": 1.0})
+        groups = [
+            (channel_label(channel), [measured, Line.banded(self.answered, whole, COLOURS[0], k)]),
+            (f"difference [{channel.unit}]".replace(" []", ""), [Line.banded("row by row", apart, COLOURS[0])]),
+            (f"[{unit}]", [Line.banded("summed up over time", summed, COLOURS[0])]),
+        ]
+        title = f"{self.unit} {channel.name}: what would have been"
+        return panels(rows, groups, title, self.changed(rows.places))
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:

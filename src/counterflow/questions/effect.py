@@ -12,6 +12,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.notebook import Table
 from counterflow.plant.units import PublicUnit, Unit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import (
@@ -25,12 +26,14 @@ from counterflow.questions.arguments import (
 )
 from counterflow.questions.gate import without_interval
 from counterflow.questions.knowledge import Knowledge
+from counterflow.questions.parts import BASELINE, part_of
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
-from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Inputs, Request, horizon
-from counterflow.questions.replicates import Replicates, world_of, world_words
-from counterflow.questions.reply import About, Described, Responder, Surroundings, Table
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Inputs, Laws, Request, horizon
+from counterflow.questions.replicates import Replicates, world_words
+from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
+from counterflow.questions.window import JointErrors, Windowed
 
 if TYPE_CHECKING:
     import polars
@@ -86,9 +89,10 @@ class AskEffect(Request):
     command = "whatif"
     title = "What would outputs do with other inputs?"
     example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
-    form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LEVEL)
+    form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LAWS, LEVEL)
     of_states = True
     of_worlds = True
+    windowed = True
     schema = EffectView
 
     cause: str | Sequence[str]
@@ -101,6 +105,7 @@ class AskEffect(Request):
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @property
     def asker(self) -> str:
@@ -112,6 +117,7 @@ class AskEffect(Request):
         return cls(
             list(changes.values), unit, changes.values, given["horizon"], given.get("duration"),
             level=given["level"], clause=changes.words, controllers=given.get("controllers"),
+            laws=given.get("laws") or None,
         )  # fmt: skip
 
     @property
@@ -130,7 +136,10 @@ class AskEffect(Request):
 
     @classmethod
     def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
-        return server.from_now_on(changes, ask, server.difference)
+        parts = server.from_now_on(changes, ask, server.difference)
+        if not server.settles_down:
+            return parts
+        return (*parts, part_of(ask, server.usual[None, server.own(ask.unit)], share=BASELINE))
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
@@ -144,7 +153,8 @@ class AskEffect(Request):
         return Effect(
             " and ".join(self.causes), self.effect, part.unit.output_names, frozen(mean), frozen(found.mean),
             about.caveats, lower, upper, self.level if lower is not None else None, about,
-            running=Replicates.of(part, more, len(mean)),
+            running=Replicates.of(part, more, len(mean)), errors=JointErrors.of(part, parts),
+            usual=next((frozen(part.at_level(part.seen_in(p.mean))[0]) for p in more if p.share == BASELINE), None),
         )  # fmt: skip
 
     def words(self, plant: Described) -> str:
@@ -202,8 +212,8 @@ def clause(request: Any, plant: Described) -> str:
 # ---- the answer
 
 
-@dataclass(frozen=True, eq=False)
-class Effect(Peaked):
+@dataclass(frozen=True, eq=False, repr=False)
+class Effect(Peaked, Windowed):
     """Answer to "what would the effect unit's outputs do if the cause unit's inputs were changed?".
 
     ``mean`` (horizon, D_m): change of the measurements, row k is k+1 steps after the change began (Q1).
@@ -222,20 +232,26 @@ class Effect(Peaked):
     lower: FloatArray | None = None
     upper: FloatArray | None = None
     level: float | None = None
-    about: About = field(default=None, repr=False)  # type: ignore[assignment]
-    running: Replicates | None = field(default=None, repr=False)
+    about: About = field(default=None)  # type: ignore[assignment]
+    running: Replicates | None = None
+    errors: JointErrors | None = None
+    usual: FloatArray | None = None  # (D_m,): where outputs rest under every input's mean
 
     @property
-    def controllers(self) -> str:
-        """ "reacting" or "held": the world that the answer is about."""
-        return world_of(self.caveats)
+    def course(self) -> FloatArray:
+        return self.mean
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return np.full(len(self.channels), np.nan) if self.usual is None else self.usual
 
     @property
     def peaks(self) -> list[Peak]:
         return peaks(self.about, self.mean, self.lower, self.upper)
 
     def sentence(self, channel: str | None = None) -> str:
-        return f"If {clause(self.about.request, self.about.plant)}{world_words(self.caveats)}, {self.would(channel)}"
+        request = self.about.request
+        world = world_words(self.caveats, request.laws)
+        return f"If {clause(request, self.about.plant)}{world}, {self.would(channel)}"
 
     def would(self, channel: str | None = None) -> str:
         """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """
@@ -244,7 +260,8 @@ class Effect(Peaked):
             return f"nothing would change at {peak.unit}."
         sign, by = peak.sentence(self.level)
         after = wording.span(peak.row + 1, self.about.dt)
-        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}."
+        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
+        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}.{more}"
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         return [peak_table(f"{self.effect}: the channels that move most", self.peaks, self.level, "after", 1)]
@@ -294,18 +311,32 @@ class Effect(Peaked):
         """One row a step and channel: step, channel, mean, and lower and upper where there are any."""
         return long_frame("step", 1, self.channels, attributes(self, "mean", "lower", "upper"))
 
-    def plot(self) -> Figure:
-        """A matplotlib Figure of the channels that move most."""
-        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, canvas, labelled, literal
+    def plot(self, channels: Sequence[str] = ()) -> Figure:
+        """A matplotlib Figure of the channels that move most, with a panel for each unit of measure."""
+        from counterflow.questions.plots import Line, Rows, channel_panels, elapsed, panels
 
-        order = np.argsort(-np.abs(self.mean).max(axis=0))[:MOST_CHANNELS]
-        figure, axes = canvas(1, 1, (7.0, 4.0))
-        axis, steps = axes[0, 0], np.arange(1, len(self.mean) + 1)
-        for colour, channel in zip(COLOURS, order, strict=False):
-            axis.plot(steps, self.mean[:, channel], color=colour, label=literal(self.channels[channel]))
-            if self.lower is not None and self.upper is not None:
-                axis.fill_between(steps, self.lower[:, channel], self.upper[:, channel], color=colour, alpha=0.2)
-        band = "" if self.level is None else f", {self.level:.0%} bands"
+        order = [self.about.output(name) for name in channels] or self.order()
+
+        def lines(k: int, colour: str) -> list[Line]:
+            more = [] if self.running is None else self.running.lines(k, np.zeros(steps), self.caveats, colour)
+            return [Line.banded(self.channels[k], (self.mean, self.lower, self.upper), colour, k), *more]
+
+        steps, dt = len(self.mean), self.about.dt
+        size, _ = elapsed(steps, dt)
+        held = [(size * a, size * b) for a, b in changed_steps(self.about.request, self.about.plant, steps)]
+        band = "" if self.level is None else f", {wording.percent(self.level)} bands"
         title = f"{self.effect}, if {self.cause} were run differently{band}"
-        labelled(axis, "steps after the change", f"change at {self.effect}", title)
-        return figure
+        groups = channel_panels(self.about.outputs, order, lines, "change of")
+        return panels(Rows.after_change(steps, dt), groups, title, held, zero=True)
+
+
+def changed_steps(request: Any, plant: Described, steps: int) -> list[tuple[int, int]]:
+    """Stretches (first, after the last) of steps in which inputs are changed."""
+    from counterflow.questions.plots import spans
+
+    active = np.zeros(steps, bool)
+    for channels in request.held(plant).values():
+        for values in channels.values():
+            active |= np.broadcast_to(np.asarray(values, np.float64) != 0, (steps,))
+    active[getattr(request, "duration", None) or steps :] = False
+    return spans(active)

@@ -12,18 +12,20 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import OptionError
+from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import REACTING
 from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
 from counterflow.questions.gate import far, without_interval
+from counterflow.questions.joint import directions_of_replicates, noise_directions, share_of
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of, refuse_overflow, spread_of_replicates, with_caveats
 from counterflow.questions.peaks import left_out
 from counterflow.questions.phrases import moved, plainly
-from counterflow.questions.question import CONTROLLERS, LEVEL, Entry, Form, Request, horizon
-from counterflow.questions.replicates import world_of
-from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings, Table
-from counterflow.questions.sensitivity import coupling_covariance
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Laws, Request, horizon
+from counterflow.questions.replicates import laws_words, world_of
+from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings
+from counterflow.questions.sensitivity import coupling_covariance, coupling_directions
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, View, attributes, channels_json, finite, line, named, series
 from counterflow.recurrence import linear_recurrence
@@ -76,11 +78,12 @@ class AskForecast(Request):
     form = (
         Entry("unit", Form.UNITS, (), "Units to show; may repeat (all)."),
         Entry("plan", Form.PLAN, (), "An input's value from now on; may repeat."),
-        horizon("Steps after the last row."), CONTROLLERS, LEVEL,
+        horizon("Steps after the last row."), CONTROLLERS, LAWS, LEVEL,
     )  # fmt: skip
     after_record = True
     of_worlds = True
     speaks_of_drawn = True
+    windowed = True
     schema = ForecastView
 
     unit: str
@@ -90,11 +93,13 @@ class AskForecast(Request):
     question: str = ""
     level: float = field(default=0.95, kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskForecast:
         world = given.get("controllers")
-        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"], controllers=world)
+        laws = given.get("laws") or None
+        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"], controllers=world, laws=laws)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_count(self.kind, "horizon", self.horizon)
@@ -118,27 +123,34 @@ class AskForecast(Request):
         size = own.stop - own.start
         base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
         plan = server.schedule(server.departures(changes), base)
-        if ask.controllers == REACTING and server.running_plant.reactors:
+        reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
+        if reacting:
             found = server.running_plant.ahead(plan - base)
             widening = 1.0 if server.network is None else server.network.widening
             mean = found[0] if server.network is None else found.mean(axis=0)
-            covariance = spread_of_replicates(found[:, :, own], widening)[1] if len(found) > 1 else np.zeros((0, size))
+            known = found[:, :, own] if len(found) > 1 else None
         elif server.network is not None:
             found = server.ahead(plan)
-            mean = found.mean(axis=0)
-            covariance = spread_of_replicates(found[:, :, own], server.network.widening)[1]
+            mean, known, widening = found.mean(axis=0), found[:, :, own], server.network.widening
         else:
-            mean = linear_recurrence(server.A, plan @ server.B.T, last)
-            before = np.vstack([last, mean[:-1]])
-            covariance = coupling_covariance(server.A, server.spread, np.hstack([before, plan]), own)
-        if not len(covariance):
-            covariance = np.zeros((ask.steps * size, size))
-        blocks = covariance.reshape(ask.steps, size, size)
+            mean, known = linear_recurrence(server.A, plan @ server.B.T, last), None
+        covariance, joint = np.zeros((0, size)), [noise_directions(server.A, server.Q, X, ask.steps, own)]
+        if known is not None:
+            covariance = spread_of_replicates(known, widening)[1]
+            joint.append(directions_of_replicates(known, widening))
+        elif not reacting and server.spread is not None:
+            drive = np.hstack([np.vstack([last, mean[:-1]]), plan])
+            covariance = coupling_covariance(server.A, server.spread, drive, own)
+            together = coupling_directions(server.A, server.spread, drive[None], own)
+            joint.append(None if together is None else together[:, 0])
+        blocks = covariance.reshape(-1, size, size) if len(covariance) else np.zeros((ask.steps, size, size))
         for t in range(ask.steps):
             X = server.A @ X @ server.A.T + server.Q
             blocks[t] += X[own, own]
         refuse_overflow(mean, blocks)
-        return with_caveats([part_of(ask, mean[:, own], blocks.reshape(-1, size))], far(server, plan - base))
+        whole = None if any(each is None for each in joint) else np.vstack(joint)  # type: ignore[arg-type]
+        parts = share_of(part_of(ask, mean[:, own], blocks.reshape(-1, size)), whole)
+        return with_caveats(parts, far(server, plan - base))
 
     @classmethod
     def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
@@ -152,17 +164,16 @@ class AskForecast(Request):
         return without_interval(server, parts) or [Caveat("band-without-couplings", EVERYBODY, text)]
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Forecast:
-        (found,) = parts
-        mean = part.at_level(part.seen_in(found.mean))
+        mean = part.at_level(part.seen_in(parts[0].mean))
         future = np.full_like(mean, np.nan)
-        made = Forecast.of(about, part, found, about.server.rows, future, mean, np.diag(part.model.R))
+        made = Forecast.of(about, part, parts, about.server.rows, future, mean, np.diag(part.model.R))
         return made if y is None else replace(made, latest=last_measured(y))  # type: ignore[no-any-return]
 
     def words(self, plant: Described) -> str:
         return self.question or f"What will {self.unit} do next?"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Forecast(Trajectory):
     """What a unit's outputs are expected to be, with bands for the next measurements.
 
@@ -171,7 +182,26 @@ class Forecast(Trajectory):
 
     kind = "forecast"
 
+    answered = "expected"
+    predictive = True
+    of_what = "from what was last measured"
+
     latest: FloatArray | None = None
+
+    @property
+    def course(self) -> FloatArray:
+        return self.mean
+
+    @property
+    def base(self) -> FloatArray:
+        first = self.mean[0]
+        return first if self.latest is None else np.where(np.isfinite(self.latest), self.latest, first)
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return np.full(len(self.channels), np.nan) if self.latest is None else self.latest
+
+    def verb(self, value: float) -> str:
+        return "will be {}"
 
     def weight(self) -> float:
         return float(self._movement().max(initial=0.0))
@@ -199,6 +229,7 @@ class Forecast(Trajectory):
             ]
             others = "controllers go on" if reacting else "other inputs stay as they are"
             condition = f"If {wording.listed(words)} and {others}"
+        condition += "".join(f", {place} {law}" for place, law in laws_words(about.request.laws))
         after = wording.span(len(self.mean), about.dt)
         return f"{condition}, {self.unit} {about.outputs[k].name} will be {value}{spread} after {after}."
 

@@ -20,13 +20,16 @@ from typing import Self
 
 import numpy as np
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, scope_of
-from counterflow.errors import DataError, OptionError, UnidentifiedError
+from counterflow.control.laws import Law
+from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.gate import BEYOND_SEEN, OFTEN_LIMITED, doubts_of, far, leaving_limits, refuse_far
+from counterflow.questions.joint import directions_of_replicates, lasting, share_of
 from counterflow.questions.parts import (
     REACTIONS,
     REPLICATES,
@@ -38,7 +41,7 @@ from counterflow.questions.parts import (
     with_caveats,
 )
 from counterflow.questions.recorded_plant import RecordedPlant
-from counterflow.questions.running import Reactor, Running, names_of, settles, unstable
+from counterflow.questions.running import Reactor, Running, Together, names_of, never_moved, settles, unstable
 from counterflow.questions.sensitivity import driven_by
 
 UNNOTICED = 0.3  # standard deviations over the root of the rows: what a fit from logs may be off without noticing,
@@ -51,17 +54,40 @@ class Knowledge(RecordedPlant):
     """The server's part of a fit: what changes of inputs do, in the past and from now on, in both worlds."""
 
     reactors: Mapping[str, Reactor] = field(init=False, repr=False, compare=False, default_factory=dict)
+    together: Together | None = field(init=False, repr=False, compare=False, default=None)
+    silent: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
 
-    def running(self, reactors: Mapping[str, Reactor], kept: dict[str, bool] | None = None) -> Self:
+    def running(
+        self, reactors: Mapping[str, Reactor], kept: dict[str, bool] | None = None,
+        together: Together | None = None, silent: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
         """The same with the units' controllers at hand: questions about the running plant can be answered.
 
         ``kept``: a place to keep what takes long to find out, for as long as model and controllers stay the same.
+        ``together``: asks all units in one round; None: one after the other. ``silent``: units among them whose
+        controllers do not answer to the questions of others, so that everything is held.
         """
         out = copy(self)
         out.__dict__["_kept"] = {} if kept is None else kept
         out.__dict__.pop("running_plant", None)
-        object.__setattr__(out, "reactors", MappingProxyType(dict(reactors)))
+        found = {"reactors": MappingProxyType(dict(reactors)), "together": together, "silent": tuple(silent)}
+        for name, value in found.items():
+            object.__setattr__(out, name, value)
         return out
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Self:
+        """The same with controllers that follow other laws, {unit: {input: law}}."""
+        reactors = dict(self.reactors)
+        for name, given in laws.items():
+            self.unit(name)
+            if name not in reactors:
+                raise OptionError(
+                    f"no controllers of unit {name!r} are known here, so that none can follow another law: fit with "
+                    "its loops declared",
+                    code="no-controllers",
+                )
+            reactors[name] = reactors[name].supposing(given)
+        return self.running(reactors, None, self.together, self.silent)
 
     # ---- changes
 
@@ -129,14 +155,19 @@ class Knowledge(RecordedPlant):
         if self.network is not None:
             found, limited = self.worlds_apart(schedule, row)
             refuse_overflow(found)
-            mean, covariance = spread_of_replicates(found[:, :, own], self.network.widening)
-            covariance = self._at_least(covariance, schedule, ask.unit, found[:, :, own])
+            mine, widening = found[:, :, own], self.network.widening
+            mean, covariance = spread_of_replicates(mine, widening)
+            wider = self._at_least(covariance, schedule, ask.unit, mine)
+            missed = (wider - covariance)[: mean.shape[1]]  # the same in all rows, and for all of them at once
+            joint = directions_of_replicates(mine, widening, missed)
             caveats = far(self, schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
-            return with_caveats([part_of(ask, mean, covariance)], [*caveats, *doubts_of(self, found, ask.unit)])
+            parts = share_of(part_of(ask, mean, wider), joint)
+            return with_caveats(parts, [*caveats, *doubts_of(self, found, ask.unit)])
         response, _ = driven_by(self.A, self.B, schedule)
         covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
         refuse_overflow(response, covariance)
-        return with_caveats([part_of(ask, response[:, own], covariance)], far(self, schedule))
+        together = self.memory.directions(self.A, self.B, self.spread, schedule, own)
+        return with_caveats(share_of(part_of(ask, response[:, own], covariance), together), far(self, schedule))
 
     def _running_difference(self, schedule: FloatArray, ask: Ask, row: int | None) -> tuple[Answer, ...]:
         """The same where controllers react; the parts after the first are every replicate, and the unit's own inputs.
@@ -150,19 +181,23 @@ class Knowledge(RecordedPlant):
         mine = found[:, :, own]
         caveats = far(self, schedule)
         if self.network is not None:
-            mean, covariance = spread_of_replicates(mine, self.network.widening)
-            covariance = self._at_least(covariance, schedule, ask.unit, mine)
+            mean, spread = spread_of_replicates(mine, self.network.widening)
+            covariance = self._at_least(spread, schedule, ask.unit, mine)
+            missed = (covariance - spread)[: mean.shape[1]]
             caveats = [*caveats, *([BEYOND_SEEN] if limited > OFTEN_LIMITED else []), *doubts_of(self, found, ask.unit)]
             worlds, widening = mine, self.network.widening
         else:
             mean, worlds, widening = mine[0], mine, 1.0
-            covariance = np.zeros((0, mean.shape[1]))
+            covariance, missed = np.zeros((0, mean.shape[1])), np.zeros((mean.shape[1], mean.shape[1]))
             if len(mine) > 1:
                 worlds, moved = mine[1:], moved[1:]
                 gaps = (worlds - mean) / np.sqrt(len(worlds))
                 covariance = np.einsum("kni,knj->nij", gaps, gaps).reshape(-1, mean.shape[1])
         wide = mean + widening * (worlds - mean)
-        parts = [part_of(ask, mean, covariance)]
+        # what switches in single rows is certain of a window: every world is a direction as it is
+        rows = (wide - mean) / np.sqrt(max(len(wide) - 1, 1))
+        joint = np.vstack([rows, lasting(missed, len(mean))]) if len(covariance) else None
+        parts = [*share_of(part_of(ask, mean, covariance), joint)]
         parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
         if inputs.stop > inputs.start:
             answered = moved[:, :, inputs]
@@ -275,7 +310,7 @@ class Knowledge(RecordedPlant):
     @cached_property
     def running_plant(self) -> Running:
         """The plant with the controllers that are at hand."""
-        return Running(self, self.reactors)
+        return Running(self, self.reactors, self.together)
 
     @property
     def joint(self) -> bool:
@@ -308,6 +343,15 @@ class Knowledge(RecordedPlant):
                     code="no-controllers",
                 )
             return HELD
+        if self.silent:
+            if asked:
+                raise PrivacyError(
+                    f'controllers="reacting": the controllers of {wording.listed(self.silent)} do not answer to '
+                    "questions between machines: ask for react = true below [controllers] of their policies, or ask "
+                    'with controllers="held"',
+                    code="controllers-silent",
+                )
+            return HELD
         if not self._settles:
             if asked:
                 raise unstable()
@@ -335,7 +379,9 @@ class Knowledge(RecordedPlant):
                 f"controllers are held: {names} stay as they are, whatever their readings do. In the running plant "
                 "their controllers would answer"
             )
-            if not self._settles:
+            if self.silent:
+                text += f"; those of {wording.listed(self.silent)} do not answer to questions between machines"
+            elif (self.together is None or "settles" in self.__dict__["_kept"]) and not self._settles:
                 text += "; with them, the plant of this model does not settle, so nothing can be said of that"
             return [Caveat("controllers-held", scope, text)]
         out = [Caveat("controllers-reacting", scope, f"controllers react: they move {names} as their readings ask for")]
@@ -353,14 +399,10 @@ class Knowledge(RecordedPlant):
 
     def refuse_locked(self, moved: Mapping[str, Sequence[int]], controllers: str) -> None:
         """Where a controller's target never moved, what its input does by itself is not in the rows."""
+        if self.couplings is None:  # the plant is known, whatever its rows tell
+            return
         for name, reactor in self.running_plant.reactors.items():
             locked = [k for k in reactor.locked if controllers == HELD or k in moved.get(name, ())]
             if locked:
                 names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
-                raise UnidentifiedError(
-                    f"not to be told from these data: {names} moved by its controller alone, whose target never moved, "
-                    "so that what it does by itself cannot be told from what its readings tell. Ask about other "
-                    'inputs with controllers="reacting"; or record rows in which the target, or a test signal, moves',
-                    code="loop-never-moved",
-                    scope=name,
-                )
+                raise never_moved(names, name)

@@ -16,6 +16,7 @@ from counterflow.protocol.questions import CAVEATS_LIMIT
 Watch = Callable[[Message, bool], None]
 RECORDED = "recorded"  # share of an answer that tells what the states were in rows that were not measured
 REPLICATES = "replicates"  # share of an answer: what every replicate says, one below the other
+BASELINE = "baseline"  # share of an answer: the states in which the plant usually rests
 REACTIONS = "reactions"  # share of an answer: what the asking unit's own inputs do, by replicate
 
 

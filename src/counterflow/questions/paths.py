@@ -13,16 +13,19 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by_channel, clause
+from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by_channel, changed_steps, clause
 from counterflow.questions.gate import doubts_of
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of, with_caveats
 from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Request, horizon
-from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings, Table
-from counterflow.questions.views import View, attributes, channels_json, long_frame, named, series
+from counterflow.questions.replicates import world_words
+from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
+from counterflow.questions.views import View, attributes, channel_label, channels_json, long_frame, named, series
+from counterflow.questions.window import Windowed
 from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
@@ -62,7 +65,9 @@ class AskPaths(Request):
     example = "counterflow paths fit --cause boiler --effect grid --change valve=+0.1 --horizon 20"
     form = (EFFECT, CHANGES, horizon(), DURATION)
     of_states = True
+    held_only = True
     speaks_of_drawn = True
+    windowed = True
     schema = PathsView
 
     cause: str
@@ -137,8 +142,8 @@ class AskPaths(Request):
         return self.question or f"If {clause(self, plant)}: which ways does its effect on {self.effect} take?"
 
 
-@dataclass(frozen=True, eq=False)
-class Paths(Peaked):
+@dataclass(frozen=True, eq=False, repr=False)
+class Paths(Peaked, Windowed):
     """An effect split by the way it takes; all arrays are (horizon, D_m).
 
     ``direct``: with every third unit held still. ``through``: for each third unit, what is lost if it is held still.
@@ -170,10 +175,9 @@ class Paths(Peaked):
         output, row = self.about.outputs[k], int(np.abs(self.total[:, k]).argmax())
         ways = sorted(self.ways.items(), key=lambda way: -abs(float(way[1][row, k])))
         split = wording.listed([f"{name} {sized(values[row, k], output.unit)}" for name, values in ways])
-        return (
-            f"After {wording.span(row + 1, self.about.dt)}, {self.cause} moves {self.effect} {output.name} by "
-            f"{sized(self.total[row, k], output.unit)}: {split}."
-        )
+        when = f"After {wording.span(row + 1, self.about.dt)}{world_words(self.caveats)}"
+        size = sized(self.total[row, k], output.unit)
+        return f"{when}, {self.cause} moves {self.effect} {output.name} by {size}: {split}."
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []
@@ -210,16 +214,20 @@ class Paths(Peaked):
         through = {f"through {name}": values for name, values in self.through.items()}
         return long_frame("step", 1, self.channels, {"total": self.total, "direct": self.direct, **through})
 
+    @property
+    def course(self) -> FloatArray:
+        return self.total
+
     def plot(self) -> Figure:
         """A matplotlib Figure: the whole effect on the channel that moves most, and its ways."""
-        from counterflow.questions.plots import COLOURS, canvas, labelled, literal
+        from counterflow.questions.plots import COLOURS, Line, Rows, elapsed, panels
 
-        k = self.chosen(None)
-        figure, axes = canvas(1, 1, (7.0, 4.0))
-        axis, steps = axes[0, 0], np.arange(1, len(self.total) + 1)
-        axis.plot(steps, self.total[:, k], color="black", linestyle=":", label="whole effect")
-        for colour, (way, values) in zip(COLOURS * len(self.ways), self.ways.items(), strict=False):
-            axis.plot(steps, values[:, k], color=colour, label=literal(way))
+        k, (steps, dt) = self.chosen(None), (len(self.total), self.about.dt)
+        size, _ = elapsed(steps, dt)
+        lines = [Line("whole effect", self.total[:, k], look={"color": "black", "linestyle": ":"})]
+        for place, (way, values) in enumerate(self.ways.items()):
+            lines.append(Line(way, values[:, k], look={"color": COLOURS[place % len(COLOURS)]}))
+        held = [(size * a, size * b) for a, b in changed_steps(self.about.request, self.about.plant, steps)]
+        label = f"change of {channel_label(self.about.outputs[k])}"
         title = f"ways from {self.cause} to {self.effect}"
-        labelled(axis, "steps after the change", f"change of {self.effect} {self.channels[k]}", title)
-        return figure
+        return panels(Rows.after_change(steps, dt), [(label, lines)], title, held, zero=True)

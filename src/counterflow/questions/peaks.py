@@ -11,10 +11,11 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
+from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel
 from counterflow.protocol import Answer
-from counterflow.questions.reply import SHOWN, About, Reply, Table
+from counterflow.questions.reply import SHOWN, About, Reply
 from counterflow.questions.views import finite, named
 
 

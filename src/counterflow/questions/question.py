@@ -18,11 +18,13 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, by_weight, verdict_of
+from counterflow.control.laws import Law
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import Watch
+from counterflow.questions.replicates import named_world
 from counterflow.questions.reply import About, Described, Reply, Responder
 from counterflow.questions.views import View
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
 
 Inputs = Mapping[str, Mapping[str, Any]]  # {unit: {input channel: number or series}}
+Laws = Mapping[str, Mapping[str, Law]]  # {unit: {input channel that a controller moves: its law}}
 DRAWN = 4  # channels, if the asker does not choose
 
 
@@ -51,6 +54,7 @@ class Form(Enum):
     LEVEL = "level"
     VECTOR = "vector"
     WORLD = "world"  # whether controllers react
+    LAWS = "laws"  # {unit: {input: law}} of controllers that would follow another law
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,9 @@ LEVEL = Entry("level", Form.LEVEL, 0.95, "Of the intervals, between 0 and 1.")
 CONTROLLERS = Entry(
     "controllers", Form.WORLD, None, "Whether controllers are held or react (as the data can support).",
 )  # fmt: skip
+LAWS = Entry(
+    "laws", Form.LAWS, (), "Another law of a controller, such as boiler.valve=manual; may repeat.", option="law",
+)  # fmt: skip
 START = Entry("start", Form.ROW, 0, "First row, or a date.")
 STOP = Entry("stop", Form.ROW, None, "Row or date after the last one (the end).")
 
@@ -100,8 +107,9 @@ class Request(ABC):
     of_shares: ClassVar[bool] = False  # each part of the answer says what one unit's inputs have done
     drawn: ClassVar[str] = "channels"  # what the asker may choose to have drawn: channels, one channel, or ""
     speaks_of_drawn: ClassVar[bool] = False  # a page's sentence is about the channel that is drawn first
-    pictured: ClassVar[bool] = True  # its answer has a plot
     of_worlds: ClassVar[bool] = False  # it can be asked with controllers held or reacting
+    windowed: ClassVar[bool] = False  # its answer has rows, any window of which can be summed up
+    held_only: ClassVar[bool] = False  # it is answered with controllers held, and says so
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
     schema: ClassVar[type[View]]  # of what a page draws
     unit: str
@@ -145,7 +153,10 @@ class Request(ABC):
 
 
 def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -> dict[str, Any]:
-    """What every answer in JSON begins with; ``fit``: whoever was asked."""
+    """What every answer in JSON begins with; ``fit``: whoever was asked.
+
+    ``controllers``: "held" or "reacting", the world that the answer is about; None where no controllers are known.
+    """
     return {
         "version": __version__,
         "command": command,
@@ -153,6 +164,7 @@ def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -
         "dt": fit.plant.dt,
         "fit": None if fit.provenance is None else fit.provenance.to_json(),
         "sentence": sentence,
+        "controllers": named_world(caveats),
         "caveats": [caveat.to_view() for caveat in caveats],
         "verdict": verdict_of(caveats),
     }

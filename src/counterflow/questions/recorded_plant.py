@@ -118,6 +118,16 @@ class RecordedPlant:
         """Spectral radius of A."""
         return float(np.abs(np.linalg.eigvals(self.A)).max())
 
+    @property
+    def settles_down(self) -> bool:
+        """Whether states have a level to come back to."""
+        return self.radius < 1 - 1e-9
+
+    @cached_property
+    def usual(self) -> FloatArray:
+        """States (P,) in which the plant rests under every input's mean."""
+        return np.linalg.solve(np.eye(len(self.A)) - self.A, self.B @ self.u.mean(axis=0))
+
     @cached_property
     def spread(self) -> Spread | None:
         """How far the couplings may be off."""

@@ -7,22 +7,26 @@ known well where rows are not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
+from counterflow.control.laws import Law, Manual, Relay
+from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.parts import REACTIONS, REPLICATES
 
 if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
+    from counterflow.questions.plots import Line
 
-REACTING_CODE, HELD_CODE = "controllers-reacting", "controllers-held"
+REACTING_CODE, HELD_CODE, SWITCH_CODE = "controllers-reacting", "controllers-held", "controllers-switch"
 
 
 def world_of(caveats: Iterable[Caveat]) -> str:
@@ -30,10 +34,34 @@ def world_of(caveats: Iterable[Caveat]) -> str:
     return REACTING if any(caveat.code == REACTING_CODE for caveat in caveats) else HELD
 
 
-def world_words(caveats: Iterable[Caveat]) -> str:
-    """ " (controllers react)" or " (controllers held)"; nothing where no controllers are known."""
+def named_world(caveats: Iterable[Caveat]) -> str | None:
+    """The same, and None where no controllers are known."""
     codes = {caveat.code for caveat in caveats}
-    return " (controllers react)" * (REACTING_CODE in codes) or " (controllers held)" * (HELD_CODE in codes)
+    return world_of(caveats) if codes & {REACTING_CODE, HELD_CODE} else None
+
+
+def world_words(caveats: Iterable[Caveat], laws: Mapping[str, Mapping[str, Law]] | None = None) -> str:
+    """ " (controllers react)" or " (controllers held)"; nothing where no controllers are known.
+
+    ``laws``: other laws that controllers are supposed to follow.
+    """
+    codes = {caveat.code for caveat in caveats}
+    more = "".join(f", {place} {law}" for place, law in laws_words(laws))
+    return f" (controllers react{more})" if REACTING_CODE in codes else " (controllers held)" * (HELD_CODE in codes)
+
+
+def laws_words(laws: Mapping[str, Mapping[str, Law]] | None) -> list[tuple[str, str]]:
+    """("boiler valve", "in manual"), or ("boiler valve", "under PI: gain 2"), of every other law.
+
+    >>> from counterflow.control import PID, Manual
+    >>> laws_words({"boiler": {"valve": Manual(), "fuel": PID(2.0)}})
+    [('boiler valve', 'in manual'), ('boiler fuel', 'under P: gain 2')]
+    """
+    return [
+        (f"{unit} {name}", "in manual" if isinstance(law, Manual) else f"under {law}")
+        for unit, given in (laws or {}).items()
+        for name, law in given.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -43,6 +71,11 @@ class Certain:
     mean: float
     lower: float
     upper: float
+
+    def words(self, unit: str, level: float) -> str:
+        """ "+0.03 m (95 %: +0.01 to +0.05)" """
+        text, interval = wording.measured(self.mean, self.lower, self.upper, unit, sign=True)
+        return f"{text} ({wording.percent(level)}: {interval})"
 
     @classmethod
     def of(cls, values: FloatArray, level: float) -> Certain:
@@ -65,6 +98,8 @@ class Replicates:
     inputs: tuple[str, ...]
     y: FloatArray
     u: FloatArray
+    relays: Mapping[str, float] = field(default_factory=dict)
+    """The unit's own inputs that a relay moves, each with how far apart its two positions are."""
 
     @classmethod
     def of(cls, part: UnitPart, parts: Sequence[Answer], rows: int) -> Replicates | None:
@@ -75,7 +110,10 @@ class Replicates:
         states = found[REPLICATES].reshape(-1, rows, found[REPLICATES].shape[1])
         given = found.get(REACTIONS)
         u = np.zeros((len(states), rows, 0)) if given is None else given.reshape(-1, rows, given.shape[1])
-        return cls(part.unit.output_names, part.unit.input_names if u.shape[2] else (), states @ part.model.C.T, u)
+        laws = {each.loop.moves: each.acting for each in part.controllers if each.usable}
+        relays = {name: law.below - law.above for name, law in laws.items() if isinstance(law, Relay)}
+        inputs = part.unit.input_names if u.shape[2] else ()
+        return cls(part.unit.output_names, inputs, states @ part.model.C.T, u, relays)
 
     def mean(self, channel: str, start: int = 0, stop: int | None = None, level: float = 0.95) -> Certain:
         """Mean change of an output, or of one of the unit's own inputs, over rows start to stop - 1 of the answer."""
@@ -86,6 +124,38 @@ class Replicates:
         rows = self._rows(channel, start, stop)
         at = np.abs(rows).argmax(axis=1)
         return Certain.of(rows[np.arange(len(rows)), at], level)
+
+    def duty(self, channel: str, start: int = 0, stop: int | None = None, level: float = 0.95) -> Certain:
+        """Change of the share of time that an input stands where its relay puts it below its levels."""
+        if channel not in self.relays:
+            raise unknown_name("input that a relay moves", channel, tuple(self.relays))
+        return Certain.of(self._rows(channel, start, stop).mean(axis=1) / self.relays[channel], level)
+
+    def words(self, channel: Channel, caveats: Iterable[Caveat], level: float | None) -> str:
+        """What is certain of a window in which a controller switches: its mean, and the duty of what is switched."""
+        if SWITCH_CODE not in {caveat.code for caveat in caveats}:
+            return ""
+        level = 0.95 if level is None else level
+        said = [f" A controller switches, so that of the window as a whole more is certain: {channel.name} on average "]
+        said.append(self.mean(channel.name, level=level).words(channel.unit, level))
+        for name in self.relays:
+            found = self.duty(name, level=level)
+            points = Certain(*(100 * each for each in (found.mean, found.lower, found.upper)))
+            said.append(f", {name} on for {points.words('points', level)} of the time")
+        return "".join([*said, "."])
+
+    def lines(self, k: int, base: FloatArray, caveats: Iterable[Caveat], colour: str) -> list[Line]:
+        """The mean of an output over the window with its interval, for a picture; nothing where no relay switches.
+
+        ``base`` (rows,): what the change is added to.
+        """
+        from counterflow.questions.plots import Line
+
+        if SWITCH_CODE not in {caveat.code for caveat in caveats}:
+            return []
+        found, middle = self.mean(self.outputs[k]), float(np.nanmean(base))
+        mean, lower, upper = (np.full(len(base), middle + each) for each in (found.mean, found.lower, found.upper))
+        return [Line("mean of the window", mean, lower, upper, {"color": colour, "linestyle": "--"})]
 
     def _rows(self, channel: str, start: int, stop: int | None) -> FloatArray:
         if channel in self.inputs:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from counterflow import wording
+from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, Verdict, verdict_of, weighing
-from counterflow.errors import OptionError
+from counterflow.control.laws import Law
 from counterflow.frames import as_pandas
+from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.parts import Watch
+from counterflow.questions.replicates import world_of
 
 if TYPE_CHECKING:
     import pandas
@@ -46,6 +48,10 @@ class Responder(Protocol):
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """The answer to a question, in parts."""
+        ...
+
+    def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Responder:
+        """The same where controllers follow other laws, {unit: {input: law}}."""
         ...
 
 
@@ -104,17 +110,6 @@ class About:
         return names.index(name)
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text; all columns but the first ``left`` are numbers."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: int = 1
-    more: str = ""
-
-
 def as_csv(frame: polars.DataFrame) -> bytes:
     """A table as CSV: what is not a number is empty, and no spreadsheet takes a name for a formula.
 
@@ -148,6 +143,11 @@ class Reply(ABC):
     channels: tuple[str, ...]
     caveats: tuple[Caveat, ...]
     about: About
+
+    @property
+    def controllers(self) -> str:
+        """ "reacting" or "held": the world that the answer is about; held, too, where no controllers are known."""
+        return world_of(self.caveats)
 
     @property
     def verdict(self) -> Verdict:
@@ -194,17 +194,33 @@ class Reply(ABC):
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         """What a page draws of the answer, of these channels; see ``Request.schema``."""
 
+    @abstractmethod
     def plot(self) -> Figure:
-        raise OptionError(f"an answer of kind {self.kind!r} has no figure; see its tables() or to_frame()")
+        """A matplotlib Figure of the answer."""
+
+    def sentences(self) -> list[str]:
+        """What a summary says."""
+        return [self.sentence()]
+
+    def summary(self) -> str:
+        """The answer in a few sentences: what it must first be read with, what it says, and where more stands."""
+        said, notes = self.sentences(), weighing(self.caveats)
+        if notes:
+            said.insert(0, f"Read with care: {str(notes[0]).rstrip('.')}.")
+        if len(notes) > 1:
+            more = "is 1 more note" if len(notes) == 2 else f"are {len(notes) - 1} more notes"
+            said.append(f"There {more}: see caveats.")
+        return " ".join(said)
 
     def __str__(self) -> str:
-        lines = [self.sentence()]
-        for table in self.tables():
-            widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
-            for row in (table.columns, *table.rows):
-                cells = [
-                    cell.ljust(width) if k < table.left else cell.rjust(width)
-                    for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-                ]
-                lines.append("  " + "  ".join(cells).rstrip())
-        return "\n".join([*lines, *(f"  {caveat.weight}: {caveat}" for caveat in weighing(self.caveats))])
+        tables = [line for table in self.tables() for line in notebook.lines(table)]
+        notes = [f"  {caveat.weight}: {caveat}" for caveat in weighing(self.caveats)]
+        return "\n".join([self.sentence(), *tables, *notes])
+
+    def __repr__(self) -> str:
+        told = "" if self.about is None else f": {notebook.short(self.sentence())}"
+        return f"<{type(self).__name__}{told}>"
+
+    def _repr_html_(self) -> str:
+        picture = notebook.picture(self.plot, self.kind)
+        return notebook.page(self.sentence(), self.tables(), picture, weighing(self.caveats))

@@ -13,6 +13,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, UnidentifiedError
+from counterflow.notebook import Table
 from counterflow.plant.units import Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
@@ -22,13 +23,14 @@ from counterflow.questions.gate import FAR, far_change
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
-from counterflow.questions.question import CONTROLLERS, Entry, Form, Request, ask_server, horizon
-from counterflow.questions.replicates import world_of
-from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings, Table
+from counterflow.questions.question import CONTROLLERS, LAWS, Entry, Form, Laws, Request, ask_server, horizon
+from counterflow.questions.replicates import world_of, world_words
+from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
 from counterflow.questions.views import View, attributes, named
 
 if TYPE_CHECKING:
     import polars
+    from matplotlib.figure import Figure
 
     from counterflow.methods.part import UnitPart
 
@@ -80,10 +82,10 @@ class AskRestoration(Request):
         Entry("using", Form.LEVERS, ..., "Inputs that may change; may repeat."),
         horizon("Steps until it should be reached."),
         CONTROLLERS,
+        LAWS,
     )
     of_worlds = True
     drawn = ""
-    pictured = False
     schema = RestorationView
 
     unit: str
@@ -94,11 +96,13 @@ class AskRestoration(Request):
     tolerance: float = field(default=1e-3, kw_only=True)
     headline: str | None = field(default=None, kw_only=True)
     controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], unit: str) -> AskRestoration:
         return cls(
-            unit, given["target"], given["using"], given["horizon"], controllers=given.get("controllers")
+            unit, given["target"], given["using"], given["horizon"], controllers=given.get("controllers"),
+            laws=given.get("laws") or None,
         )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
@@ -223,7 +227,7 @@ class AskRestoration(Request):
         return self.question or f"What would move {self.unit} {self.goals(plant, outputs)} after {after}?"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Restoration(Reply):
     """The smallest held change of some units' inputs that brings outputs to a target.
 
@@ -264,8 +268,8 @@ class Restoration(Reply):
         """The way there: what holding the change does, with its band."""
         assert self.part is not None
         change = {cause: dict(channels) for cause, channels in self.change.items()}
-        world = self.about.request.controllers
-        request = AskEffect(list(change), self.unit, change, self.horizon, level=level, controllers=world)
+        world, laws = self.about.request.controllers, self.about.request.laws
+        request = AskEffect(list(change), self.unit, change, self.horizon, level=level, controllers=world, laws=laws)
         return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
 
     def _outputs(self) -> list[tuple[Channel, float, float]]:
@@ -274,16 +278,16 @@ class Restoration(Reply):
         return list(zip(found, map(float, self.target), map(float, self.reached), strict=True))
 
     def sentence(self, channel: str | None = None) -> str:
-        about = self.about
+        about, world = self.about, world_words(self.caveats, self.about.request.laws)
         aims, after = about.request.goals(about.plant, about.outputs), wording.span(self.horizon, about.dt)
         held = wording.listed([f"{cause} {c.name} {sized(value, c.unit)}" for cause, c, value in self.held()])
         if self.feasible:
-            return f"To move {self.unit} {aims} after {after}, hold {held}."
+            return f"To move {self.unit} {aims} after {after}{world}, hold {held}."
         nearest = wording.listed([f"{output.name} {sized(end, output.unit)}" for output, _, end in self._outputs()])
         limits = " within their limits" * any(channel.limits is not None for _, channel, _ in self.held())
         return (
-            f"{self.unit} {aims} after {after} cannot be reached with these inputs{limits}; the nearest is {nearest}, "
-            f"with {held}."
+            f"{self.unit} {aims} after {after}{world} cannot be reached with these inputs{limits}; the nearest is "
+            f"{nearest}, with {held}."
         )
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
@@ -317,3 +321,7 @@ class Restoration(Reply):
 
         rows = [(cause, channel.name, channel.unit, value) for cause, channel, value in self.held()]
         return polars.DataFrame(rows, schema=["unit", "input", "measured_in", "change"], orient="row")
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure of the way there; see ``way``."""
+        return self.way().plot(self.channels)

@@ -3,8 +3,10 @@
 The server has the plant's model, a unit has its controllers' laws, and neither gives its own away. So a world is found
 by waveform relaxation: the server computes what the units' states would do with the inputs as far as it knows
 them, every unit answers with what its controllers would then move, and so on until nothing moves any more. Laws and
-plant both look back only, so every round makes at least one more row right; rows are settled in short stretches, which
-takes a few rounds for each.
+plant both look back only, so every round makes at least one more row right. A unit is told what its own inputs do to
+its own states, and closes its own loops; what is left for the rounds is how the loops of different units disturb each
+other, and how far the model is curved. So long stretches settle in a few rounds each; one that does not is tried in
+shorter ones.
 
 With several replicates of the model each is a world of its own, whose controllers answer to it. Of the past, worlds are
 the record with its residuals; of the future there are two of each, with the change and without it, because controllers
@@ -13,28 +15,32 @@ do not stand still while nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import UnstableError
+from counterflow.errors import UnidentifiedError, UnstableError
 from counterflow.protocol import Reaction, Trial
 
 if TYPE_CHECKING:
+    from counterflow.control.laws import Law
     from counterflow.estimation.network import Network
     from counterflow.questions.knowledge import Knowledge
 
-STRETCH = 24  # rows that are settled together
-MOST_ROUNDS = 3 * STRETCH
+STRETCHES = (96, 24, 6)  # rows that are settled together; where that fails, fewer
+MOST_ROUNDS = 72  # of one stretch
 SETTLED = 1e-9  # of an input's usual movement: what counts as nothing
 AWAY = 1e4  # standard deviations from where it was, beyond which a loop is called unstable
 LEAD = 12  # recorded rows that laws are shown before the first of the future
 DRAWS = 32  # of uncertain couplings
 PROBED = 400  # rows in which a loop is looked at, whether it settles
 GROWING = 1.002  # a row, of a disturbance of a loop that does not settle
+PULSE = 0.1  # of an input's usual movement: what a response is measured with
+FREE_RUNS = 24  # of the model beside the record, that tell how wrong it gets
+FREE_ROWS = 300  # longest of them
 NUDGE = 1e-3  # of an input's usual movement: a disturbance so small that no limit is met
 
 
@@ -74,6 +80,13 @@ class Reactor(Protocol):
         """What the unit's inputs would be."""
         ...
 
+    def supposing(self, laws: Mapping[str, Law]) -> Reactor:
+        """The same controllers with other laws, by the input that they move."""
+        ...
+
+
+Together = Callable[[Mapping[str, Trial]], Mapping[str, Reaction]]  # asks several units in one round
+
 
 class _Run(Protocol):
     """Worlds of a model, row by row; inputs (U,) stand as the model takes them."""
@@ -84,6 +97,10 @@ class _Run(Protocol):
 
     def advance(self, first: int, last: int, acting: FloatArray) -> None:
         """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act."""
+        ...
+
+    def response(self, first: int, rows: int, column: int) -> FloatArray:
+        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
         ...
 
 
@@ -137,8 +154,21 @@ class NetworkRun:
         gap = self.z[:, p + first : p + last, :r] - (self.factual[:, p + first : p + last, :r] if self.past else 0.0)
         scaled = gap * self.network.scale[:r] + (0.0 if self.past else self.network.level[:r])
         self.states[:, first:last, self.server.number_states] = scaled
-        if np.abs(gap).max(initial=0.0) > AWAY:
+        if not np.abs(gap).max(initial=0.0) <= AWAY:
             raise unstable()
+
+    def response(self, first: int, rows: int, column: int) -> FloatArray:
+        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
+        r, p = self.network.size, self.network.memory
+        own = next((way for start, stop, way in self.ways if start <= first < stop), self.network)
+        inputs = np.repeat(self.z[:, p + first - 1 : p + first, r:], rows, axis=1)
+        raised = inputs.copy()
+        raised[:, 0, column] += PULSE
+        with_it, without = (own.run(self.z[:, first : first + p], each)[0] for each in (raised, inputs))
+        out = np.zeros((self.worlds, rows, self.states.shape[2]))
+        scale = self.network.scale[:r] / (PULSE * self.network.scale[r + column])
+        out[:, :, self.server.number_states] = (with_it - without) * scale
+        return out
 
 
 class LinearRun:
@@ -166,6 +196,14 @@ class LinearRun:
         if not (np.abs(self.states[:, first:last]) <= AWAY * self.size).all():
             raise unstable()
 
+    def response(self, first: int, rows: int, column: int) -> FloatArray:
+        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
+        P, out = self.states.shape[2], np.zeros((self.worlds, rows, self.states.shape[2]))
+        out[:, 0] = self.AB[:, :, P + column]
+        for t in range(1, rows):
+            out[:, t] = np.matmul(self.AB[:, :, :P], out[:, t - 1, :, None])[:, :, 0]
+        return out
+
 
 def unstable() -> UnstableError:
     return UnstableError(
@@ -176,11 +214,21 @@ def unstable() -> UnstableError:
     )
 
 
+def never_moved(names: str, unit: str) -> UnidentifiedError:
+    return UnidentifiedError(
+        f"not to be told from these data: {names}: the target never moved, and the controller alone moved its input, "
+        "so that what the input does by itself cannot be told from what its readings tell. Ask about other inputs with "
+        'controllers="reacting", with the law as it is; or record rows in which the target, or a test signal, moves',
+        code="loop-never-moved",
+        scope=unit,
+    )
+
+
 class Running:
     """A plant whose controllers react: the server's model, and the units' own laws."""
 
-    def __init__(self, server: Knowledge, reactors: Mapping[str, Reactor]) -> None:
-        self.server = server
+    def __init__(self, server: Knowledge, reactors: Mapping[str, Reactor], together: Together | None = None) -> None:
+        self.server, self._together = server, together
         self._last: tuple[object, tuple[FloatArray, FloatArray, float]] | None = None
         self.reactors = {name: reactor for name, reactor in reactors.items() if reactor.columns}
 
@@ -192,6 +240,12 @@ class Running:
     @property
     def switches(self) -> bool:
         return any(reactor.switches for reactor in self.reactors.values())
+
+    def reactions(self, trials: Mapping[str, Trial]) -> Mapping[str, Reaction]:
+        """What units say in one round."""
+        if self._together is not None:
+            return self._together(trials)
+        return {name: self.reactors[name].react(trial) for name, trial in trials.items()}
 
     def run(self, row: int | None, n: int, alone: bool = False) -> NetworkRun | LinearRun:
         """Worlds to begin with; ``alone``: one only, of the mean of all replicates."""
@@ -229,6 +283,26 @@ class Running:
         still = self._settle(without, np.zeros_like(schedule), None, held)
         return with_it.states - without.states, moved - still, with_it.limited
 
+    def model_error(self, name: str) -> float:
+        """How wrong the model of a unit gets when it runs by itself beside the record, as a share of what it did.
+
+        What one row leaves is noise, and does not count. Relays turn small errors of a reading into other switches, so
+        that replicates, which know how uncertain the weights are and not what the model cannot show, differ too little.
+        """
+        network = self.server.network
+        if network is None:
+            return 0.0
+        z, p = self.server.standard_rows, network.memory
+        horizon = min(FREE_ROWS, (len(z) - p) // 3)
+        if horizon < 2:
+            return 0.0
+        starts = np.unique(np.linspace(p - 1, len(z) - 1 - horizon, FREE_RUNS).astype(int))
+        own = network.number_slices[network.names.index(name)]
+        rows = z[starts[:, None] + 1 + np.arange(horizon), own]
+        left = rows - network.free_runs(z, starts, horizon)[:, :, own]
+        more = np.square(left).mean() - np.square(left[:, 0]).mean()
+        return float(min(np.sqrt(max(more, 0.0) / max(float(np.square(rows).mean()), 1e-300)), 1.0))
+
     def _recorded(self, row: int | None, n: int) -> FloatArray:
         """Inputs (n, U) as the model takes them, that act on the asked rows; of the future: the last ones."""
         u = self.server.u
@@ -244,16 +318,27 @@ class Running:
         # a linear model of the past runs on differences alone
         shift = base if isinstance(run, LinearRun) and run.past else np.zeros_like(base)
         worlds = _Worlds(self, run, acting, base, schedule, row, held)
-        for first in range(0, n, STRETCH):
-            last = min(first + STRETCH, n)
-            worlds.guess(first, last)
-            for _ in range(MOST_ROUNDS):
-                run.advance(first, last, acting[:, first:last] - shift[first:last])
-                if worlds.react(first, last) <= SETTLED:
-                    break
-            else:
-                raise unstable()
+        first, rows = 0, STRETCHES[0]
+        while first < n:
+            last = min(first + rows, n)
+            try:
+                self._settle_stretch(worlds, first, last, shift)
+            except UnstableError:  # perhaps of what was tried on the way only
+                if rows == STRETCHES[-1]:
+                    raise
+                rows = STRETCHES[STRETCHES.index(rows) + 1]
+                continue
+            first = last
         return acting
+
+    def _settle_stretch(self, worlds: _Worlds, first: int, last: int, shift: FloatArray) -> None:
+        """Ask until nothing moves any more."""
+        worlds.guess(first, last)
+        for _ in range(MOST_ROUNDS):
+            worlds.run.advance(first, last, worlds.acting[:, first:last] - shift[first:last])
+            if worlds.react(first, last) <= SETTLED:
+                return
+        raise unstable()
 
 
 class _Worlds:
@@ -267,14 +352,21 @@ class _Worlds:
         self, running: Running, run: NetworkRun | LinearRun, acting: FloatArray, base: FloatArray, schedule: FloatArray,
         row: int | None, held: set[int],
     ) -> None:  # fmt: skip
-        self.server, self.reactors = running.server, running.reactors
+        self.running, self.server, self.reactors = running, running.server, running.reactors
         self.run, self.acting, self.base, self.schedule = run, acting, base, schedule
         self.past, self.held = row is not None, held
         self.origin = len(self.server.u) if row is None else row
         self.lead = min(max([LEAD, *(reactor.memory for reactor in self.reactors.values())]), self.origin)
+        self.error = {name: running.model_error(name) for name in self._watched()} if self.run.worlds > 1 else {}
         # states and inputs of rows before the first, which are recorded: of the past there is no difference yet
         rows = min(self.lead + 1, self.origin)
         self.before = np.zeros((rows, self.server.A.shape[0])) if self.past else self.server.last_states(rows)
+        self.responses: dict[str, tuple[tuple[int, int], FloatArray]] = {}
+
+    def _watched(self) -> set[str]:
+        """Units in whose states a relay looks."""
+        switching = {name: reactor for name, reactor in self.reactors.items() if reactor.switches}
+        return {*switching, *(place.split("/", 1)[0] for each in switching.values() for place in each.foreign)}
 
     def _early(self, name: str) -> int:
         return int(self.server.point(name).same_row)
@@ -302,14 +394,17 @@ class _Worlds:
         n, worst = len(self.schedule), 0.0
         foreign = [place.split("/", 1)[0] for reactor in self.reactors.values() for place in reactor.foreign]
         trials = {name: self.trial(name, first, last) for name in dict.fromkeys([*self.reactors, *foreign])}
+        asked = {}
         for name, reactor in self.reactors.items():
-            trial = trials[name]
+            asked[name] = trials[name]
             if reactor.foreign:
                 places = [place.split("/", 1) for place in reactor.foreign]
                 seen = [self.server.reactors[other].telemetry(channel, trials[other]) for other, channel in places]
-                trial = replace(trial, foreign=np.ascontiguousarray(np.stack(seen, axis=1)))
-            said = reactor.react(trial)
-            values = said.inputs.reshape(self.run.worlds, -1, trial.inputs.shape[1])[:, trial.lead :]
+                asked[name] = replace(trials[name], foreign=np.ascontiguousarray(np.stack(seen, axis=1)))
+        said = self.running.reactions(asked)
+        for name, reactor in self.reactors.items():
+            trial = asked[name]
+            values = said[name].inputs.reshape(self.run.worlds, -1, trial.inputs.shape[1])[:, trial.lead :]
             point, early = self.server.point(name), self._early(name)
             to = slice(self._begin(name, first) + 1 - early, min(last + 1 - early, n))
             for k in reactor.columns:
@@ -334,6 +429,10 @@ class _Worlds:
         states = self.run.states[:, inside, own]
         outside = rows < 0
         states[:, outside] = self.before[rows[outside] + len(self.before), own]
+        rest = np.zeros((0, states.shape[2])) if self.past else self.before[-1:, own]
+        if self.error.get(name):  # a relay multiplies the model's error, so every world has a share of it
+            from_here = 0.0 if self.past else rest[0]
+            states = from_here + (states - from_here) * (1 + self.error[name] * _shares(K))[:, None, None]
         at = rows + 1 - early
         given = self.schedule[np.clip(at, 0, len(self.schedule) - 1), inputs] * (at >= 0)[:, None]
         there = np.clip(at, 0, self.acting.shape[1] - 1)
@@ -348,15 +447,34 @@ class _Worlds:
             done = self.acting[:, there, inputs] + point.input_level
             done[:, at < 0] = u[at < 0] + point.input_level
         settled = rows < begin
-        moved = self.reactors[name].columns if name in self.reactors else ()
+        moved = list(self.reactors[name].columns) if name in self.reactors else []
         for k in moved:  # what controllers did before the stretch
             values[:, settled, k] = done[:, settled, k]
         stays = ",".join(str(k - inputs.start) for k in sorted(self.held) if inputs.start <= k < inputs.stop)
-        rest = np.zeros((0, states.shape[2])) if self.past else self.before[-1:, own]
         return Trial(
             name, self.origin + begin, self.past, lead, K, stays, _stacked(states), _stacked(values),
             np.zeros((K * len(rows), 0)), np.ascontiguousarray(rest),
+            *((_stacked(done[:, :, moved]), self._response(name, first, last)) if moved else ()),
         )  # fmt: skip
+
+    def _response(self, name: str, first: int, last: int) -> FloatArray:
+        """What every input of a unit that controllers move does to its own states in the rows after its own."""
+        if self.responses.get(name, (None,))[0] != (first, last):
+            own, start, early = self.server.own(name), self.server.input_slices[name].start, self._early(name)
+            found = [
+                self.run.response(first, last - first + early, start + k)[:, early:, own]
+                for k in self.reactors[name].columns
+            ]
+            self.responses[name] = (first, last), _stacked(np.concatenate(found, axis=2))
+        return self.responses[name][1]
+
+
+def _shares(worlds: int) -> FloatArray:
+    """One number for each world (K,), like draws of a standard normal, but with mean zero and spread one."""
+    from scipy.special import ndtri
+
+    drawn = ndtri((np.arange(worlds) + 0.5) / worlds)
+    return np.asarray(np.random.default_rng(worlds).permutation(drawn / drawn.std()))
 
 
 def _stacked(worlds: FloatArray) -> FloatArray:

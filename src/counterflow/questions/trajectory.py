@@ -5,26 +5,33 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
+from counterflow.notebook import Table
 from counterflow.protocol import Answer
 from counterflow.questions.peaks import band, deviation
-from counterflow.questions.reply import About, Reply, Table
+from counterflow.questions.reply import About, Reply
 from counterflow.questions.views import attributes, channels_json, long_frame
+from counterflow.questions.window import JointErrors, RowsWindowed, Window
 
 if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
     from counterflow.methods.part import UnitPart
+    from counterflow.plant.calendar import Moment
+    from counterflow.questions.plots import Line
+
+DRAWN = 3  # channels of a picture
 
 
-@dataclass(frozen=True, eq=False)
-class Trajectory(Reply):
+@dataclass(frozen=True, eq=False, repr=False)
+class Trajectory(RowsWindowed):
     """What a unit's outputs did, or are expected to do, and what they would have done.
 
     Rows are ``first``, ``first`` + 1, ...; all arrays are (rows, D_m). ``factual`` is NaN where nothing was measured,
@@ -40,19 +47,21 @@ class Trajectory(Reply):
     upper: FloatArray | None
     level: float | None
     caveats: tuple[Caveat, ...] = ()
-    about: About = field(default=None, repr=False)  # type: ignore[assignment]
+    about: About = field(default=None)  # type: ignore[assignment]
+    errors: JointErrors | None = None
 
     @classmethod
     def of(
-        cls, about: About, part: UnitPart, found: Answer, first: int, factual: FloatArray, mean: FloatArray,
+        cls, about: About, part: UnitPart, parts: Sequence[Answer], first: int, factual: FloatArray, mean: FloatArray,
         noise: FloatArray | None = None,
     ) -> Any:  # fmt: skip
         """From what the server says of the states, with the band of the request's level."""
         level = about.request.level
-        lower, upper = band(mean, deviation(found, part.model.C, noise, part.C_doubt), level)
+        lower, upper = band(mean, deviation(parts[0], part.model.C, noise, part.C_doubt), level)
         return cls(
             part.unit.name, part.unit.output_names, first, frozen(factual), frozen(mean), lower, upper,
             level if lower is not None else None, about.caveats, about,
+            JointErrors.of(part, parts, noise if cls.predictive else None),
         )  # fmt: skip
 
     @abstractmethod
@@ -91,28 +100,33 @@ class Trajectory(Reply):
         columns = attributes(self, "factual", "mean", "lower", "upper")
         return long_frame("row", self.first, self.channels, columns, self.about.calendar)
 
-    def plot(self) -> Figure:
-        """A matplotlib Figure of the channels that differ most: factual and answered values, one panel each."""
-        from counterflow.questions.plots import COLOURS, canvas, dated, literal
+    answered: ClassVar[str] = "answer"  # what its line is called in a picture
 
-        gap = np.nan_to_num(np.abs(self.mean - self.factual))
-        size = gap.max(axis=0) if gap.any() else np.ptp(self.mean, axis=0)
-        order = np.argsort(-size)[:3]
-        figure, axes = canvas(len(order), 1, (7.0, 1.0 + 1.9 * len(order)), sharex=True)
-        calendar, stop = self.about.calendar, self.first + len(self.mean)
-        rows = np.arange(self.first, stop) if calendar is None else calendar.local_times(self.first, stop)
-        for axis, channel in zip(axes[:, 0], order, strict=True):
-            axis.plot(rows, self.factual[:, channel], color=COLOURS[6], label="measured", linewidth=1.0)
-            axis.plot(rows, self.mean[:, channel], color=COLOURS[1], label="answer")
-            if self.lower is not None and self.upper is not None:
-                lower, upper = self.lower[:, channel], self.upper[:, channel]
-                axis.fill_between(rows, lower, upper, color=COLOURS[1], alpha=0.25)
-            axis.set_ylabel(literal(self.channels[channel]))
-        axes[0, 0].legend(frameon=False, ncols=2)
-        axes[0, 0].set_title(literal(self.unit))
-        axes[-1, 0].set_xlabel("row" if calendar is None else calendar.label)
-        dated(axes[-1, 0], calendar)
-        return figure
+    def plot(self, channels: Sequence[str] = ()) -> Figure:
+        """A matplotlib Figure of the channels that differ most: a panel for each unit of measure, dates if known."""
+        from counterflow.questions.plots import Line, Rows, channel_panels, panels
+
+        order = [self.about.output(name) for name in channels] or self.order()[:DRAWN]
+        several = len(order) > 1
+
+        def lines(k: int, colour: str) -> list[Line]:
+            name = f"{self.channels[k]}, " if several else ""
+            out = [Line.banded(f"{name}{self.answered}", (self.mean, self.lower, self.upper), colour, k)]
+            if np.isfinite(self.factual[:, k]).any():
+                look = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
+                out.insert(0, Line(f"{name}measured", self.factual[:, k], look=look))
+            return [*out, *self.more_lines(k, colour)]
+
+        rows = Rows.recorded(self.first, len(self.mean), self.about.calendar)
+        return panels(rows, channel_panels(self.about.outputs, order, lines), self.unit, self.changed(rows.places))
+
+    def more_lines(self, k: int, colour: str) -> list[Line]:
+        """What a picture of an output shows beside its mean and band."""
+        return []
+
+    def changed(self, places: NDArray[Any]) -> list[tuple[Any, Any]]:
+        """Where along an axis inputs are others."""
+        return []
 
 
 World = TypeVar("World", bound=Trajectory)
@@ -179,8 +193,15 @@ class Trajectories(dict[str, World], Reply):
             [world.to_frame().select(polars.lit(name).alias("unit"), polars.all()) for name, world in self.items()]
         )
 
-    def plot(self) -> Figure:
+    def plot(self, **options: Any) -> Figure:
         """Of the unit that the answer says most about."""
-        return self.strongest.plot()
+        return self.strongest.plot(**options)
 
-    __str__ = Reply.__str__
+    def window(self, start: Moment | None = None, stop: Moment | None = None) -> dict[str, Window]:
+        """What is said of a window of the rows, by unit; see ``Windowed.window``."""
+        return {name: world.window(start, stop) for name, world in self.items()}
+
+    def sentences(self) -> list[str]:
+        return self.strongest.sentences()
+
+    __str__, __repr__ = Reply.__str__, Reply.__repr__

@@ -45,7 +45,9 @@ class View:
     dt: float
     fit: FitView | None
     sentence: str
+    controllers: str | None
     caveats: list[CaveatView]
+    window: str  # what is said of all rows together; "" where an answer has none
     verdict: Verdict
     kind: str
 
@@ -80,6 +82,11 @@ class LineView:
 def named(channel: Channel) -> dict[str, str]:
     """A channel in JSON."""
     return {"channel": channel.name, "measured_in": channel.unit}
+
+
+def channel_label(channel: Channel) -> str:
+    """A channel with its unit of measure: "speed [rpm]"."""
+    return f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
 
 
 def attributes(value: Any, *names: str) -> dict[str, Any]:

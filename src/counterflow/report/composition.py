@@ -17,6 +17,7 @@ from counterflow.methods.sensors import what
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
+    ROWS_SHARED,
     Answer,
     Clock,
     Refusal,
@@ -26,6 +27,7 @@ from counterflow.report.content import (
     WhatIf,
     World,
     assumptions,
+    moments_shared,
     plain,
     section,
 )
@@ -90,7 +92,7 @@ def compose(
         lead=lead
         or (
             f"{len(units)} units, {recording.rows} rows. Each unit kept its raw measurements; a server learned how "
-            "they act on each other from compressed ones."
+            f"they act on each other from {'moments' if _of_moments(fit) else 'compressed ones'}."
         ),
         whatifs=(),
         units=units,
@@ -101,6 +103,7 @@ def compose(
         checks=check(fit, recording if fit.privacy is None else None).checks,
         facts=facts(fit, recording, graph),
         privacy=fit.privacy,
+        disclosed=_disclosed(fit),
         sensors=_sensors(fit, recording),
     ).with_sections(told)
 
@@ -114,8 +117,21 @@ def _sensors(fit: Fit, recording: Recording) -> tuple[tuple[str, str, str, str],
     return tuple(out)
 
 
+def _of_moments(fit: Fit) -> bool:
+    return fit.couplings is not None and fit.couplings.of_moments
+
+
+def _disclosed(fit: Fit) -> str:
+    """What a unit has shared of itself."""
+    if fit.couplings is None or not fit.couplings.of_moments:
+        return ROWS_SHARED
+    spread = fit.couplings.spread
+    return moments_shared(fit.privacy is not None, spread is not None and spread.parameters.estimate == "couplings")
+
+
 def _assumptions(fit: Fit) -> tuple[str, ...]:
-    return assumptions(fit.couplings is not None, fit.couplings is not None and fit.couplings.network is not None)
+    known = fit.couplings
+    return assumptions(known is not None, known is not None and known.network is not None, _of_moments(fit))
 
 
 def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[str, str]:

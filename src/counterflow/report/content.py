@@ -48,10 +48,35 @@ def singular(unit: str, count: float) -> str:
     return unit[:-1] if count == 1 and unit in ("steps", "days") else unit
 
 
-def assumptions(likelihood: bool, from_logs: bool = False) -> tuple[str, ...]:
+ROWS_SHARED = (
+    "A unit shares with the server its inputs, its own state dynamics and its measurements compressed to a few numbers "
+    "a row that stand for its state; without privacy these hold most of the measurements' variance. The raw outputs, "
+    "and how it measures them, it does not share; with other units it shares nothing."
+)
+
+
+def moments_shared(noise: bool, models: bool) -> str:
+    """What units have shared of themselves in a fit by moments."""
+    own = "its inputs, its own state dynamics" if models else "its inputs"
+    return (
+        f"A unit shares with the server {own} and moments: {'noised ' if noise else ''}projections of its measurements "
+        "on what all inputs did, a few numbers however many rows there are. No row of its measurements, raw or "
+        "compressed, leaves it. Other units are sent signals that are made of all units' inputs, and nothing of its "
+        "measurements."
+    )
+
+
+def assumptions(likelihood: bool, from_logs: bool = False, of_moments: bool = False) -> tuple[str, ...]:
     """What every answer of a method rests on and no check here can show; ``likelihood``: whether it is a fit by it."""
     if not likelihood:
         return ()
+    if of_moments:
+        return (
+            "answers hold for a linear plant near where it was recorded",
+            "inputs must not react to measurements, nor to something that moves the plant and that nobody records: "
+            "effects would be biased. Other inputs are held as they were, also where a controller would have answered "
+            "the change",
+        )
     return (
         "answers hold for a plant that goes on as it was recorded, and within what was seen of it"
         if from_logs
@@ -421,6 +446,7 @@ class Report:
     checks: tuple[Check, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     privacy: PrivacyReport | None = None
+    disclosed: str = ROWS_SHARED  # what a unit has shared of itself
     sensors: tuple[tuple[str, str, str, str], ...] = ()  # unit, channel, kind, what it did
 
     @property

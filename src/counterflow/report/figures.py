@@ -13,18 +13,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.fits.checks.kinds import KINDS, Verdict
-from counterflow.questions.plots import literal, short_dates
+from counterflow.questions.plots import Rows, literal, short_dates
+from counterflow.questions.views import channel_label
 from counterflow.report.content import Clock, Remedy, Shares, Training, WhatIf, World
 from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
     from counterflow.fits.checks.verdicts import Check
-    from counterflow.plant import Channel
 
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
@@ -86,7 +85,7 @@ def banded(present: bool, level: float | None) -> str:
 
 def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
     """The answers for one channel against time since the change began."""
-    name = named(whatif.channels[index])
+    name = channel_label(whatif.channels[index])
     times = whatif.step * np.arange(len(whatif.answers[0].mean) + 1)
     curves = [Curve.of(a, index, SERIES[k % len(SERIES)]) for k, a in enumerate(whatif.estimates)]
     if whatif.truth is not None:
@@ -94,13 +93,14 @@ def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, flo
         curves.append(Curve(_from_zero(whatif.truth.mean[:, index]), TRUTH, look={**_DASHED, "zorder": 5}))
     held = None if whatif.duration is None else (0.0, whatif.duration * whatif.step)
     label, below = f"Effect on {name}, {len(times) - 1} steps", f"{whatif.step_unit} since the change began"
-    return _course(times, curves, prefix, size, label, below, title=name if title else "", held=held)
+    return _course(Rows(times, below), curves, prefix, size, label, title=name if title else "", held=held)
 
 
 def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
     """Measured and counterfactual values of one channel."""
-    told, clock, name = world.trajectory, world.clock, named(world.channels[index])
-    times = _times(told, clock, len(told.mean))
+    told, name = world.trajectory, channel_label(world.channels[index])
+    rows = _rows(told, world.clock, len(told.mean))
+    times = rows.places
     curves = [Curve(told.factual[:, index], FACT, look={"linewidth": 1.6, "zorder": 3})]
     curves.append(Curve.of(told, index, from_zero=False))
     if world.truth is not None:
@@ -112,21 +112,20 @@ def worlds(world: World, index: int, prefix: str, size: tuple[float, float], tit
         )
         held = times[first], times[last]
     label = f"{name}: what was measured, and what would have been"
-    below = _below(told, clock)
-    return _course(times, curves, prefix, size, label, below, title=name if title else "", held=held, levels={})
+    return _course(rows, curves, prefix, size, label, title=name if title else "", held=held, levels={})
 
 
 def shares_over_time(shares: Shares, prefix: str, size: tuple[float, float]) -> Svg:
     """The departure of the headline channel from its usual level, and the units' shares of it."""
-    found, at, clock = shares.attribution, shares.headline_index, shares.clock
-    times = _times(found, clock, len(found.departure))
+    found, at = shares.attribution, shares.headline_index
+    rows = _rows(found, shares.clock, len(found.departure))
     curves = [Curve(found.departure[:, at], TRUTH, look={**_THIN, "zorder": 5})]
     for name, values in found.shares.items():
         colour, dotted = share_colour(shares, name)
         look = {"dashes": (1, 1.2), "linewidth": 1.4, "zorder": 3} if dotted else {"zorder": 4}
         curves.append(Curve(values[:, at], colour, look=look))
     label = f"Departure of {shares.headline} from its usual level, and who made it"
-    return _course(times, curves, prefix, size, label, _below(found, clock))
+    return _course(rows, curves, prefix, size, label)
 
 
 def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
@@ -137,15 +136,10 @@ def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
     return FACT, name == "rest"
 
 
-def _times(reply: Any, clock: Clock, rows: int) -> NDArray[Any]:
+def _rows(reply: Any, clock: Clock, count: int) -> Rows:
     """Where rows stand along the axis: by their dates, where those are known."""
-    calendar, stop = reply.about.calendar, reply.first + rows
-    return clock.step * np.arange(reply.first, stop) if calendar is None else calendar.local_times(reply.first, stop)
-
-
-def _below(reply: Any, clock: Clock) -> str:
-    """What that axis is called."""
-    return clock.point if reply.about.calendar is None else str(reply.about.calendar.label)
+    rows = Rows.recorded(reply.first, count, reply.about.calendar)
+    return rows if reply.about.calendar is not None else Rows(clock.step * rows.places, clock.point)
 
 
 def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]) -> Svg:
@@ -158,22 +152,25 @@ def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]
         true = _from_zero(remedy.truth[:, remedy.unit.output_names.index(name)])
         curves.append(Curve(true, TRUTH, look={**_THIN, "zorder": 5}))
     label, below = f"Change of {name} on the way to its target", f"{remedy.clock.unit} since the change began"
-    return _course(times, curves, prefix, size, label, below, levels=levels)
+    return _course(Rows(times, below), curves, prefix, size, label, levels=levels)
 
 
 def _course(
-    times: NDArray[Any],
+    rows: Rows,
     curves: Sequence[Curve],
     prefix: str,
     size: tuple[float, float],
     label: str,
-    below: str,
     *,
     title: str = "",
     held: tuple[Any, Any] | None = None,
     levels: Mapping[float, tuple[str, dict[str, Any]]] | None = None,
 ) -> Svg:
-    """Curves against time; ``held`` is shaded, ``levels`` are horizontal lines (None: one at zero)."""
+    """Curves against time; ``held`` is shaded, ``levels`` are horizontal lines (None: one at zero).
+
+    Nothing is drawn across missing rows, or where time jumps.
+    """
+    times = rows.places
     with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
         if held is not None:
             axes.axvspan(*held, color=SHADE, linewidth=0, zorder=0)
@@ -181,11 +178,11 @@ def _course(
             axes.axhline(level, color=colour, **look)
         for curve in curves:
             if curve.lower is not None and curve.upper is not None:
-                axes.fill_between(times, curve.lower, curve.upper, color=curve.colour, alpha=0.22, linewidth=0)
-            axes.plot(times, curve.values, color=curve.colour, **curve.look)
+                rows.shade(axes, curve.lower, curve.upper, color=curve.colour, alpha=0.22)
+            rows.draw(axes, curve.values, color=curve.colour, **curve.look)
         if title:
             axes.set_title(literal(title))
-        axes.set_xlabel(literal(below))
+        axes.set_xlabel(literal(rows.label))
         if times.dtype.kind == "M":
             short_dates(axes)
         axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
@@ -248,11 +245,6 @@ def check_panel(name: str, checks: Sequence[Check], prefix: str) -> Svg | None:
     with _axes((5.0, 2.6), left=min(2.0, 0.5 + 0.06 * longest)) as (figure, axes):
         panel(axes, name, checks, _CHECK_COLOURS, _SHADES, titled=False)
         return _svg(figure, prefix, f"{name}: {KINDS[name]}")
-
-
-def named(channel: Channel) -> str:
-    """A channel with its unit of measure."""
-    return f"{channel.name} [{channel.unit}]" if channel.unit else channel.name
 
 
 def _from_zero(series: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, Verdict, verdi
 from counterflow.files import write_whole
 from counterflow.fits.checks.kinds import KINDS, ORDER
 from counterflow.fits.checks.verdicts import Check, Checks
+from counterflow.questions.views import channel_label
 from counterflow.report import figures, graph, templates
 from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
 from counterflow.report.templates import Svg
@@ -39,6 +40,7 @@ class Question:
     drawings : caption, and the drawing for a page and for a telephone.
     others : drawings of the other channels; None: there is no such part, and it stays open if ``opened``.
     tables : head and rows each.
+    summed : what is said of all rows together.
     notes : caveats that are told here in full; ``noted_under`` are questions whose notes apply here, too. Choices of
         the fit are told once, at the end of the page.
     """
@@ -52,6 +54,7 @@ class Question:
     effects: Any = None
     tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = ()
     subject: str = ""
+    summed: str = ""
     bars: Sequence[dict[str, Any]] = ()
     notes: Sequence[str | Caveat] = ()
     noted_under: Sequence[int] = ()
@@ -127,7 +130,7 @@ def _whatif(told: WhatIf, prefix: str) -> Question:
 
     def row(k: int) -> dict[str, Any]:
         shown = [[told.quantity(a, at, k).split()[0] for a in told.answers] for at in (0, told.peak_row(k))]
-        name, headline = figures.named(told.channels[k]), k == told.headline_index
+        name, headline = channel_label(told.channels[k]), k == told.headline_index
         return {"channel": name, "headline": headline, "first": shown[0], "largest": shown[1]}
 
     effects = {
@@ -136,7 +139,11 @@ def _whatif(told: WhatIf, prefix: str) -> Question:
         "rows": [row(k) for k in range(len(told.channels))],
     }
     caveats = [text for answer in told.answers for text in answer.caveats]
-    return _by_channel(told, prefix, figures.trajectories, "Effect on ", caveats, legend, effects=effects)
+    found = next((answer.effect for answer in told.estimates if answer.effect is not None), None)
+    summed = "" if found is None else found.window().sentence(told.headline)
+    return _by_channel(
+        told, prefix, figures.trajectories, "Effect on ", caveats, legend, effects=effects, summed=summed
+    )  # fmt: skip
 
 
 def _world(told: World, prefix: str) -> Question:
@@ -146,7 +153,8 @@ def _world(told: World, prefix: str) -> Question:
         legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
     if told.changed is not None:
         legend.append(("block", "--shade", "while inputs differ"))
-    return _by_channel(told, prefix, figures.worlds, "", found.caveats, legend)
+    summed = found.window().sentence(told.headline)
+    return _by_channel(told, prefix, figures.worlds, "", found.caveats, legend, summed=summed)
 
 
 def _by_channel(
@@ -162,7 +170,7 @@ def _by_channel(
     at = told.headline_index
     wide, narrow = (draw(told, at, f"{prefix}{x}-", size, title=False) for x, size in (("w", WIDE), ("n", NARROW)))
     others = [draw(told, k, f"{prefix}c{k}-", SMALL) for k in range(len(told.channels)) if k != at]
-    drawings = [(before + figures.named(told.channels[at]), wide, narrow)]
+    drawings = [(before + channel_label(told.channels[at]), wide, narrow)]
     return Question(told, caveats, legend, drawings, others, **more)
 
 
@@ -180,7 +188,7 @@ def _shares(told: Shares, prefix: str) -> Question:
     wide, narrow = (
         figures.shares_over_time(told, f"{prefix}{x}-", size) for x, size in (("w", (9.0, 3.0)), ("n", NARROW))
     )
-    subject = figures.named(told.channels[told.headline_index])
+    subject = channel_label(told.channels[told.headline_index])
     drawings = [("Over time", wide, narrow)]
     return Question(told, told.attribution.caveats, legend, drawings, subject=subject, bars=bars)
 
@@ -192,7 +200,7 @@ def _remedy(told: Remedy, prefix: str) -> Question:
             figures.way_there(told, k, f"{prefix}{x}{k}-", size) for x, size in (("w", (9.0, 2.6)), ("n", (4.0, 2.8)))
         )
         channel = told.unit.outputs[told.unit.output_names.index(name)]
-        drawings.append((f"Change of {figures.named(channel)}", wide, narrow))
+        drawings.append((f"Change of {channel_label(channel)}", wide, narrow))
     changes = [(plain(cause), name, change) for cause, name, change in told.changes()]
     tables: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = [
         (("unit", "input", "change, held"), changes),
@@ -268,4 +276,4 @@ def _curves_legend(report: Report) -> list[Entry]:
 
 
 def _listed(channels: Sequence[Channel]) -> str:
-    return ", ".join(map(figures.named, channels))
+    return ", ".join(map(channel_label, channels))

@@ -100,6 +100,7 @@ def test_effects_are_the_librarys(page: TestClient, shape: str) -> None:
     chosen = [3, 1]
     for field in ("mean", "lower", "upper"):
         np.testing.assert_allclose(_drawn(told, field), getattr(wanted, field)[:, chosen], rtol=EXACT, atol=EXACT)
+    assert told["window"] == wanted.window().sentence("t3"), "what all rows together say stands under the answer"
     expected = fitted().forecast(RECORDING, 20)["turbine"].mean[:, chosen]
     np.testing.assert_allclose(_drawn(told, "baseline"), expected, rtol=1e-9, atol=1e-9)
     assert told["inputs"] == [

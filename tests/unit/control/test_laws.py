@@ -11,13 +11,13 @@ from counterflow.control.learning import (
     CONSTANT,
     MOVING,
     RECORDED,
-    explaining,
     found_loops,
     law_rows,
     learned_loop,
     robust,
     working,
 )
+from counterflow.control.relays import explaining
 from counterflow.errors import ModelError
 from counterflow.methods.controllers import _run
 

@@ -12,7 +12,7 @@ import counterflow as cf
 from counterflow.errors import CounterflowError
 from counterflow.federation.job import Job
 from counterflow.federation.parts import FOLDER, JOB_FILE, UNIT_FILE, finished_fits, provenance_of
-from counterflow.fits.storage import SERVER_FILE
+from counterflow.fits.content import SERVER_FILE
 from counterflow.questions.question import envelope
 from counterflow.sealed_file import write_json
 

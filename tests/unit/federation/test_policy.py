@@ -61,6 +61,7 @@ def test_defaults_are_strict() -> None:
     assert not policy.simulation
     assert not policy.published
     assert not policy.inputs_shown
+    assert not policy.reacting
     assert policy.methods == ("sufficient",)
     assert not policy.ask
     assert policy.may_ask("turbine", "boiler", ["fuel"]) is not None
@@ -227,7 +228,7 @@ def test_answers_and_refusals_are_written_down(tmp_path: Path) -> None:
     server = cf.fit(plant.simulate(30, rng=1), plant, method="oracle").server
     with Audit(tmp_path / FILE) as audit:
         opened = gate(audit, boiler='[ask]\nturbine = ["valve"]')
-        (found,) = opened.answer(server, "turbine", [change("boiler", 0, 1)], EFFECT)
+        found, *_ = opened.answer(server, "turbine", [change("boiler", 0, 1)], EFFECT)
         assert found.mean.shape == (1, 1)
         with pytest.raises(PrivacyError, match=r"'fuel'.*change its policy"):
             opened.answer(server, "turbine", [change("boiler", 1, 0)], EFFECT)

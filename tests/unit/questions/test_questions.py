@@ -271,7 +271,9 @@ def test_answers_draw_and_export_themselves(tmp_path):
     for k, figure in enumerate((world.plot(), share.plot())):
         figure.savefig(tmp_path / f"{k}.png")
         assert (tmp_path / f"{k}.png").stat().st_size > 1000
-    assert len(world.plot().axes) == 3
+    units = {channel.unit for channel in world.about.outputs if channel.name in world.ranked_channels()[:3]}
+    assert len(world.plot().axes) == len(units), "channels that share a unit of measure share a panel"
+    assert len(world.plot(kind="impact").axes) == 3
     lines = share.plot().axes[0].get_lines()
     assert {line.get_label() for line in lines} >= {*NAMES, "rest", "departure"}
 

@@ -66,6 +66,9 @@ def test_every_kind_of_question_is_told_with_units_and_interval(tmp_path: Path) 
         assert re.search(r"\(95 %: [+-]?[\d.]+ to [+-]?[\d.]+[;)]", told.sentence()), told.sentence()
         assert "MW" in told.sentence()
     assert "MW" in content.shares[0].sentence()
+    effect, world = (FIT.ask(each, RECORDING if each.of_past else None) for each in QUESTIONS[:2])
+    assert effect.window().sentence("power") in said, "all rows summed up, with intervals"
+    assert world.window().sentence("power") in said
     for words in ("Who acts on whom", "What was checked", "none spent: nothing was made private", "A note.", "SHA-256"):
         assert words in said
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]

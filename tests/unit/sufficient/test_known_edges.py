@@ -16,7 +16,7 @@ from counterflow.estimation.information import positions, settled_information
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.parameters import Parameters
 from counterflow.federation import Job, Policy, fit_over_sessions
-from counterflow.fits import storage
+from counterflow.fits import content, storage
 from counterflow.plant import excitation
 
 NAMES = ("boiler", "turbine", "condenser")
@@ -177,12 +177,12 @@ def test_an_update_keeps_what_is_known(tmp_path: Path) -> None:
 def test_a_stored_pair_of_a_unit_that_is_not_there_is_refused(tmp_path: Path) -> None:
     plant, recording = chain(100)
     cf.fit(recording, plant.locals(), edges=CHAIN).save(tmp_path / "fit")
-    path = tmp_path / "fit" / storage.SERVER_FILE
+    path = tmp_path / "fit" / content.SERVER_FILE
     stored = storage._read(path, "server")
-    content = records.restore(storage.ServerContent, stored.content, stored.arrays, storage._KINDS)
+    found = records.restore(content.ServerContent, stored.content, stored.arrays, storage._KINDS)
     strange = KnownEdges((("boiler", "pump"), *CHAIN[1:]))
-    object.__setattr__(content.server.couplings.found.parameters, "known", strange)
-    path.write_bytes(storage._sealed("server", content, ""))
+    object.__setattr__(found.server.couplings.found.parameters, "known", strange)
+    path.write_bytes(storage._sealed("server", found, ""))
     with pytest.raises(StorageError, match="units that are not there"):
         cf.load_server(tmp_path / "fit")
 

@@ -48,6 +48,7 @@ export function fresh(answer, assumptions = []) {
   const place = byId("sentence");
   const sentence = prose(answer.sentence);
   if (place.textContent !== sentence) place.textContent = sentence;
+  byId("window-sentence").textContent = prose(answer.window ?? "");
   const fit = answer.fit;
   byId("answer-source").textContent = fit ? `from fit ${fit.id} of ${fit.fitted.slice(0, 16).replace("T", " ")} UTC` : "";
   // choices of the fit are told once, with the fit
@@ -57,6 +58,7 @@ export function fresh(answer, assumptions = []) {
 /** Nothing of another question stays. */
 export function empty() {
   byId("sentence").textContent = "";
+  byId("window-sentence").textContent = "";
   byId("answer-source").textContent = "";
   byId("answer-error").hidden = true;
   byId("answer-hint").hidden = true;

@@ -1,6 +1,7 @@
 // Drawing with plotly.js. The library is large: it is fetched after the first answer is on the screen, as a sketch.
 import { sketch } from "./sketch.js";
 import { tidy } from "./format.js";
+import { outline } from "./gaps.js";
 
 let library = null;
 
@@ -213,13 +214,7 @@ function tracesOf(panel, xaxis, yaxis, band) {
       line: { width: x.length > 1 ? 0 : 10, color: shade }, fillcolor: shade, hoverinfo: "skip", showlegend: false,
       meta: band
     };
-    if (lower.includes(null) || upper.includes(null)) traces.push(
-      { ...on, ...edge, x, y: lower, name: "lower" }, { ...on, ...edge, x, y: upper, name: "band", fill: "tonexty" }
-    );
-    else traces.push({
-      ...on, ...edge, x: [...x, ...[...x].reverse()], y: [...upper, ...[...lower].reverse()], name: "band",
-      fill: "toself"
-    });
+    traces.push({ ...on, ...edge, ...outline(x, lower, upper), name: "band", fill: "toself" });
   }
   for (const { role, name, y, x = panel.x } of panel.lines) {
     const { colour: shade, width, dash = "solid" } = LINES[role];

@@ -63,13 +63,10 @@ function panel(image, traces, xaxis, yaxis, margin, inner, layout) {
       { points: `${left},${top} ${left},${bottom} ${right},${bottom}`, fill: "none", stroke: yaxis.linecolor }
     )
   );
-  traces.forEach((trace, index) => {
+  traces.forEach((trace) => {
     const line = pieces(trace, px, py);
-    if (trace.fill === "tonexty") {
-      const under = pieces(traces[index - 1], px, py).flat().reverse();
-      image.append(draw("polygon", { points: [...line.flat(), ...under].join(" "), fill: trace.fillcolor }));
-    } else if (trace.fill === "toself") {
-      image.append(draw("polygon", { points: line.flat().join(" "), fill: trace.fillcolor }));
+    if (trace.fill === "toself") {
+      for (const part of line) image.append(draw("polygon", { points: part.join(" "), fill: trace.fillcolor }));
     } else if (trace.line?.width > 0) {
       if (trace.mode === "lines+markers") for (const [x, y] of line.flat().map((at) => at.split(","))) image.append(
         draw("circle", { cx: x, cy: y, r: 3.5, fill: trace.line.color })

@@ -113,11 +113,19 @@ export function levelOf(value, left) {
   return 0.95;
 }
 
-/** How controllers are meant; undefined: as the server thinks best. */
-export function worldOf(value, left) {
-  if (value === "held" || value === "reacting") return value;
-  if (!absent(value)) left.impossible(`controllers ${said(value)}`);
-  return undefined;
+/** How controllers are meant (undefined: as the data support), and which of them follow another law. */
+export function worldOf(told, plant, left) {
+  const { controllers } = told;
+  const known = controllers === "held" || controllers === "reacting";
+  if (!known && !absent(controllers)) left.impossible(`controllers ${said(controllers)}`);
+  const laws = [];
+  for (const one of listOf(told.laws, "the laws", left)) {
+    const place = inputOf(one, plant, left);
+    if (place === null) continue;
+    if (typeof one.law === "string" && one.law && one.law.length <= 200) laws.push({ ...place, law: one.law });
+    else left.impossible(`the law of ${place.unit} ${place.input}: ${said(one.law)}`);
+  }
+  return { controllers: known ? controllers : undefined, laws };
 }
 
 /** Names of channels to draw that the unit has; null if none. */

@@ -27,7 +27,7 @@ from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.flare.push import REFUSAL, push
-from counterflow.federation.flare.serving import serve
+from counterflow.federation.flare.serving import carry, serve
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_server
 from counterflow.federation.refusal import Refusal
@@ -104,7 +104,7 @@ class CoordinatorController(Controller):
     def _serve(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         assert self._site is not None
         with self._site.audit() as audit:
-            service = self._site.service(self._job, audit)
+            service = self._site.service(self._job, audit, carry(fl_ctx.get_engine()))
             over, tell = lambda: bool(abort_signal.triggered), lambda news: self._say(fl_ctx, "running", **news)
             serve(service, self._job.units, fl_ctx.get_engine(), over, tell)
 

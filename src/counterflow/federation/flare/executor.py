@@ -54,24 +54,39 @@ class PlantExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE calls this with every task, from any thread: what is sent again waits for the first answer to it."""
-        with self._turn:
-            try:
-                if task_name != envelope.TASK:
-                    raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
-                site = self._opened(fl_ctx)
-                arrived = envelope.unpacked(content_of(shareable), site.unit)
-                if self._questions is not None:
-                    replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
-                    guarding(self._questions.guard)
-                else:
-                    replies = self._taken_in(site, arrived)
-                return Shareable(envelope.packed(replies))
-            except CounterflowError as error:
-                self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
-                if isinstance(error, StorageError):
-                    return make_reply(CANNOT)
-                refusal = Refusal.of(error, self._policy_lines(fl_ctx))
-                return make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: refusal.to_text()} if refusal else None)
+        try:
+            if task_name == envelope.TRIAL:  # it comes while an exchange waits for a question
+                return self._reacted(shareable, fl_ctx)
+            with self._turn:
+                return self._exchanged(task_name, shareable, fl_ctx, abort_signal)
+        except CounterflowError as error:
+            self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
+            if isinstance(error, StorageError):
+                return make_reply(CANNOT)
+            refusal = Refusal.of(error, self._policy_lines(fl_ctx))
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: refusal.to_text()} if refusal else None)
+
+    def _exchanged(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        if task_name != envelope.TASK:
+            raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
+        site = self._opened(fl_ctx)
+        arrived = envelope.unpacked(content_of(shareable), site.unit)
+        if self._questions is not None:
+            replies = self._questions.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
+            guarding(self._questions.guard)
+        else:
+            replies = self._taken_in(site, arrived)
+        return Shareable(envelope.packed(replies))
+
+    def _reacted(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        if self._site is None:
+            with self._turn:
+                self._opened(fl_ctx)
+        if self._site is None or self._questions is None:
+            raise ProtocolError(f"{self._job.label}: trials belong to a job of questions")
+        replies = self._questions.react(envelope.unpacked(content_of(shareable), self._site.unit))
+        guarding(self._questions.guard)
+        return Shareable(envelope.packed(replies))
 
     def _policy_lines(self, fl_ctx: FLContext) -> Mapping[str, int]:
         """Of the policy as it is now; none if it cannot be read."""

@@ -14,14 +14,35 @@ from typing import Any
 
 from nvflare.apis.fl_constant import ReturnCode
 
+from counterflow.errors import ProtocolError
 from counterflow.federation.engine import Progress
 from counterflow.federation.flare import envelope
-from counterflow.federation.flare.push import push
+from counterflow.federation.flare.filter import CANNOT
+from counterflow.federation.flare.push import REFUSAL, push
 from counterflow.federation.question_service import QuestionService
+from counterflow.federation.reactions import Carry, Unanswered
+from counterflow.federation.refusal import Refusal
 
 HELD = 30.0  # seconds for one exchange; a plant that has nothing to ask answers after a third of that
 PAUSE = 1.0  # seconds before a plant that was not reached, or refused, is tried again
 TELL = 2.0  # seconds between two words on how it stands
+
+
+def carry(engine: Any) -> Carry:
+    """Takes trials to plants, beside the exchanges in which these put their questions."""
+
+    def asked(unit: str, data: bytes, patience: float) -> bytes:
+        code, content = push(engine, unit, [(0, data)], patience, envelope.TRIAL)
+        if not code or code == CANNOT:
+            raise Unanswered(reached=False)
+        if code != ReturnCode.OK:
+            raise Unanswered(Refusal.from_text(content[REFUSAL]) if REFUSAL in content else None)
+        replies = envelope.unpacked(content, unit)
+        if len(replies) != 1:
+            raise ProtocolError(f"server: unit {unit!r} gives {len(replies)} answers to one trial")
+        return replies[0][1]
+
+    return asked
 
 
 def serve(

@@ -214,7 +214,10 @@ class PlantFolder:
         self.refuse_running()
         kept = Recording.load(self.folder / "log.safetensors")
         if recording is not None:
-            old, new = _own(kept, self.unit).unit.inputs, _own(recording, self.unit).unit.inputs
+            old, new = (
+                [replace(channel, role="") for channel in _own(each, self.unit).unit.inputs]  # loops stay at home
+                for each in (kept, recording)
+            )
             if old != new or kept.dt != recording.dt:
                 raise OptionError(
                     f"--log: the inputs of unit {self.unit!r} or its time step are not those it has joined with "
@@ -326,6 +329,8 @@ ledger = "budgets"
 # Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
 published = false
 simulation = false
+# Whether inputs that a controller moves by what was measured, and that so carry it, may leave all the same.
+reacting = false
 # "each": every fit waits until the owner has looked at it: counterflow federation approve-job
 approval = "none"
 
@@ -337,4 +342,10 @@ approval = "none"
 [answers]
 # Whether this plant may put questions itself.
 allowed = true
+
+[controllers]
+# Whether this plant's controllers answer in questions about the running plant. The laws stay here, but whoever asks
+# often learns them from the answers, and what they read: see the threat model.
+react = false
+trials_per_day = {strict.trials_per_day}
 """

@@ -29,15 +29,17 @@ from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.parts import finished_fits, questions_about, saved_server, saved_unit
+from counterflow.federation.parts import UNIT_FILE, finished_fits, questions_about, saved_server, saved_unit
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import PlantQuestions, QuestionBox
 from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.question_service import GRACE, QuestionService
+from counterflow.federation.reactions import Carry, PlantControllers
 from counterflow.federation.sites import party
 from counterflow.files import write_whole
+from counterflow.methods.controllers import UnitControllers
 from counterflow.methods.registry import method_of
 from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, Recording
@@ -109,7 +111,22 @@ class PlantSite:
 
     def questions(self, job: Job, audit: Audit, own: UnitData) -> PlantQuestions:
         """This plant's side of a standing job."""
-        return PlantQuestions(self.box, job, lambda: self.guard(job, audit, own), self.home / "policy.toml")
+        file, found = self.home / "policy.toml", self._controllers(job, own)
+        return PlantQuestions(self.box, job, lambda: self.guard(job, audit, own), file, found)
+
+    def _controllers(self, job: Job, own: UnitData) -> PlantControllers | None:
+        """The plant's controllers, as it has learned them in the fit that a standing job is about.
+
+        After a private fit none of them answers: what one would do tells what it reads.
+        """
+        fit = str(job.options["of"])
+        if fit not in finished_fits(self.home, UNIT_FILE):
+            return None
+        saved = saved_unit(self.home, self.unit, fit)
+        if saved.job.privacy is not None or questions_about(saved.job).digest != job.digest:
+            return None
+        same = saved.is_of(own)
+        return PlantControllers(UnitControllers(saved.part, job.dt, own.y if same else None, own.u if same else None))
 
     def view(self, fit: str | None = None, patience: float = 60.0) -> PlantView:
         """What this plant sees of a finished fit; the latest, if none is named."""
@@ -147,15 +164,15 @@ class CoordinatorSite:
         """The standing job for questions about a finished one."""
         return questions_about(saved_server(self.home, fit)[0])
 
-    def service(self, job: Job, audit: Audit) -> QuestionService:
-        """What answers in a standing job."""
+    def service(self, job: Job, audit: Audit, carry: Carry | None = None) -> QuestionService:
+        """What answers in a standing job; ``carry`` takes a trial to a plant."""
         found, server = saved_server(self.home, str(job.options["of"]))
         if questions_about(found).to_text() != job.to_text():
             raise StorageError(
                 f"federation: {job.label} asks about another fit than the {found.label} that is kept here"
             )
         told = party.read(self.home) if (self.home / party.FILE).exists() else {}
-        return QuestionService(self.home, job, server, audit, GRACE, told.get(party.RATE, PER_MINUTE))
+        return QuestionService(self.home, job, server, audit, GRACE, told.get(party.RATE, PER_MINUTE), carry)
 
     def write_state(self, job_id: str, **fields: Any) -> None:
         """Say how far a job is; readers see the last state or this one, never a part of it."""

@@ -257,9 +257,10 @@ class Feedbacks:
         x = self.regressors[:, base]
         gram = self.gram[np.ix_(base, base)]
         moves = target - x @ _solved(gram, x.T @ target)
-        square = np.square(moves)
-        second, fourth, whole = float(square.sum()), float(np.square(square).sum()), float(target @ target)
-        if second <= 1e-10 * whole or fourth <= 0:
+        with np.errstate(over="ignore"):
+            square = np.square(moves)
+            second, fourth, whole = float(square.sum()), float(np.square(square).sum()), float(target @ target)
+        if not second > 1e-10 * whole or not 0 < fourth < np.inf:  # it does not move, or beyond all measure
             return Feedback(0.0, 0.0, *out)
         count = min(float(self.n), 3 * second**2 / fourth)
         kurtosis = max(0.0, self.n * fourth / second**2 - 3)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterflow import wording
+from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import OptionError
 from counterflow.fits.checks.kinds import KINDS, ORDER, Verdict
+from counterflow.frames import as_pandas
 
 if TYPE_CHECKING:
+    import pandas
     import polars
     from matplotlib.figure import Figure
 
@@ -68,7 +70,7 @@ class Check:
         return {name: number if name == "number" else getattr(self, name) for name in WRITTEN}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checks:
     """All that was looked at before answers are given.
 
@@ -148,6 +150,22 @@ class Checks:
             if check.remedy:
                 lines.append(f"  Remedy: {check.remedy}.")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        first = "".join(f"; {check.verdict}: {check.title}" for check in self.of("fail")[:3])
+        return f"<Checks: {notebook.short(f'{self.verdict} ({self._counted()}){first}')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [check.verdict, check.title, wording.number(check.number), check.unit_of_number, check.remedy]
+            for check in sorted(self.checks, key=lambda check: -ORDER.index(check.verdict))
+        ]
+        table = notebook.Table("", ["verdict", "check", "number", "which is", "remedy"], rows, 2)
+        return notebook.page(repr(self)[1:-1], [table], notebook.picture(self.plot, "checks") if self.checks else "")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same as ``to_frame`` for pandas."""
+        return as_pandas(self.to_frame())
 
     def _counted(self) -> str:
         words = [f"{len(self.of(verdict))} {verdict}" for verdict in ORDER[::-1] if self.of(verdict)]

@@ -14,6 +14,7 @@ from counterflow.estimation.identifiability import Labels, diagnose
 from counterflow.estimation.network import Network
 from counterflow.estimation.products import LEAST_ROWS
 from counterflow.estimation.system import System, SystemOptions
+from counterflow.methods.controllers import known_controllers
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.logs.options import LogOptions
 from counterflow.methods.logs.server import LogConfig, LogServer
@@ -62,7 +63,8 @@ class LogMethod(OneExchange):
                 f"{task.label}: estimators go with given models; a fit from logs has none to estimate with"
             )
         rank = by_unit("rank", LogOptions.parse(task.method, task.options).rank, task.units)
-        return LogUnit(own.unit, readings(task, own).y, own.u, rank.get(own.unit.name))
+        later = any(not each.switches for each in known_controllers(task, own))
+        return LogUnit(own.unit, readings(task, own).y, own.u, rank.get(own.unit.name), later)
 
     def learned(self, task: Task, state: LogServer) -> Learned:
         assert state.system is not None

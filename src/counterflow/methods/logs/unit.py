@@ -40,6 +40,7 @@ class LogUnit:
     y: FloatArray  # (T+1, D_m); NaN where missing
     u: FloatArray  # (T+1, U_m)
     rank: int | None = None  # numbers a row; None: as many as stand out of the noise, and some to spare
+    later: bool = False  # its inputs act on the next row only
     reading: Reading | None = None
     model: LocalModel | None = None
     doubt: tuple[FloatArray, FloatArray] | None = None  # how uncertain the rows of the model's C are
@@ -49,7 +50,7 @@ class LogUnit:
     proprietary_loss: float = 0.0
     release: None = None  # nothing of it is private
 
-    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "rank"})
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "rank", "later"})
 
     @property
     def unit(self) -> str:
@@ -59,7 +60,7 @@ class LogUnit:
         match message:
             case Request() if self.reading is None:
                 reading = Reading.of(self.description, self.y, self.u, self.rank)
-                return replace(self, reading=reading), (reading.message(self.unit, self.y, self.u),)
+                return replace(self, reading=reading), (reading.message(self.unit, self.y, self.u, self.later),)
             case Identified() if self.reading is not None and self.model is None:
                 if message.input_level.shape != (self.u.shape[1],):
                     raise ProtocolError(f"unit {self.unit!r}: the identified blocks are of other inputs")
@@ -156,7 +157,7 @@ class Reading:
         whole = replace(wide, mean=mean, scale=scale, noise=noise, W=np.hstack([wide.W, space.W]))
         return Reading(whole, weights, lift, scatter, rest)
 
-    def message(self, unit: str, y: FloatArray, u: FloatArray) -> Reduced:
+    def message(self, unit: str, y: FloatArray, u: FloatArray, later: bool = False) -> Reduced:
         """What is sent of measurements (T+1, D_m): numbers of all rows in which anything was read."""
         values, variance = self.numbers(y)
         sent = np.asarray(np.isfinite(variance).any(axis=1), bool)
@@ -165,7 +166,7 @@ class Reading:
         edges = np.flatnonzero(np.diff(which.ravel(), prepend=-1))
         runs = np.stack([which.ravel()[edges], np.diff(edges, append=len(coded))], axis=1).astype(np.float64)
         return Reduced(
-            unit, np.ascontiguousarray(values[sent]), spans_of(sent), np.ascontiguousarray(u), patterns, runs
+            unit, np.ascontiguousarray(values[sent]), spans_of(sent), np.ascontiguousarray(u), patterns, runs, later
         )
 
     def numbers(self, y: FloatArray) -> tuple[FloatArray, FloatArray]:

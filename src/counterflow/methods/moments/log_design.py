@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.errors import DataError
 from counterflow.estimation.foresight import Foreseen, nothing
 from counterflow.estimation.layout import Layout
 from counterflow.estimation.likelihood import SharedRecord
@@ -20,12 +21,15 @@ from counterflow.estimation.log_moments import (
     packed_covariance,
     system_of,
 )
+from counterflow.estimation.moments import blunted, shortfall
 from counterflow.estimation.parameters import Parameters
 from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.protocol import Moments, Outline
 
 SHORTEST, LONGEST, SHARE = 10, 100, 20  # rows that inputs are followed, if nobody says: one in so many of the record
 ROWS_A_SIGNAL = 15
+MOSTLY = 0.5  # share clipped, beyond which nothing but the instruments' ranges is known of a response
+DROWNED = 1.0  # squared doubt over squared response, beyond which the response is said to be lost in noise
 FLATTEST = 0.2  # of the largest noise of an output, as which a quieter one is clipped at least
 
 
@@ -94,8 +98,14 @@ class LogDesign:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Units that are asked for moments."""
-        return tuple(o.unit for o, basis in zip(self.outlines, self.bases, strict=True) if basis.shape[1])
+        """Units that are asked for moments: all of them."""
+        for outline, basis in zip(self.outlines, self.bases, strict=True):
+            if not basis.shape[1]:
+                raise DataError(
+                    f"unit {outline.unit!r}: there are no rows in which all its channels were read, so nothing can be "
+                    "told of it; leave out channels that are hardly ever read, or the unit. Nothing was released"
+                )
+        return self.names
 
     def estimate(self, moments: Mapping[str, Moments], private: bool, before: None = None) -> LogFound:
         """Responses of each unit's outputs to all inputs."""
@@ -105,6 +115,35 @@ class LogDesign:
                 for name, basis in zip(self.names, self.log_bases, strict=True)
             )
         )
+
+    def knowing_clips(self, found: LogFound, centred: LogFound | None, moments: Mapping[str, Moments]) -> LogFound:
+        """The same with what clipping may have done: responses may be further from the centre than they were found.
+
+        Where most was clipped, all that is known of them is that instruments have ranges: a response of half of one to
+        the usual movement of an input is not ruled out.
+        """
+        estimates = []
+        for m, (name, each) in enumerate(zip(self.names, found.estimates, strict=True)):
+            before = 0.0 if centred is None else centred.estimates[m].weights
+            share = moments[name].clipped if name in moments else 0.0
+            away = (shortfall(share) * (each.weights - before)).ravel()
+            covariance = each.covariance * blunted(share) ** 2 + np.outer(away, away)
+            if share > MOSTLY:
+                covariance = covariance + np.eye(len(away)) / self.bank.size
+            estimates.append(replace(each, covariance=covariance))
+        return replace(found, estimates=tuple(estimates))
+
+    def drowned(self, found: LogFound) -> list[tuple[str, str]]:
+        """(effect, cause) of units whose responses are no larger than the doubt about them."""
+        out = []
+        for effect, each in zip(self.names, found.estimates, strict=True):
+            r = len(each.level)
+            told = np.square(each.weights.reshape(r, len(self.scale), -1)).sum(axis=(0, 2))
+            doubt = np.diag(each.covariance).reshape(r, len(self.scale), -1).sum(axis=(0, 2))
+            for cause, own in zip(self.names, self.layout.input_slices, strict=True):
+                if cause != effect and doubt[own].sum() > DROWNED * told[own].sum():
+                    out.append((effect, cause))
+        return out
 
     def foreseen(self, found: LogFound | None) -> list[Foreseen]:
         """What each unit's numbers will be: nothing at first, then what the round before has told."""

@@ -9,14 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from counterflow.arrays import FloatArray, frozen
-from counterflow.caveats import Caveat
+from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.estimation.identifiability import diagnose
 from counterflow.estimation.optimiser import Estimated
+from counterflow.estimation.prior import DROWNED_CODE
 from counterflow.methods.estimators import KalmanEstimator
 from counterflow.methods.method import Progress, ServerState, UnitState
 from counterflow.methods.moments.log_unit import MomentLogUnit
-from counterflow.methods.moments.method import MomentExchange, moments_report, reaction_of, shown
+from counterflow.methods.moments.method import MomentExchange, moments_report, shown
 from counterflow.methods.moments.options import MomentLogOptions
 from counterflow.methods.moments.private import SHARES
 from counterflow.methods.moments.server import MomentConfig, MomentLogServer
@@ -24,6 +25,7 @@ from counterflow.methods.options import by_unit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart
 from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats
+from counterflow.methods.reaction import reaction_of
 from counterflow.methods.sensors import readings
 from counterflow.methods.sufficient.method import labels_of, left_out_caveats
 from counterflow.methods.task import Task, UnitData
@@ -58,15 +60,21 @@ class MomentLogMethod(MomentExchange):
     def unit(self, task: Task, own: UnitData) -> UnitState:
         if own.estimator is not None:
             raise OptionError(f"{task.label}: estimators go with given models; a fit from logs has none")
-        reaction_of(task, own, log_options_of(task).reacting, same_row=False)
+        self._reaction(task, own)
         made = MomentLogUnit(own.unit, readings(task, own).y, own.u, task.privacy)
         _ = made.ranges  # refuses channels without limits before anything leaves
         return made
 
+    def _reaction(self, task: Task, own: UnitData, again: bool = False) -> tuple[Caveat, ...]:
+        chosen = log_options_of(task)
+        at_once = bool(by_unit("same_row", chosen.same_row, task.units).get(own.unit.name))
+        return reaction_of(task, own, chosen.reacting, at_once, again)
+
     def learned(self, task: Task, state: MomentLogServer) -> Learned:
         assert state.found is not None
         design = state.designed
-        record, A, B, spread = design.system(state.found)
+        found = design.knowing_clips(state.found, state.centred, state.moments)
+        record, A, B, spread = design.system(found)
         measured = replace(record, values=_there(design.outlines, record.values))
         everyone = range(len(record.names))
         doubts = diagnose(measured, [everyone for _ in everyone], labels_of(task))
@@ -80,6 +88,12 @@ class MomentLogMethod(MomentExchange):
         notes = (
             *(doubt.caveat for doubt in doubts),
             Caveat("responses-followed", "", text),
+            *(drowned_caveat(effect, cause) for effect, cause in design.drowned(found) if task.privacy is not None),
+            *(
+                caveat
+                for name, message in state.moments.items()
+                for caveat in clipping_caveats(name, message.clipped, widened=True)
+            ),
             shown(task.privacy is not None),
         )
         points = {
@@ -94,12 +108,10 @@ class MomentLogMethod(MomentExchange):
         assert state.model is not None
         read, (middle, _) = readings(task, own), state.ranges
         caveats = read.caveats + left_out_caveats(own.unit, read.y)
-        if state.release is not None:
-            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
         return UnitPart(
             replace(own.unit, states=state.model.states), state.model, KalmanEstimator(state.model),
             output_level=frozen(middle), point=state.point, sensors=read.sensors,
-            caveats=(*caveats, *reaction_of(task, own, log_options_of(task).reacting, same_row=False)),
+            caveats=(*caveats, *self._reaction(task, own, again=True)),
             rows_digest=None if state.release is None else own.digest,
         )  # fmt: skip
 
@@ -111,6 +123,17 @@ class MomentLogMethod(MomentExchange):
         units: Mapping[str, MomentLogUnit],
     ) -> PrivacyReport:
         return moments_report(spending, {name: state.release for name, state in units.items()}, models=False)
+
+
+def drowned_caveat(effect: str, cause: str) -> Caveat:
+    """Of responses that the noise of privacy leaves open."""
+    text = (
+        f"{cause} -> {effect}: noise drowns what inputs of {cause} do here; what is said of it may be off by as much "
+        "as it says, and where nothing is found only what lies beyond the interval is ruled out. What helps: more rows "
+        "(the noise falls as one over them), a larger epsilon, or a shorter memory; counterflow privacy plan --logs "
+        "foretells it"
+    )
+    return Caveat(DROWNED_CODE, scope_of((cause, effect)), text)
 
 
 def _there(outlines: Sequence[Outline], values: FloatArray) -> FloatArray:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.errors import OptionError, PrivacyError
+from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.identifiability import diagnose
-from counterflow.estimation.moments import MomentEstimate
+from counterflow.estimation.information import positions
+from counterflow.estimation.moments import MomentEstimate, blunted, shortfall
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.prior import faint_among
 from counterflow.estimation.uncertainty import Uncertainty
@@ -25,17 +28,17 @@ from counterflow.methods.moments.private import (
     needed_noise,
     round_cost,
 )
-from counterflow.methods.moments.reaction import reaction_caveats, reactions
 from counterflow.methods.moments.server import MomentConfig, MomentServer
 from counterflow.methods.moments.unit import MomentUnit
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
 from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
+from counterflow.methods.reaction import reaction_of
 from counterflow.methods.sensors import readings, refuse_private
 from counterflow.methods.sufficient.method import OneExchange, labels_of, message_caveats
 from counterflow.methods.sufficient.private import MODELS_EXCLUDED
 from counterflow.methods.task import Task, UnitData
-from counterflow.plant import LocalModel, Unit
+from counterflow.plant import LocalModel
 from counterflow.privacy import Cost
 from counterflow.protocol import Message, Moments, Outline
 
@@ -97,17 +100,28 @@ class MomentMethod(MomentExchange):
     def learned(self, task: Task, state: MomentServer) -> Learned:
         assert state.found is not None
         design, found = state.designed, state.found
+        if not math.isfinite(found.misfit) or not np.isfinite(found.A).all() or not np.isfinite(found.B).all():
+            raise DataError(
+                f"{task.label}: the numbers are beyond double precision; look for absurd values in the recording"
+            )
         private = task.privacy is not None
         doubts = diagnose(design.measured, design.parameters.causes, labels_of(task))
         widening, caveats = misfit_of(found)
-        spread = Uncertainty(design.parameters, widening * found.covariance).with_doubts(doubts)
+        covariance, clipped = clipping_of(design, found, state.centred, state.moments)
+        spread = Uncertainty(design.parameters, widening * covariance).with_doubts(doubts)
         made = Estimated(
             found.A, found.B, design.local[2], -0.5 * found.misfit, found.steps, found.converged, found.left,
             found.at_bound, parameters=design.parameters,
         )  # fmt: skip
         couplings = Couplings(made, design.shared, spread, doubts, of_moments=True)
         faint = faint_among(design.shared, design.parameters, found.bare, len(design.u), power=0.5) if private else ()
-        notes = (*(doubt.caveat for doubt in doubts), *(each.caveat for each in faint), *caveats, shown(private))
+        notes = (
+            *(doubt.caveat for doubt in doubts),
+            *(each.caveat for each in faint),
+            *caveats,
+            *clipped,
+            shown(private),
+        )
         return Learned(
             found.A, found.B, design.local[2], design.layout.states, status_of(found, design), couplings, notes
         )
@@ -117,9 +131,8 @@ class MomentMethod(MomentExchange):
         part = replace(given_part(task, own), sensors=read.sensors)
         caveats = read.caveats + message_caveats(own.unit, read.y, part.model, private=True)
         if state.release is not None:
-            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
             part = replace(part, rows_digest=own.digest)
-        return replace(part, caveats=(*caveats, *reaction_of(task, own, options_of(task).reacting)))
+        return replace(part, caveats=(*caveats, *reaction_of(task, own, options_of(task).reacting, again=True)))
 
     def privacy_report(
         self, task: Task, spending: Spending, server: MomentServer, units: Mapping[str, MomentUnit]
@@ -133,18 +146,6 @@ def options_of(task: Task) -> MomentOptions:
     if task.method != "moments":
         given = {name: value for name, value in given.items() if MomentOptions.knows({name: value})}
     return MomentOptions.parse(task.method, given)
-
-
-def reaction_of(task: Task, own: UnitData, reacting: str, same_row: bool = True) -> tuple[Caveat, ...]:
-    """What a unit finds of its own inputs before it takes part in a private fit; PrivacyError if it may not."""
-    if task.privacy is None:
-        return ()
-    return reaction_caveats(own.unit, reactions(own.unit, own.y, own.u, same_row), reacting == "refused")
-
-
-def reactions_refused(unit: Unit, y: FloatArray, u: FloatArray) -> None:
-    """PrivacyError if inputs of a window with models react to its measurements."""
-    reaction_caveats(unit, reactions(unit, y, u), refuse=True)
 
 
 def check_release(task: Task, rows: int, message: Message, release: object) -> None:
@@ -200,6 +201,31 @@ def misfit_of(found: MomentEstimate) -> tuple[float, tuple[Caveat, ...]]:
         "intervals were widened by that. Check the local models, and look for inputs that nobody records"
     )
     return ratio, (Caveat("moments-misfit", "", text),)
+
+
+def clipping_of(
+    design: Design, found: MomentEstimate, centred: MomentEstimate | None, moments: Mapping[str, Moments]
+) -> tuple[FloatArray, tuple[Caveat, ...]]:
+    """Covariance of the couplings that knows what clipping may have done to them; and what to say of it.
+
+    Rows were clipped around what ``centred`` foresaw. Of what they are away from it, as far as inputs tell, at least
+    the share of ΦᵀΦ is left that is in rows which were not clipped. So the couplings may be further from the centre
+    than they were found, by clipped / (1 - clipped) of how far that is; and what is left of the signal tells less.
+    """
+    there = np.hstack([found.A, found.B])
+    before = np.hstack(design.local[:2] if centred is None else (centred.A, centred.B))
+    blunt, short = np.ones(len(found.covariance)), []
+    rows, _ = positions(design.parameters)
+    caveats: list[Caveat] = []
+    for name, own in zip(design.layout.names, design.layout.state_slices, strict=True):
+        share = moments[name].clipped if name in moments else 0.0
+        away = np.zeros_like(there)
+        away[own] = shortfall(share) * (there - before)[own]
+        short.append(design.parameters.pack(away))
+        blunt[(rows >= own.start) & (rows < own.stop)] = blunted(share)
+        caveats += clipping_caveats(name, share, widened=True)
+    covariance = found.covariance * np.outer(blunt, blunt) + sum(np.outer(each, each) for each in short)
+    return covariance, tuple(caveats)
 
 
 def status_of(found: MomentEstimate, design: Design) -> Status:

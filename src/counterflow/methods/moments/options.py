@@ -9,9 +9,8 @@ from typing import Any
 from counterflow.errors import OptionError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.methods.options import choice, count, known_names, number, truth
+from counterflow.methods.reaction import REACTING
 from counterflow.methods.sensors import check_option
-
-REACTING = ("refused", "told")
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
-from counterflow.methods.sufficient.private import STEPS, PrivateRelease, clipped_rows, private_radius
+from counterflow.methods.reaction import UNSEEN
+from counterflow.methods.sufficient.private import STEPS, SURELY, PrivateRelease, clipped_rows, private_radius
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 
 MECHANISM = "analytic Gaussian mechanism on projections of clipped rows"
 SHARES = (0.05, 0.15, 0.8)  # of μ², by round: what others do is foreseen better in each, and less is left to clip
 RADIUS = 0.05  # of a round's μ²: what finding the clip costs
+COUNTED = 0.02  # of a round's μ²: what telling how much was clipped costs
 CHANNELS = 10_000  # of a unit, at most
 OUTSIDE = 5e-3  # share of rows that may be clipped, if noise lets it be seen
 UNPROTECTED = (
@@ -34,12 +36,16 @@ UNPROTECTED = (
     "all units' inputs",
     "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
     "rows (by holding, filling or resampling) is protected as one only if the window is that wide",
+    UNSEEN,
 )
 
 
 @dataclass(frozen=True, eq=False)
 class MomentRelease(PrivateRelease):
-    """What a private message was made with; ``reach``: of the rows of Φ, for as many rows as are protected as one."""
+    """What a private message was made with; ``reach``: of the rows of Φ, for as many rows as are protected as one.
+
+    ``may_clip``: share of ΦᵀΦ in rows that were clipped, at most, as it was told with noise.
+    """
 
     reach: float = 0.0
     round: int = 0
@@ -73,7 +79,7 @@ def reach_of(basis: FloatArray, window: int) -> float:
 
 def most_numbers(rows: int) -> int:
     """How many numbers all rounds could release, counts included: no basis has more signals than rows."""
-    return len(SHARES) * (rows * CHANNELS + STEPS)
+    return len(SHARES) * (rows * CHANNELS + STEPS + 1)
 
 
 def round_cost(privacy: Privacy, rows: int, number: int) -> Cost:
@@ -85,7 +91,12 @@ def round_cost(privacy: Privacy, rows: int, number: int) -> Cost:
 def needed_noise(privacy: Privacy, release: MomentRelease, rows: int) -> float:
     """The least standard deviation of the noise that a round with this clip and reach needs."""
     mu = _mu(privacy, rows, release.round)
-    return 2 * release.clip * release.reach / (mu * math.sqrt(1 - RADIUS) if release.found_clip else mu)
+    return 2 * release.clip * release.reach / (mu * math.sqrt(_left(release.found_clip)))
+
+
+def _left(found_clip: bool) -> float:
+    """Share of a round's μ² that is left for the projections."""
+    return 1 - COUNTED - (RADIUS if found_clip else 0.0)
 
 
 def _mu(privacy: Privacy, rows: int, number: int) -> float:
@@ -122,24 +133,35 @@ def released(
     used, known = np.where(there[:, None], basis, 0.0), rows[there]
     known = np.where(np.isfinite(known).all(axis=1, keepdims=True), known, 0.0)  # beyond all numbers: it stays, as zero
     mu = _mu(privacy, len(rows), number)
-    may_clip, given = None, privacy.clip is not None
+    given = privacy.clip is not None
     if privacy.clip is not None:
         radius = privacy.clip
     else:
-        spent = math.sqrt(RADIUS) * mu
-        radius = private_radius(known, spent, privacy, *names, outside=OUTSIDE, least=least)
-        may_clip = min(1.0, OUTSIDE + 3 * math.sqrt(STEPS) * privacy.window / spent / max(len(known), 1))
-        mu *= math.sqrt(1 - RADIUS)
-    inside, share = clipped_rows(known, radius)
+        radius = private_radius(known, math.sqrt(RADIUS) * mu, privacy, *names, outside=OUTSIDE, least=least)
+    inside, outside = clipped_rows(known, radius)
     reach = reach_of(used, privacy.window)
     if not reach > 0:
         raise PrivacyError(
             f"unit {names[0]!r}: none of its rows has a part in what it is asked for; nothing was released"
         )
-    sigma = 2 * radius * reach / mu
+    may_clip = _told_share(used[there], outside, math.sqrt(COUNTED) * mu, privacy, *names)
+    sigma = 2 * radius * reach / (mu * math.sqrt(_left(not given)))
     exact = used[there].T @ inside
     noised = gaussian_release(exact, sigma, privacy.source, *names, "moments")
+    share = float(outside.mean()) if len(outside) else 0.0
     return noised, MomentRelease(sigma, radius, not given, share, may_clip, reach, number)
+
+
+def _told_share(basis: FloatArray, outside: NDArray[np.bool_], mu: float, privacy: Privacy, *names: str) -> float:
+    """Share of ΦᵀΦ in the rows that are clipped, at most: what clipping can take of a projection, told with noise.
+
+    Replacing w rows moves the share by at most what w rows have of it.
+    """
+    weight = np.square(basis / np.abs(basis).max()).sum(axis=1)
+    weight = weight / weight.sum()
+    sigma = min(1.0, privacy.window * float(weight.max())) / mu
+    told = gaussian_release(np.array([weight[outside].sum()]), sigma, privacy.source, *names, "share clipped")
+    return float(np.clip(told[0] + SURELY * sigma, 0.0, 1.0))
 
 
 def noise_variance(release: MomentRelease | None) -> float:

@@ -43,6 +43,7 @@ class _Rounds:
     outlines: MappingProxyType[str, Outline] = field(default_factory=lambda: MappingProxyType({}))
     moments: MappingProxyType[str, Moments] = field(default_factory=lambda: MappingProxyType({}))
     found: Any = None
+    centred: Any = None  # what the last round's centre of clipping was made of
     round: int = 0
     finished: bool = False
     record: None = None  # there are no losses by the round
@@ -125,7 +126,7 @@ class _Rounds:
         if self.round + 1 < self.config.rounds:
             none: Mapping[str, Moments] = {}
             return replace(state, found=found, round=self.round + 1, moments=MappingProxyType(none))._asking()
-        return replace(state, round=self.round + 1)._over(found)
+        return replace(state, round=self.round + 1, centred=self.found)._over(found)
 
     def _over(self, found: Any) -> tuple[Self, tuple[Message, ...]]:
         number = max(self.round, 1)
@@ -139,6 +140,7 @@ class MomentServer(_Rounds):
     """Of units with models."""
 
     found: MomentEstimate | None = None
+    centred: MomentEstimate | None = None
 
     @property
     def designed(self) -> Design:
@@ -151,6 +153,7 @@ class MomentLogServer(_Rounds):
     """Of units with logs and no models."""
 
     found: LogFound | None = None
+    centred: LogFound | None = None
 
     @property
     def designed(self) -> LogDesign:

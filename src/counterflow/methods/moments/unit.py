@@ -111,4 +111,4 @@ def projected(
     back = np.linalg.inv(asked.shape)
     values = noised @ back.T + used.T @ centre
     noise = noise_variance(release) * back @ back.T
-    return Moments(unit, asked.round, np.ascontiguousarray(values), (noise + noise.T) / 2), release
+    return Moments(unit, asked.round, np.ascontiguousarray(values), (noise + noise.T) / 2, release.may_clip), release

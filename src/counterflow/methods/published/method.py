@@ -266,7 +266,9 @@ def private_client_state(task: Task, part: UnitPart, own: UnitData, privacy: Pri
     inside, cut = clipped_rows(own.y, bound)
     data = part.client_data(inside, clipped_rows(own.u, bound)[0])
     responses = estimator_responses(part.unit.name, part.estimator, part.working_model, len(own.y))
-    noise = MessageNoise(responses, bound, classical_multiplier(*shares_of(task)), privacy.source, cut=cut)
+    noise = MessageNoise(
+        responses, bound, classical_multiplier(*shares_of(task)), privacy.source, cut=float(cut.mean())
+    )
     return replace(client_state(task, part, data), noise=noise)
 
 

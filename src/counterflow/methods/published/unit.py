@@ -187,7 +187,7 @@ def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, Pe
         gain=float(np.linalg.norm(local.C, 2)), bound=noise.bound, clip=clip, noise=sigma, A=local.A, B=local.B,
         refined=refined, augmented=augmented, predicted=predicted, inputs=inputs,
     )  # fmt: skip
-    release = MessageRelease(constants, sensitivity, clip, sigma, cut)
+    release = MessageRelease(constants, sensitivity, clip, sigma, float(cut.mean()))
     return replace(state, sent=states, release=release), message
 
 

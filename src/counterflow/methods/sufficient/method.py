@@ -22,6 +22,7 @@ from counterflow.methods.method import Charge, Progress, ServerState, UnitState
 from counterflow.methods.outcome import Couplings, Learned, Status
 from counterflow.methods.part import UnitPart, given_part
 from counterflow.methods.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
+from counterflow.methods.reaction import reaction_of
 from counterflow.methods.sensors import readings, refuse_private
 from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.methods.sufficient.private import (
@@ -85,6 +86,7 @@ class SufficientMethod(OneExchange):
         return SufficientServer(config, progress=progress)
 
     def unit(self, task: Task, own: UnitData) -> UnitState:
+        reaction_of(task, own, LikelihoodOptions.parse(task.method, task.options).reacting)
         return SufficientUnit(
             own.unit.name, given_part(task, own).model, readings(task, own).y, own.u, task.privacy
         )  # fmt: skip
@@ -99,9 +101,10 @@ class SufficientMethod(OneExchange):
         part = replace(given_part(task, own), sensors=read.sensors)
         caveats = read.caveats + message_caveats(own.unit, read.y, part.model, task.privacy is not None)
         if state.release is not None:
-            caveats += clipping_caveats(own.unit.name, state.release.may_clip)
+            caveats += clipping_caveats(own.unit.name, state.release.may_clip, widened=False)
             part = replace(part, rows_digest=own.digest)
-        return replace(part, caveats=caveats)
+        chosen = LikelihoodOptions.parse(task.method, task.options)
+        return replace(part, caveats=(*caveats, *reaction_of(task, own, chosen.reacting, again=True)))
 
     def charges(self, task: Task, model: LocalModel, rows: int) -> list[Cost]:
         assert task.privacy is not None

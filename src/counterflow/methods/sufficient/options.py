@@ -8,6 +8,7 @@ from typing import Any
 
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.methods.options import choice, count, known_names, number, truth
+from counterflow.methods.reaction import REACTING
 from counterflow.methods.sensors import check_option
 
 
@@ -27,6 +28,9 @@ class LikelihoodOptions:
     forbidden : (cause, effect) of direct couplings that there cannot be.
     sensors : "treated" (default) or "as they are", or {unit: one of them}: whether units leave out readings of spiking,
         stuck, saturated and held sensors. Private fits take them as they are.
+    reacting : of private fits: a unit whose inputs react to measurements, by its own check or by declared loops, is
+        "refused" (default), because its inputs carry measurements to everybody; "told": it takes part, and keeps a
+        caveat.
     """
 
     estimate: str = "couplings"
@@ -36,6 +40,7 @@ class LikelihoodOptions:
     edges: Sequence[Sequence[str]] | None = None
     forbidden: Sequence[Sequence[str]] | None = None
     sensors: str | Mapping[str, str] | None = None
+    reacting: str = "refused"
 
     @classmethod
     def parse(cls, method: str, given: Mapping[str, Any]) -> LikelihoodOptions:
@@ -45,6 +50,7 @@ class LikelihoodOptions:
         number("tol", options.tol, low=0.0)
         count("evaluations", options.evaluations)
         truth("uncertainty", options.uncertainty)
+        choice("reacting", options.reacting, REACTING)
         check_option(options.sensors)
         KnownEdges.parse(options.edges, options.forbidden)  # refuses pairs that make no sense
         return options

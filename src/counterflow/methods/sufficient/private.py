@@ -19,10 +19,12 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
 from counterflow.estimation.foresight import Foreseen, nothing, own_response
+from counterflow.methods.reaction import UNSEEN
 from counterflow.plant import LocalModel
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 from counterflow.protocol import Sufficient
@@ -32,13 +34,15 @@ UNPROTECTED = (
     "inputs and which rows are missing: they are sent as they are",
     "a row of the recording is what counts as one measurement: a raw reading that preparation has spread over several "
     "rows (by holding, filling or resampling) is protected as one only if the window is that wide",
+    UNSEEN,
 )
 MODELS_EXCLUDED = (
     "local models (A, B, Q and the shape of the messages) and preprocessing statistics: taken to come from other data; "
     "if they were fitted on these rows, what they reveal is not covered"
 )
-SHARE = 0.05  # of μ²: what finding the clip costs
+SHARE = 0.05  # of μ²: what finding the clip costs, or counting the rows beyond a given one
 STEPS, RATIO, FIRST = 6, 1.2, 0.25  # of the bisection among 64 radii, from 0.25 √r to 24,000 √r
+SURELY = 2.0  # standard deviations of its noise that are added to a count of clipped rows
 OUTSIDE = 1e-3  # share of rows that may be clipped, if noise lets it be seen
 
 
@@ -50,7 +54,7 @@ class PrivateRelease:
     clip: float  # radius in those coordinates
     found_clip: bool  # whether the radius was found from the record, at a share of the budget
     clipped: float  # share of rows that were outside; nobody else may know
-    may_clip: float | None  # share that the search for the radius may have left outside, as anybody can compute
+    may_clip: float  # share that may be outside at most, as anybody can compute or was told with noise
 
 
 def message_cost(privacy: Privacy, rows: int, states: int) -> Cost:
@@ -60,7 +64,7 @@ def message_cost(privacy: Privacy, rows: int, states: int) -> Cost:
 
 def needed_noise(privacy: Privacy, release: PrivateRelease, rows: int, states: int) -> float:
     """The least standard deviation of the noise that a message with this clip needs."""
-    mu = math.sqrt(1 - SHARE if release.found_clip else 1.0) / privacy.multiplier(most_numbers(rows, states))
+    mu = math.sqrt(1 - SHARE) / privacy.multiplier(most_numbers(rows, states))
     return 2 * release.clip * math.sqrt(privacy.window) / mu
 
 
@@ -121,14 +125,16 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
         moved = (message.numbers[there] - centre) @ at.W.T
     # a seeded source gives each release its own noise: by whose it is, of which rows and with which inputs
     names = unit, str(privacy.start), hashlib.sha256(message.inputs.tobytes()).hexdigest()
-    may_clip = None
     if privacy.clip is not None:
         radius = privacy.clip
+        beyond, doubt = np.array([float(clipped_rows(moved, radius)[1].sum())]), privacy.window / math.sqrt(SHARE) / mu
+        told = gaussian_release(beyond, doubt, privacy.source, *names, "rows clipped")
+        may_clip = float(np.clip((told[0] + SURELY * doubt) / max(rows, 1), 0.0, 1.0))
     else:
         radius = private_radius(moved, math.sqrt(SHARE) * mu, privacy, *names)
         may_clip = min(1.0, OUTSIDE + 3 * math.sqrt(STEPS / SHARE) * privacy.window / mu / max(rows, 1))
-        mu *= math.sqrt(1 - SHARE)
-    inside, share = clipped_rows(moved, radius)
+    mu *= math.sqrt(1 - SHARE)
+    inside, outside = clipped_rows(moved, radius)
     sigma = 2 * radius * math.sqrt(privacy.window) / mu
     noised = gaussian_release(inside, sigma, privacy.source, *names, "sufficient message")
     back = np.linalg.inv(at.W)
@@ -139,6 +145,7 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
         message, values=np.ascontiguousarray(values).ravel(),
         observations=np.ascontiguousarray(np.linalg.solve(root, observation)),
     )  # fmt: skip
+    share = float(outside.mean()) if len(outside) else 0.0
     return sent, PrivateRelease(sigma, radius, not given, share, may_clip)
 
 
@@ -147,12 +154,12 @@ def most_numbers(rows: int, states: int) -> int:
     return rows * states + STEPS
 
 
-def clipped_rows(rows: FloatArray, radius: float) -> tuple[FloatArray, float]:
-    """Rows (n, r) shortened to ``radius``, and the share of them that were; a row beyond all numbers becomes zero.
+def clipped_rows(rows: FloatArray, radius: float) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Rows (n, r) shortened to ``radius``, and which of them were; a row beyond all numbers becomes zero.
 
-    >>> inside, share = clipped_rows(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), 1.0)
-    >>> inside.round(6).tolist(), round(share, 3)
-    ([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], 0.667)
+    >>> inside, outside = clipped_rows(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), 1.0)
+    >>> inside.round(6).tolist(), outside.tolist()
+    ([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], [True, False, True])
     """
     with np.errstate(all="ignore"):
         length = _lengths(rows)
@@ -160,7 +167,7 @@ def clipped_rows(rows: FloatArray, radius: float) -> tuple[FloatArray, float]:
         inside = rows * factor[:, None]
     lost = ~np.isfinite(length) | ~np.isfinite(inside).all(axis=1)
     outside = lost | (length > radius)
-    return np.where(lost[:, None], 0.0, inside), float(outside.mean()) if len(rows) else 0.0
+    return np.where(lost[:, None], 0.0, inside), np.asarray(outside)
 
 
 def _lengths(rows: FloatArray) -> FloatArray:

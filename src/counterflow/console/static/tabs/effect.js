@@ -73,7 +73,7 @@ export const effect = {
     return {
       effect: affected, changes, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 60, "horizon", left),
       level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, affected, plant, left),
-      controllers: reading.worldOf(told.controllers, left),
+      ...reading.worldOf(told, plant, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
@@ -81,8 +81,8 @@ export const effect = {
   body(question) {
     const changes = question.changes.filter((one) => !isZero(one));
     if (!changes.length) return null;
-    const { effect: affected, horizon, level, draw, controllers } = question;
-    return { effect: affected, changes, horizon, level, draw, controllers };
+    const { effect: affected, horizon, level, draw } = question;
+    return { effect: affected, changes, horizon, level, draw, ...parts.worldBody(question) };
   },
 
   picked: (question) => question.causes,

@@ -25,11 +25,15 @@ export const explain = {
   fit(told, plant, left) {
     const unit = reading.unitOf(told.unit, plant, parts.defaultUnit(plant), left);
     const draw = reading.drawOf(told.draw === undefined || told.draw === null ? null : [told.draw], unit, plant, left);
-    return { unit, ...reading.windowOf(told, plant, firstWindow(plant), left), draw: draw ? draw[0] : null };
+    return {
+      unit, ...reading.windowOf(told, plant, firstWindow(plant), left), draw: draw ? draw[0] : null,
+      ...reading.worldOf(told, plant, left),
+    };
   },
 
-  body({ unit, start, stop, draw }) {
-    return stop > start ? { unit, start, stop, draw } : null;
+  body(question) {
+    const { unit, start, stop, draw } = question;
+    return stop > start ? { unit, start, stop, draw, ...parts.worldBody(question) } : null;
   },
 
   picked: () => [],
@@ -45,6 +49,7 @@ export const explain = {
         context.rebuild();
         context.changed(performance.now());
       }),
+      parts.worldField(question, context.plant, context.changed),
       make(
         "p",
         {

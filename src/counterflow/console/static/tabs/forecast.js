@@ -31,11 +31,15 @@ export const forecast = {
     return {
       unit, plan, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 60, "horizon", left),
       level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, unit, plant, left),
+      ...reading.worldOf(told, plant, left),
       causes: [...new Set(plan.map((one) => one.unit))],
     };
   },
 
-  body: ({ unit, plan, horizon, level, draw }) => ({ unit, plan, horizon, level, draw }),
+  body(question) {
+    const { unit, plan, horizon, level, draw } = question;
+    return { unit, plan, horizon, level, draw, ...parts.worldBody(question) };
+  },
 
   picked: (question) => question.causes,
   affected: (question) => question.unit,
@@ -71,7 +75,8 @@ export const forecast = {
         "div",
         { class: "row" },
         parts.horizonField(question, plant, context.changed),
-        parts.levelField(question, context.changed)
+        parts.levelField(question, context.changed),
+        parts.worldField(question, plant, context.changed)
       ),
     );
   },

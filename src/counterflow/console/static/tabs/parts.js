@@ -1,5 +1,5 @@
 // What several kinds of questions share: horizon, level, unit, trajectories and their tables.
-import { byId, field, make, readField, select } from "../dom.js";
+import { byId, field, freshId, make, readField, select } from "../dom.js";
 import { clockOf, measured, number, percent, quantity, stepsOf } from "../format.js";
 import { panelsFigure } from "../plots.js";
 import * as view from "../answer.js";
@@ -47,14 +47,40 @@ export function levelField(question, changed) {
   }));
 }
 
-/** Whether controllers react, where the plant has some; nothing elsewhere. */
+/** Whether controllers react, and which of this seat's own would follow another law; nothing where there are none. */
 export function worldField(question, plant, changed) {
   if (!plant.controllers) return null;
-  const options = [["", "as known"], ["reacting", "react"], ["held", "held"]];
-  return field("Controllers", select("controllers", options, question.controllers ?? "", (text) => {
+  const options = [["", "as the data support"], ["reacting", "react, as the plant runs"], ["held", "held where they are"]];
+  const world = select("controllers", options, question.controllers ?? "", (text) => {
     question.controllers = text || undefined;
     changed(performance.now());
-  }));
+  });
+  const loops = plant.loops.map((loop) => lawField(question, loop, changed));
+  return make("div", { class: "row" }, field("Controllers", world), ...loops);
+}
+
+/** Another law of one controller, in words; empty: its own. */
+function lawField(question, { unit, input, reads }, changed) {
+  const others = () => (question.laws ?? []).filter((one) => one.unit !== unit || one.input !== input);
+  const own = (question.laws ?? []).find((one) => one.unit === unit && one.input === input);
+  const control = make("input", {
+    type: "text", id: freshId("law"), value: own?.law ?? "", placeholder: "as it runs", maxlength: 200,
+    autocomplete: "off", spellcheck: "false",
+    on: {
+      change: () => {
+        const law = control.value.trim();
+        question.laws = law ? [...others(), { unit, input, law }] : others();
+        changed(performance.now());
+      },
+    },
+  });
+  const hint = `reads ${reads}; write manual, or pid gain=2 integral_time=10`;
+  return field(`Loop of ${input}`, control, make("span", { class: "muted", text: hint }));
+}
+
+/** What a question says of controllers; nothing if it says nothing. */
+export function worldBody({ controllers, laws }) {
+  return { controllers, ...(laws?.length ? { laws } : {}) };
 }
 
 /** The unit asked about: any with outputs at the server, one's own at a unit. */

@@ -1,4 +1,5 @@
 // Would have been: other inputs in a window of the past, next to what was measured.
+import { broken, jumps } from "../gaps.js";
 import { make, put } from "../dom.js";
 import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
@@ -44,15 +45,16 @@ export const past = {
     return {
       unit, changes, ...reading.windowOf(told, plant, firstWindow(plant), left),
       level: reading.levelOf(told.level, left), draw: reading.drawOf(told.draw, unit, plant, left),
-      controllers: reading.worldOf(told.controllers, left),
+      ...reading.worldOf(told, plant, left),
       causes: [...new Set(changes.map((one) => one.unit))],
     };
   },
 
   body(question) {
     const changes = question.changes.filter((one) => one.values || one.mode === "set" || one.value !== 0);
-    const { unit, start, stop, level, draw, controllers } = question;
-    return changes.length && stop > start ? { unit, changes, start, stop, level, draw, controllers } : null;
+    const { unit, start, stop, level, draw } = question;
+    const asked = changes.length || question.laws?.length;
+    return asked && stop > start ? { unit, changes, start, stop, level, draw, ...parts.worldBody(question) } : null;
   },
 
   picked: (question) => question.causes,
@@ -116,14 +118,18 @@ export const past = {
         context.changed(performance.now());
       }),
     ]);
-    const x = parts.times(answer.start, answer.stop - answer.start, plant.clock);
+    const count = answer.stop - answer.start;
+    const holes = jumps(answer.start, count, plant.calendar);
+    const apart = (values) => broken(values, holes);
+    const x = apart(parts.times(answer.start, count, plant.clock));
     const panels = answer.drawn.map((one) => ({
       title: parts.channelTitle(one), x,
       lines: [
-        { role: "factual", name: "measured", y: one.factual },
-        { role: "counterfactual", name: "would have been", y: one.mean }
+        { role: "factual", name: "measured", y: apart(one.factual) },
+        { role: "counterfactual", name: "would have been", y: apart(one.mean) }
       ],
-      band: one.lower && one.upper ? { role: "counterfactual", lower: one.lower, upper: one.upper } : null,
+      band: one.lower && one.upper
+        ? { role: "counterfactual", lower: apart(one.lower), upper: apart(one.upper) } : null,
     }));
     const band = parts.bandText(answer.level, answer.drawn);
     view.key(

@@ -39,11 +39,16 @@ export const restore = {
       if (inputs.length) using.push({ unit: one.unit, inputs });
       else if (!Array.isArray(one?.inputs)) left.impossible("levers without inputs");
     }
-    return { unit, target, using, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 50, "horizon", left) };
+    return {
+      unit, target, using, horizon: reading.wholeOf(told.horizon, 1, parts.LONGEST, 50, "horizon", left),
+      ...reading.worldOf(told, plant, left),
+    };
   },
 
-  body({ unit, target, using, horizon }) {
-    return Object.keys(target).length && using.length ? { unit, target, using, horizon } : null;
+  body(question) {
+    const { unit, target, using, horizon } = question;
+    const asked = Object.keys(target).length && using.length;
+    return asked ? { unit, target, using, horizon, ...parts.worldBody(question) } : null;
   },
 
   picked: (question) => question.using.map((one) => one.unit),
@@ -106,7 +111,8 @@ export const restore = {
         context.changed(performance.now());
       }),
       make("div", { class: "targets" }, ...targets),
-      make("div", { class: "row" }, parts.horizonField(question, plant, context.changed)),
+      make("div", { class: "row" }, parts.horizonField(question, plant, context.changed),
+        parts.worldField(question, plant, context.changed)),
       make("h2", { text: "Levers" }),
       ...levers,
     );

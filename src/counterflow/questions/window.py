@@ -1,0 +1,508 @@
+"""What an answer says of a window of its rows: mean, cumulative, extreme and relative, each with its interval.
+
+Errors of rows are correlated, so that bands for single rows do not tell how well a mean is known. The server says how
+the errors of all rows go together (``joint``); here the unit makes intervals of its own channels from that.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow import notebook, wording
+from counterflow.arrays import FloatArray
+from counterflow.errors import OptionError
+from counterflow.frames import as_pandas
+from counterflow.notebook import Table
+from counterflow.plant.calendar import as_duration, as_row, is_date
+from counterflow.protocol import Answer
+from counterflow.questions.joint import directions_of
+from counterflow.questions.reply import SHOWN, About, Reply
+from counterflow.questions.views import finite, named
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+    from counterflow.methods.part import UnitPart
+    from counterflow.plant.calendar import Moment
+
+DRAWS = 2000  # of all rows at once, for extremes
+_NUMBERS = 4_000_000  # that are drawn at once
+NEAR_ZERO = 3.0  # standard deviations of a channel's noise, within which nothing is relative to it
+_FLOW = re.compile(r"(.*\S)\s*/\s*(s|sec|min|h|hr|d|day)")
+_TIMES = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hr": 3600.0, "d": 86400.0, "day": 86400.0}
+MEASURES = ("mean", "cumulative", "extreme", "relative")
+
+
+# ---- how the errors of rows go together, at the unit
+
+
+@dataclass(frozen=True, eq=False)
+class JointErrors:
+    """How far an answer's rows may be off together, for every channel.
+
+    ``states`` (n, P_m) with their ``covariance`` (n, P_m, P_m) in every row, ``directions`` (k, n, P_m) along which
+    rows move together (None: not known, and errors are taken to last), C (D_m, P_m) with its own ``doubt``, and
+    variances ``noise`` (D_m,) that every row has for itself.
+    """
+
+    states: FloatArray
+    covariance: FloatArray
+    directions: FloatArray | None
+    C: FloatArray
+    doubt: tuple[FloatArray, FloatArray] | None = None
+    noise: FloatArray | None = None
+
+    @classmethod
+    def of(cls, part: UnitPart, parts: Sequence[Answer], noise: FloatArray | None = None) -> JointErrors | None:
+        """From what the server says; None where it tells no covariance."""
+        found, rows = parts[0], len(parts[0].mean)
+        if not len(found.covariance):
+            return None
+        size = found.mean.shape[1]
+        blocks = found.covariance.reshape(rows, size, size)
+        return cls(found.mean, blocks, directions_of(parts, rows), part.model.C, part.C_doubt, noise)
+
+    def along(self, k: int) -> tuple[FloatArray, FloatArray]:
+        """Of channel k: directions (r, n) along which all rows move, and the variance (n,) of each row by itself.
+
+        Together they give every row the variance that its band has.
+        """
+        c = self.C[k]
+        whole = np.maximum(np.einsum("i,tij,j->t", c, self.covariance, c), 0.0)
+        if self.directions is None:
+            found, own = np.sqrt(whole)[None], np.zeros_like(whole)
+        else:
+            found = self.directions @ c
+            told = np.square(found).sum(axis=0)
+            found = found * np.sqrt(np.divide(whole, told, out=np.ones_like(told), where=told > whole))
+            own = np.maximum(whole - told, 0.0)
+        if self.doubt is not None:
+            values, vectors = np.linalg.eigh(self.doubt[1])
+            root = vectors * np.sqrt(np.maximum(values, 0.0) * max(float(self.doubt[0][k]), 0.0))
+            found = np.vstack([found, (self.states @ root).T])
+        return found, own if self.noise is None else own + self.noise[k]
+
+    def deviation(self, k: int, weights: FloatArray) -> FloatArray:
+        """Standard deviations (m,) of sums of channel k over rows, with ``weights`` (m, n)."""
+        found, own = self.along(k)
+        return np.asarray(np.sqrt(np.square(weights @ found.T).sum(axis=1) + np.square(weights) @ own))
+
+    def of_rows(self, k: int) -> FloatArray:
+        """Standard deviation (n,) of channel k in every row."""
+        found, own = self.along(k)
+        return np.asarray(np.sqrt(np.square(found).sum(axis=0) + own))
+
+    def draws(self, k: int, rows: slice) -> FloatArray:
+        """Errors (draws, n) of all rows at once."""
+        found, own = self.along(k)
+        found, own = found[:, rows], own[rows]
+        count, rng = int(np.clip(_NUMBERS // max(len(own), 1), 200, DRAWS)), np.random.default_rng(0)
+        out = rng.standard_normal((count, len(found))) @ found
+        return out + rng.standard_normal(out.shape) * np.sqrt(own) if own.any() else out
+
+
+# ---- the summary
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """One number for each channel, with its interval: all arrays (D_m,), ``lower`` and ``upper`` None if unknown.
+
+    It stands for ``value`` where numbers are needed: ``np.asarray(measure)``.
+    """
+
+    value: FloatArray
+    lower: FloatArray | None
+    upper: FloatArray | None
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
+        return np.array(self.value, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"Measure({', '.join(self.text(k, '') for k in range(len(self.value)))})"
+
+    def ends(self, k: int) -> tuple[float | None, float | None]:
+        if self.lower is None or self.upper is None:
+            return None, None
+        return float(self.lower[k]), float(self.upper[k])
+
+    def times(self, factor: FloatArray) -> Measure:
+        """The same in other units."""
+        ends = [None if end is None else end * factor for end in (self.lower, self.upper)]
+        return Measure(self.value * factor, *ends)
+
+    def text(self, k: int, unit: str, sign: bool = True, size: bool = False, level: str = "") -> str:
+        """ "+3.2 rpm (2.8 to 3.6)"; ``size``: without its direction, as it stands behind a verb."""
+        value, (lower, upper) = float(self.value[k]), self.ends(k)
+        if size and value < 0:
+            value = -value
+            lower, upper = (None, None) if lower is None or upper is None else (-upper, -lower)
+        shown, interval = wording.measured(value, lower, upper, unit, sign=sign and not size)
+        return f"{shown} ({level}{interval})" if interval else shown
+
+    def to_json(self, k: int) -> dict[str, float | None]:
+        lower, upper = self.ends(k)
+        return {"value": finite(float(self.value[k])), "lower": finite(lower), "upper": finite(upper)}
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """What an answer says of some of its rows, channel by channel.
+
+    ``mean``: over the rows. ``cumulative``: the integral over time, in ``cumulative_units`` (of a flow in t/h the tons;
+    else the unit times hours and so on; times steps where nobody said how long a step is). ``extreme``: the largest
+    change, or of a forecast the value furthest from the last measured one, in row ``extreme_rows`` of the answer.
+    ``relative``: the mean as a part of ``reference`` (what was measured in these rows, or where the plant usually
+    rests, or what was last measured); NaN where that is about zero. Each has ``value``, ``lower`` and ``upper``.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    >>> found = cf.fit(plant.simulate(1000, rng=2), plant.locals())
+    >>> window = found.effect("boiler", "turbine", {"u1": 1.0}, horizon=20).window(5, 15)
+    >>> window.mean.value.shape, bool((window.mean.lower < window.mean.upper).all())
+    ((8,), True)
+    >>> bool(np.allclose(window.cumulative.value, 10 * window.mean.value)), window.cumulative_units[0]
+    (True, '× steps')
+    """
+
+    reply: Windowed = field(repr=False)
+    start: int  # of the answer's arrays
+    stop: int
+
+    @property
+    def about(self) -> About:
+        return self.reply.about
+
+    @property
+    def level(self) -> float | None:
+        return None if self.reply.errors is None else getattr(self.about.request, "level", None)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.reply.channels
+
+    @cached_property
+    def _values(self) -> FloatArray:
+        return np.asarray(self.reply.course[self.start : self.stop])
+
+    @cached_property
+    def _half(self) -> float:
+        from scipy.special import ndtri
+
+        return float(ndtri(0.5 + (self.level or 0.0) / 2))
+
+    @cached_property
+    def mean(self) -> Measure:
+        """Mean over the rows."""
+        value = self._values.mean(axis=0)
+        errors = self.reply.errors
+        if errors is None:
+            return Measure(value, None, None)
+        weights = np.zeros((1, len(self.reply.course)))
+        weights[0, self.start : self.stop] = 1 / (self.stop - self.start)
+        spread = np.array([errors.deviation(k, weights)[0] for k in range(len(value))])
+        return Measure(value, value - self._half * spread, value + self._half * spread)
+
+    @cached_property
+    def cumulative(self) -> Measure:
+        """The integral over time: every row stands for one time step."""
+        return self.mean.times((self.stop - self.start) * np.array([factor for factor, _ in self._integrals]))
+
+    @property
+    def cumulative_units(self) -> tuple[str, ...]:
+        """What it is measured in."""
+        return tuple(unit for _, unit in self._integrals)
+
+    @cached_property
+    def _integrals(self) -> list[tuple[float, str]]:
+        return [integral(channel.unit, self.about, self.stop - self.start) for channel in self.about.outputs]
+
+    @cached_property
+    def _extremes(self) -> tuple[Measure, NDArray[np.intp]]:
+        base, values, errors = self.reply.base, self._values, self.reply.errors
+        at = np.argmax(np.nan_to_num(np.abs(values - base)), axis=0)
+        value = values[at, np.arange(values.shape[1])]
+        if errors is None or self.level is None:
+            return Measure(value, None, None), at + self.start
+        ends, tail = np.full((2, len(value)), np.nan), (1 - self.level) / 2
+        for k in np.flatnonzero(np.isfinite(value)):
+            paths = values[:, k] + errors.draws(int(k), slice(self.start, self.stop))
+            furthest = np.abs(paths - base[k]).argmax(axis=1)
+            found = paths[np.arange(len(paths)), furthest]
+            if self.reply.predictive:  # the furthest of what will be measured, and not of what is expected
+                value[k] = np.median(found)
+            ends[:, k] = np.quantile(found, [tail, 1 - tail])
+        return Measure(value, np.minimum(ends[0], value), np.maximum(ends[1], value)), at + self.start
+
+    @property
+    def extreme(self) -> Measure:
+        """Furthest from zero; of a forecast, from what was last measured."""
+        return self._extremes[0]
+
+    @property
+    def extreme_rows(self) -> NDArray[np.intp]:
+        """(D_m,): in which row of the answer's arrays."""
+        return self._extremes[1]
+
+    @cached_property
+    def reference(self) -> FloatArray:
+        """(D_m,): what ``relative`` refers to; NaN where nothing is known, or where it is about zero."""
+        known = self.reply.compared_with(self.start, self.stop)
+        return np.where(np.abs(known) > NEAR_ZERO * self.about.noise, known, np.nan)
+
+    @cached_property
+    def relative(self) -> Measure:
+        """The mean as a part of the reference; of a forecast, how far it is from there."""
+        moved = self.mean
+        if self.reply.predictive:
+            ends = [None if end is None else end - self.reference for end in (moved.lower, moved.upper)]
+            moved = Measure(moved.value - self.reference, *ends)
+        return moved.times(1 / np.abs(self.reference))
+
+    # ---- in words, tables and files
+
+    @property
+    def when(self) -> str:
+        """ "from step 5 to 14", "in rows 900 to 949", or the dates."""
+        return self.reply.during(self.start, self.stop)
+
+    def at(self, k: int) -> str:
+        """When a channel's extreme is."""
+        row = int(self.extreme_rows[k])
+        return self.reply.moment(row)
+
+    def sentence(self, channel: str | None = None) -> str:
+        """The summary in words, of one channel or of the one that the answer says most about."""
+        k = self.reply.chosen(channel)
+        unit, level = self.about.outputs[k].unit, f"{wording.percent(self.level)}: " if self.level is not None else ""
+        name = f"{self.about.request.asker} {self.about.outputs[k].name}"
+        if not np.isfinite(self.mean.value[k]):
+            return f"{_capital(self.when)}, nothing is known of {name}."
+        if not any(each for each in (self.extreme.value[k], *self.extreme.ends(k))) and not self.reply.predictive:
+            return f"{_capital(self.when)}, nothing changes at {name}."
+        verb = self.reply.verb(float(self.mean.value[k]))
+        size = self.mean.text(k, unit, sign=False, size=not self.reply.predictive, level=level)
+        text = f"{_capital(self.when)}, {name} {verb.format(size)} on average"
+        if np.isfinite(self.relative.value[k]):
+            text += f", {self.relative.times(np.full(len(self.mean.value), 100.0)).text(k, '%')} {self.reply.of_what}"
+        text += f"; {self.cumulative.text(k, self.cumulative_units[k])} in all"
+        return f"{text}, and at its furthest {self.extreme.text(k, unit)} {self.at(k)}."
+
+    def table(self, channels: Sequence[str] = ()) -> Table:
+        """One row a channel."""
+        order = [self.about.output(name) for name in channels] or self.reply.order()[:SHOWN]
+        percent, rows = self.relative.times(np.full(len(self.mean.value), 100.0)), []
+        for k in order:
+            unit = self.about.outputs[k].unit
+            cells = [self.mean.text(k, unit), self.cumulative.text(k, self.cumulative_units[k])]
+            share = percent.text(k, "%") if np.isfinite(percent.value[k]) else "–"
+            rows.append([self.about.outputs[k].name, *cells, self.extreme.text(k, unit), self.at(k), share])
+        columns = ["channel", "mean", "cumulative", "extreme", "when", "relative"]
+        level = "" if self.level is None else f", with {wording.percent(self.level)} intervals"
+        return Table(f"{self.about.request.asker} {self.when}{level}", columns, rows)
+
+    def tables(self) -> list[Table]:
+        return [self.table()]
+
+    def to_json(self, channels: Sequence[str] = ()) -> dict[str, Any]:
+        """In plain types; rows are counted as the answer counts them."""
+        first = self.reply.first_row
+        order = [self.about.output(name) for name in channels] or range(len(self.channels))
+        return {
+            "start": self.start + first,
+            "stop": self.stop + first,
+            "level": self.level,
+            "sentence": self.sentence(channels[0] if channels else None),
+            "channels": [
+                {
+                    **named(self.about.outputs[k]),
+                    "mean": self.mean.to_json(k),
+                    "cumulative": {**self.cumulative.to_json(k), "measured_in": self.cumulative_units[k]},
+                    "extreme": {**self.extreme.to_json(k), "row": int(self.extreme_rows[k]) + first},
+                    "relative": self.relative.to_json(k),
+                }
+                for k in order
+            ],
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row a channel and measure: channel, measure, measured_in, value, lower, upper."""
+        import polars
+
+        units = {"cumulative": self.cumulative_units, "relative": ("",) * len(self.channels)}
+        plain = tuple(channel.unit for channel in self.about.outputs)
+        rows = [
+            (name, kind, units.get(kind, plain)[k], float(found.value[k]), *found.ends(k))
+            for k, name in enumerate(self.channels)
+            for kind, found in ((kind, getattr(self, kind)) for kind in MEASURES)
+        ]
+        names = ("channel", "measure", "measured_in")
+        schema: Mapping[str, Any] = dict.fromkeys(names, polars.String) | dict.fromkeys(
+            ("value", "lower", "upper"), polars.Float64
+        )
+        return polars.DataFrame(rows, schema=schema, orient="row")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same for pandas."""
+        return as_pandas(self.to_frame(), ("channel", "measure"))
+
+    def __repr__(self) -> str:
+        return f"<Window: {notebook.short(self.sentence())}>"
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence(), *notebook.lines(self.table())])
+
+    def _repr_html_(self) -> str:
+        return notebook.page(self.sentence(), [self.table()])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def integral(unit: str, about: About, rows: int) -> tuple[float, str]:
+    """What a sum over rows is multiplied with to be an integral over time, and what that is measured in.
+
+    A flow becomes an amount: t/h the tons. Where neither dates nor a time step tell how long a step is, it is a sum.
+    """
+    if about.dt == 1.0 and about.calendar is None and not _FLOW.fullmatch(unit):
+        return 1.0, f"{unit} × steps".strip()
+    if flow := _FLOW.fullmatch(unit):
+        return about.dt / _TIMES[flow[2]], "" if flow[1] == "1" else flow[1]
+    seconds = rows * about.dt
+    size, word = next(((size, word) for size, word in _SIZES if seconds >= 2 * size), (1.0, "s"))
+    return about.dt / size, f"{unit}·{word}" if unit else f"× {word}"
+
+
+_SIZES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+# ---- answers that have rows
+
+
+class Windowed(Reply):
+    """An answer over rows, any window of which can be summed up."""
+
+    def sentences(self) -> list[str]:
+        return [self.sentence(), self.window().sentence()]
+
+    @property
+    @abstractmethod
+    def course(self) -> FloatArray:
+        """(n, D_m): what is summed up."""
+
+    @property
+    def errors(self) -> JointErrors | None:
+        """How far it may be off."""
+        return None
+
+    predictive = False  # whether it tells of what will be measured, and not of a change
+
+    @property
+    def base(self) -> FloatArray:
+        """(D_m,): what extremes are furthest from."""
+        return np.zeros(self.course.shape[1])
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        """(D_m,): what the mean over rows is compared with; NaN where nothing is known."""
+        return np.full(self.course.shape[1], np.nan)
+
+    of_what = "of its usual level"
+
+    def verb(self, value: float) -> str:
+        """What the mean is said with."""
+        return f"would {'fall' if value < 0 else 'rise'} by {{}}"
+
+    @property
+    def first_row(self) -> int:
+        """What the first row is called: steps are counted from the change on."""
+        return 0
+
+    def during(self, start: int, stop: int) -> str:
+        """Rows of the answer in words."""
+        dt = self.about.dt
+        if dt == 1.0:
+            return f"in steps {start + 1} to {stop}" if stop - start > 1 else f"in step {stop}"
+        return f"from {wording.clock(start * dt)} to {wording.clock(stop * dt)} after the change"
+
+    def moment(self, row: int) -> str:
+        return f"after {wording.span(row + 1, self.about.dt)}"
+
+    def row_of(self, value: Any, name: str, end: bool) -> Any:
+        """A place in the answer: steps, or a time since the change."""
+        if is_date(value):
+            raise OptionError(f"window: {name} is {str(value)[:40]!r}: give steps after the change, or a time: '2h'")
+        seconds = as_duration(value)
+        if seconds is not None:
+            return round(seconds / self.about.dt)
+        return int(value) if isinstance(value, str) else value
+
+    def window(self, start: Moment | None = None, stop: Moment | None = None) -> Window:
+        """Mean, cumulative, extreme and relative effect over some of the rows, with intervals.
+
+        Parameters
+        ----------
+        start, stop : of an effect, steps or times ("2h") after the change; of recorded or forecast rows, their numbers,
+            dates, or times (since the first recorded row; of a forecast since the last one). None: all of them.
+        """
+        count = len(self.course)
+        places = [
+            default if value is None else self.row_of(value, name, name == "stop")
+            for name, value, default in (("start", start, 0), ("stop", stop, count))
+        ]
+        first, last = places
+        whole = all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in places)
+        if not whole or not 0 <= first < last <= count:
+            origin = self.first_row
+            raise OptionError(
+                f"window: start and stop must lie within the answer, {origin} <= start < stop <= {origin + count}; got "
+                f"{start!r:.40} and {stop!r:.40}"
+            )
+        return Window(self, int(first), int(last))
+
+    def cumulative_band(self, k: int) -> tuple[FloatArray, FloatArray | None, str]:
+        """The integral of channel k from the first row on (n,), its standard deviation, and what it is measured in."""
+        course = self.course
+        factor, unit = integral(self.about.outputs[k].unit, self.about, len(course))
+        total = factor * np.nancumsum(course[:, k])
+        if self.errors is None:
+            return total, None, unit
+        found, own = self.errors.along(k)
+        spread = np.sqrt(np.square(np.cumsum(found, axis=1)).sum(axis=0) + np.cumsum(own))
+        return total, factor * spread, unit
+
+
+class RowsWindowed(Windowed):
+    """The same for recorded rows, or for those that follow them."""
+
+    first: int
+
+    @property
+    def first_row(self) -> int:
+        return self.first
+
+    def during(self, start: int, stop: int) -> str:
+        return self.about.during(self.first + start, self.first + stop)
+
+    def moment(self, row: int) -> str:
+        return self.about.during(self.first + row, self.first + row + 1)
+
+    def row_of(self, value: Any, name: str, end: bool) -> Any:
+        seconds = as_duration(value)
+        if self.predictive and seconds is not None:
+            return round(seconds / self.about.dt)
+        rows = self.first + len(self.course)
+        found = as_row(value, self.about.calendar, rows, self.about.dt, f"window: {name}", end)
+        found = int(found) if isinstance(found, str) else found
+        return found - self.first if isinstance(found, (int, np.integer)) and not isinstance(found, bool) else found
