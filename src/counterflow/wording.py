@@ -94,7 +94,8 @@ def about(seconds: float) -> str:
     >>> about(33.37), about(4000.0)
     ('about 33 s', 'about 67 min')
     """
-    return f"about {clock(float(f'{seconds:.2g}'))}"
+    size = next((size for size in (86400.0, 3600.0, 60.0) if seconds >= 2 * size), 1.0)
+    return f"about {clock(size * float(f'{seconds / size:.2g}'))}"
 
 
 def moment(iso: str) -> str:

@@ -140,7 +140,8 @@ def test_the_explained_share_is_that_of_explicit_regressions() -> None:
 
     n, second = len(moves), float(np.square(moves).sum())
     effective = min(n, 3 * second**2 / float((moves**4).sum()))
-    share = (n * (left(given) - left(seen)) / second - (seen.shape[1] - given.shape[1])) / effective
+    freedom = n - given.shape[1]
+    share = (freedom * (left(given) - left(seen)) / second - (seen.shape[1] - given.shape[1])) / min(effective, freedom)
     assert found.moves == pytest.approx(effective, rel=1e-8)
     assert found.shares[m] == pytest.approx(share, rel=1e-6)
 
@@ -198,3 +199,25 @@ def test_few_moves_and_few_ways_of_moving_ask_for_caution() -> None:
     assert inputs._order(np.sin(0.3 * np.arange(1000))) == 2
     assert inputs._order(np.sin(0.3 * np.arange(1000)) + np.cos(1.1 * np.arange(1000))) == 4
     assert inputs._order(np.random.default_rng(1).standard_normal(1000)) == inputs.ORDERS
+
+
+@pytest.mark.parametrize(("seed", "rows"), [(119, 300), (120, 300), (105, 1000), (167, 1000)])
+def test_a_dozen_random_moves_are_no_feedback(seed: int, rows: int) -> None:
+    """Of 960 such inputs a chi-square called four reacting; with few moves chance explains more."""
+    rng = np.random.default_rng([seed, rows, 4 * 31 + ord("r")])
+    plant = cf.random_plant(["a", "b", "c"], topology="chain", inputs=2, outputs=4, rng=seed)
+    inputs = {}
+    for name in plant.names:
+        inputs[name] = np.zeros((rows + 1, 2))
+        for column in range(2):
+            for row in np.sort(rng.choice(rows + 1, 12, replace=False)):
+                inputs[name][row:, column] = rng.normal()
+    fit = cf.fit(plant.simulate(rows, rng=seed + 1000, inputs=inputs), plant.locals())
+    assert not [each for each in fit.check()["feedback"] if each.verdict in ("fail", "caution")]
+
+
+def test_many_units_and_few_rows_are_no_feedback() -> None:
+    """As many other inputs as rows explain any input: what is left of it is no move."""
+    plant = cf.random_plant(units=20, topology="chain", rng=1)
+    fit = cf.fit(plant.simulate(200, rng=2), plant.locals(), tol=0.1)
+    assert not [each for each in fit.check()["feedback"] if each.verdict in ("fail", "caution")]

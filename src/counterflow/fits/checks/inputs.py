@@ -282,25 +282,33 @@ class Feedbacks:
             earlier, now = columns[:, :-1].ravel(), columns[:, -1]
             given = 1 + np.arange(width, len(towards))
             gained, rank = _explained(whole_block, given, earlier)
-            out[:2, m] = self._judged(gained / second, rank, count, kurtosis)
-            gained, rank = _explained(whole_block, np.concatenate([given, earlier]), now)
-            out[2:, m] = self._judged(gained / second, rank, count, kurtosis)
+            freedom = self.n - len(base) - len(given)
+            out[:2, m] = self._judged(gained / second, rank, freedom, count, kurtosis)
+            gained, more = _explained(whole_block, np.concatenate([given, earlier]), now)
+            out[2:, m] = self._judged(gained / second, more, freedom - rank, count, kurtosis)
         return Feedback(count, second / whole, *out)
 
-    def _judged(self, share: float, rank: int, moves: float, kurtosis: float) -> tuple[float, float]:
-        """(p-value, share of the moves) of an explained sum of squares.
+    @staticmethod
+    def _judged(share: float, rank: int, freedom: int, moves: float, kurtosis: float) -> tuple[float, float]:
+        """(p-value, share of the moves) of an explained share of a sum of squares with so many degrees of freedom.
 
-        With moves that are rare and large the statistic varies more than a chi-square: its variance is that of a
-        quadratic form in numbers with this kurtosis, and the chi-square is scaled to have it. Their size is known from
-        as many moves as there are, which makes it an F variable: with few moves chance explains more.
+        NaN where too few of them are left.
+
+        With moves that are rare and large the statistic varies more than an F variable: its variance is that of a
+        quadratic form in numbers with this kurtosis, and its degrees of freedom are scaled to have it. The size of the
+        moves is known from as many of them as there are: with few of them chance explains more.
         """
         from scipy.special import fdtrc  # scipy.stats takes ten times as long to import
 
+        left = freedom - rank
+        if left < FEWEST_MOVES:
+            return math.nan, math.nan
         if not rank:
             return 1.0, 0.0
-        statistic = self.n * share
-        scale = 1 + kurtosis * (rank + 2) / (2 * self.n)
-        return float(fdtrc(rank / scale, moves, statistic / rank)), min(1.0, max(0.0, (statistic - rank) / moves))
+        statistic = share / rank * left / max(1 - share, 1e-12)
+        scale = 1 + kurtosis * (rank + 2) / (2 * freedom)
+        p_value = float(fdtrc(rank / scale, min(moves, left), statistic))
+        return p_value, min(1.0, max(0.0, (freedom * share - rank) / min(moves, freedom)))
 
 
 def feedback_checks(material: Material) -> list[Check]:
