@@ -309,3 +309,15 @@ def test_help_is_instant_and_needs_no_numbers() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
     assert "ledger" in run("privacy", "--help").stdout
+
+
+def test_a_plan_for_logs_foretells_what_noise_drowns(federation: Path) -> None:
+    answer = told("privacy", "plan", "--fit", federation / "fit", "--logs", "--epsilon", "0.1,100", "--memory", 10)
+    small, large = answer["plans"]
+    assert answer["from_logs"]
+    assert small["error"] > 0.9
+    assert small["rows_needed"] is None
+    assert large["error"] < small["error"]
+    assert "drowned-by-noise" in {caveat["code"] for caveat in answer["caveats"]}
+    assert "from logs" not in refused("privacy", "plan", "--memory", 10)
+    assert "--logs" in refused("privacy", "plan", "--fit", federation / "fit", "--memory", 10)

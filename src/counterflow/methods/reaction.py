@@ -31,7 +31,8 @@ REACTING = ("refused", "told")
 MEMORY, FIFTH = 300, 5  # rows by which a reaction may come late; of a short record a fifth of them
 PAST, SINGLE = 120, 30  # rows of an input's own past that it is foretold from; so many of them one by one
 ROWS_A_COLUMN = 25  # of the record, for each column of that past
-MOST_ROWS = 50_000
+MOST_ROWS, FEWER_ROWS, MOST_NUMBERS = 50_000, 5_000, 1_600_000  # the newest rows that are looked at: fewer, if
+# there are many channels and inputs
 SURE = 1e-6  # chance of an input without any reaction to be called one that reacts
 AGAIN = 0.5  # correlation of what is new in inputs with itself some rows later, from which on it is no news
 FLOOR = 0.25  # of the usual squares of a correlation: fewer rows than that decide nothing
@@ -79,7 +80,8 @@ def reactions(unit: Unit, y: FloatArray, u: FloatArray, at_once: bool = False) -
     """
     declared = {loop.moves: loop.reads for loop in unit.loops if not isinstance(loop.law, (Schedule, Manual, Absent))}
     moving = {name for name, series in zip(unit.input_names, u.T, strict=True) if np.ptp(series) > 0}
-    seen = _seen(y[-MOST_ROWS:], u[-MOST_ROWS:], at_once)
+    kept = min(MOST_ROWS, max(FEWER_ROWS, MOST_NUMBERS // max(1, y.shape[1] * u.shape[1])))
+    seen = _seen(y[-kept:], u[-kept:], at_once)
     return tuple(
         Reaction(name, share, p_value, declared.get(name, "") if name in moving else "")
         for name, (share, p_value) in zip(unit.input_names, seen, strict=True)

@@ -160,6 +160,7 @@ def check_release(task: Task, rows: int, message: Message, release: object) -> N
         raise PrivacyError(f"unit {message.unit!r}: {task.label} has {len(SHARES)} rounds, this is another one")
     needed = needed_noise(privacy, release, rows)
     good = (privacy.clip is None or privacy.clip == release.clip) and release.found_clip == (privacy.clip is None)
+    good &= message.clipped == release.may_clip  # and not what it really is
     require_noise(task.label, message, release.sigma, needed, good and release.reach > 0)
 
 
