@@ -249,12 +249,12 @@ class Guard:
                 "one with counterflow privacy open, and name its folder",
                 code="privacy.ledger",
             )
-        if self.job.options.get("reacting", "refused") != "refused" and not policy.reacting:
+        if self.job.options.get("reacting", "refused") != "refused" and not policy.reacting_inputs:
             raise PrivacyError(
                 f"unit {unit!r}: {self.job.label} would let inputs leave that react to measurements, and carry them; "
-                "the policy does not allow it (privacy.reacting): ask the coordinator to leave 'reacting' out, or "
-                "change the policy",
-                code="privacy.reacting",
+                "the policy does not allow it (privacy.reacting_inputs): ask the coordinator to leave 'reacting' out, "
+                "or change the policy",
+                code="privacy.reacting_inputs",
             )
         if privacy.models != "excluded":
             raise PrivacyError(

@@ -20,7 +20,7 @@
     ledger = "budgets"              # folder of the durable budget, relative to this file
     published = false               # whether the paper's accounting, which has gaps, will do
     simulation = false              # whether noise from a seed, which protects nothing, will do
-    reacting = false                # whether inputs that react to measurements, and carry them, may leave all the same
+    reacting_inputs = false         # whether inputs that react to measurements, and carry them, may leave all the same
     approval = "none"               # "each": the owner approves every fit (counterflow federation approve-job)
 
     [ask]                           # who may ask about which of my inputs; nobody else
@@ -77,9 +77,11 @@ _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
 _TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields are
     "leave": ("methods", "kinds", "largest_rows", "largest_bytes", "jobs_per_hour", "inputs_shown"),
-    "privacy": ("demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "reacting", "approval"),
+    "privacy": (
+        "demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "reacting_inputs", "approval",
+    ),
     "controllers": ("react", "trials_per_day"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Policy:
     ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers: bool = True
     inputs_shown: bool = False
-    reacting: bool = False
+    reacting_inputs: bool = False
     react: bool = False
     trials_per_day: int = 10_000
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file

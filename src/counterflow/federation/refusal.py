@@ -32,8 +32,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "privacy.delta": "its policy allows less: fit with a smaller one, or the plant sets delta = {delta}",
         "privacy.window": "its policy protects more measurements as one: fit with a larger --window",
         "privacy.published": "its policy demands rigorous accounting",
-        "privacy.reacting": "its policy lets no input leave that reacts to measurements: fit without the option "
-        "'reacting', or the plant sets reacting = true",
+        "privacy.reacting_inputs": "its policy lets no input leave that reacts to measurements: fit without the option "
+        "'reacting', or the plant sets reacting_inputs = true",
         "privacy.simulation": "its policy demands noise of the operating system",
         "privacy.approval": "its owner has not approved this job: there, run counterflow federation approve-job FOLDER "
         "{id}; then here fit --id {id}",

@@ -61,7 +61,7 @@ def test_defaults_are_strict() -> None:
     assert not policy.simulation
     assert not policy.published
     assert not policy.inputs_shown
-    assert not policy.reacting
+    assert not policy.reacting_inputs
     assert policy.methods == ("sufficient",)
     assert not policy.ask
     assert policy.may_ask("turbine", "boiler", ["fuel"]) is not None

@@ -258,7 +258,7 @@ def test_between_machines_the_plant_decides_not_the_job(tmp_path, release):
         for unit in PLANT.names:
             Ledger.create(ledger_path(folder / unit, unit), unit, 5.0, 1e-5).close()
             policies[unit] = Policy(
-                unit, ledger=folder / unit, simulation=True, inputs_shown=True, reacting=allowed
+                unit, ledger=folder / unit, simulation=True, inputs_shown=True, reacting_inputs=allowed
             )  # fmt: skip
         job = Job(name, "sufficient", inputs, options=options, privacy=privacy)
         return fit_over_sessions(folder, job, recording, MODELS, policies)
@@ -268,7 +268,7 @@ def test_between_machines_the_plant_decides_not_the_job(tmp_path, release):
     assert refused.value.code == "inputs-react"
     with pytest.raises(cf.PrivacyError) as refused:
         run("told", {"reacting": "told"}, False)
-    assert refused.value.code == "privacy.reacting"
+    assert refused.value.code == "privacy.reacting_inputs"
     run("allowed", {"reacting": "told"}, True)
 
 

@@ -330,7 +330,7 @@ ledger = "budgets"
 published = false
 simulation = false
 # Whether inputs that a controller moves by what was measured, and that so carry it, may leave all the same.
-reacting = false
+reacting_inputs = false
 # "each": every fit waits until the owner has looked at it: counterflow federation approve-job
 approval = "none"
 
