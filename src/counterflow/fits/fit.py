@@ -357,10 +357,10 @@ class Fit(Questions):
         --------
         >>> import counterflow as cf
         >>> rng, law = np.random.default_rng(0), cf.PID(1.0, 10.0)
-        >>> y, u = np.zeros((400, 1)), np.zeros((400, 1))
+        >>> y, u, target = np.zeros((400, 1)), np.zeros((400, 1)), np.repeat(rng.normal(size=(20, 1)), 20, axis=0)
         >>> for t in range(1, 400):
         ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1] + 0.1 * rng.standard_normal()
-        ...     u[t] = u[t - 1] - law.weights(1.0)[:2] @ y[[t, t - 1]]
+        ...     u[t] = u[t - 1] + law.weights(1.0)[:2] @ (target - y)[[t, t - 1]]
         >>> drum = cf.Unit("drum", inputs=["feed"], outputs=["level"], loops=[cf.Loop("feed", "level")])
         >>> recording = cf.Recording.from_arrays({"drum": (y, u)}, units=[drum])
         >>> open_loop = cf.fit(recording).with_laws({"drum": {"feed": cf.Manual()}})
