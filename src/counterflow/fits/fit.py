@@ -357,11 +357,12 @@ class Fit(Questions):
         --------
         >>> import counterflow as cf
         >>> rng, law = np.random.default_rng(0), cf.PID(1.0, 10.0)
-        >>> y, u, target = np.zeros((400, 1)), np.zeros((400, 1)), np.repeat(rng.normal(size=(20, 1)), 20, axis=0)
+        >>> y, u = np.zeros((400, 1)), np.zeros((400, 2))
+        >>> u[:, 1] = np.repeat(rng.uniform(-1, 1, 20), 20)  # the target moves
         >>> for t in range(1, 400):
-        ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1] + 0.1 * rng.standard_normal()
-        ...     u[t] = u[t - 1] + law.weights(1.0)[:2] @ (target - y)[[t, t - 1]]
-        >>> drum = cf.Unit("drum", inputs=["feed"], outputs=["level"], loops=[cf.Loop("feed", "level")])
+        ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1, 0] + 0.1 * rng.standard_normal()
+        ...     u[t, 0] = u[t - 1, 0] + law.weights(1.0)[:2] @ (u[[t, t - 1], 1] - y[[t, t - 1], 0])
+        >>> drum = cf.Unit("drum", inputs=["feed", "SP"], outputs=["level"], loops=[cf.Loop("feed", "level", "SP")])
         >>> recording = cf.Recording.from_arrays({"drum": (y, u)}, units=[drum])
         >>> open_loop = cf.fit(recording).with_laws({"drum": {"feed": cf.Manual()}})
         >>> world = open_loop.counterfactual(recording, add={"drum": {"feed": 0.0}}, start=300, stop=350)["drum"]
