@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from counterflow.methods.moments.private import RADIUS, SHARES, released, round_cost
+from counterflow.methods.moments.private import COUNTED, RADIUS, SHARES, released, round_cost
 from counterflow.methods.sufficient.private import STEPS
 from counterflow.privacy import Cost, Privacy, gaussian_epsilon, total_epsilon
 
@@ -95,7 +95,7 @@ def test_a_claim_is_added_on_the_safe_side(claimed, slack):
 
 @pytest.mark.parametrize(("epsilon", "delta", "window"), [(0.3, 1e-6, 1), (1.0, 1e-6, 7), (10.0, 1e-9, 1)])
 def test_all_rounds_of_private_moments_and_their_counts(epsilon, delta, window):
-    """Each round: the noisy counts by which its clip is found, and its projections; a second window of other rows."""
+    """Each round: the counts by which its clip is found, the share clipped, its projections; then other rows."""
     privacy = Privacy(epsilon, delta, window=window, start=0)
     rng = np.random.default_rng(0)
     rows, basis = rng.normal(size=(4000, 2)), np.linalg.qr(rng.normal(size=(4000, 5)))[0]
@@ -105,6 +105,7 @@ def test_all_rounds_of_private_moments_and_their_counts(epsilon, delta, window):
         theirs.compose(dp_accounting.GaussianDpEvent(made.sigma / (2 * made.clip * made.reach)))
         counted = math.sqrt(STEPS) * privacy.multiplier(1) / math.sqrt(share * RADIUS)  # of each of the counts
         theirs.compose(dp_accounting.GaussianDpEvent(counted), STEPS)
+        theirs.compose(dp_accounting.GaussianDpEvent(privacy.multiplier(1) / math.sqrt(share * COUNTED)))
     assert theirs.get_epsilon(delta) == pytest.approx(epsilon, rel=BAR)
     costs = [round_cost(privacy, 4000, number) for number in range(len(SHARES))]
     later = [round_cost(replace(privacy, start=4000), 4000, number) for number in range(len(SHARES))]
