@@ -210,13 +210,14 @@ def estimated(record: MomentRecord, parameters: Parameters, prior: Quadratic | N
             A, _ = split(moved)
             stable = float(np.abs(np.linalg.eigvals(A)).max(initial=0.0)) <= record.slowest
             if stable and cost(moved, gap(moved)) <= before + 1e-9 * abs(before):
-                break
+                root = _root(record, A)
+                if root is not None:
+                    break
             bound |= not stable
             share /= 2
         else:
             break  # no step gains anything any more
-        x = moved
-        covariance = np.asarray(np.linalg.cholesky(record.covariance(A, record.Q_local)))
+        x, covariance = moved, root
         left = gap(x)
         if share == 1.0 and size < SETTLED:
             converged = True
@@ -255,6 +256,14 @@ def _white(root: FloatArray, values: FloatArray) -> FloatArray:
     from scipy.linalg import solve_triangular
 
     return np.asarray(solve_triangular(root, values, lower=True))
+
+
+def _root(record: MomentRecord, A: FloatArray) -> FloatArray | None:
+    """Cholesky factor of the covariance of moments; None where the memory is too short for such an A."""
+    try:
+        return np.asarray(np.linalg.cholesky(record.covariance(A, record.Q_local)))
+    except np.linalg.LinAlgError:
+        return None
 
 
 def _solved(information: FloatArray, gradient: FloatArray) -> FloatArray:

@@ -233,3 +233,14 @@ def test_a_model_that_does_not_settle_is_refused_by_name():
     unstable = PLANT.replace(A=PLANT.A + np.diag([1.0, 0.0, 0.0, 0.0]))
     with pytest.raises(cf.ModelError, match=r"boiler.*release='rows'"):
         cf.fit(PLANT.simulate(300, rng=1), unstable.locals(), method="moments")
+
+
+def test_inputs_that_did_not_happen_are_told_as_a_misfit() -> None:
+    """A log that shows another input than the one that acted, and never moves: no crash, and a caveat."""
+    plant = cf.random_plant(["a", "b"], rng=5)
+    recording = plant.simulate(3000, rng=6)
+    arrays = {name: (recording[name].y, recording[name].u.copy()) for name in recording.names}
+    arrays["a"][1][:] = 1.0
+    false = cf.Recording.from_arrays(arrays, units=recording.units)
+    found = cf.fit(false, plant.locals(), method="moments")
+    assert {"undetermined", "moments-misfit"} <= {caveat.code for caveat in found.caveats}
