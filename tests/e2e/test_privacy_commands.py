@@ -144,7 +144,7 @@ def test_the_same_as_a_table(ledgers: Path) -> None:
         "boiler: epsilon", "of 3 is spent at delta 1e-06", "message 2 (1)", "gradient (2)", "100 to 299", "fit abd",
         "(1) analytic Gaussian; noise from operating system",
         "(2) as published; noise from seed 7, which protects nothing",
-        "turbine: epsilon 0.00 of 3", "nothing has been released", "note: unit 'boiler'", "4 releases",
+        "turbine: epsilon 0.00 of 3", "nothing has been released", "caution: unit 'boiler'", "4 releases",
     ):  # fmt: skip
         assert part in shown, part
     shown = run("privacy", "ledger", ledgers, "--last", 1).stdout

@@ -266,9 +266,10 @@ def test_windows_are_joined_each_a_release_of_its_own(tmp_path):
     gap, spread = np.abs(found.plant.B - PLANT.B), found.standard_errors.B
     assert (gap[spread > 0] < 4 * spread[spread > 0]).all()
     with pytest.raises(cf.PrivacyError):
-        found.update(RECORDING.slice(2600, 3900))
-    with pytest.raises(cf.PrivacyError, match="boiler"):  # a window that was released before
+        found.update(RECORDING.slice(3900, 4001))
+    with pytest.raises(cf.DataError, match="boiler") as refused:  # a window that was released before
         found.update(RECORDING.slice(2600, 3900), privacy=privacy(2600))
+    assert refused.value.code == "rows-repeated"
 
 
 def test_windows_without_privacy_are_joined_as_one():

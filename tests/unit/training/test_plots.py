@@ -20,7 +20,7 @@ def test_an_effect_as_table_and_picture():
     assert row["upper"].item() == effect.upper[2, 4]
     axis = effect.plot().axes[0]
     strongest = int(np.abs(effect.mean).max(axis=0).argmax())
-    drawn = axis.get_lines()[0]
+    drawn = axis.get_lines()[1]  # after the line at zero
     assert drawn.get_label() == effect.channels[strongest]
     assert np.array_equal(drawn.get_ydata(), effect.mean[:, strongest])
     assert len(axis.collections) == 6  # bands
