@@ -267,8 +267,11 @@ def test_windows_are_joined_each_a_release_of_its_own(tmp_path):
     assert (gap[spread > 0] < 4 * spread[spread > 0]).all()
     with pytest.raises(cf.PrivacyError):
         found.update(RECORDING.slice(2600, 3900))
-    with pytest.raises(cf.PrivacyError, match="boiler"):  # a window that was released before
+    with pytest.raises(cf.DataError) as refused:  # a window that was taken in before
         found.update(RECORDING.slice(2600, 3900), privacy=privacy(2600))
+    assert refused.value.code == "rows-repeated"
+    with pytest.raises(cf.PrivacyError, match="boiler"):  # one that this fit does not know, and the ledger does
+        first.update(RECORDING.slice(2600, 3900), privacy=privacy(2600))
 
 
 def test_windows_without_privacy_are_joined_as_one():
