@@ -51,30 +51,14 @@ Questions, from a unit about its own outputs::
     server -> unit    Refused           instead of answers: why there are none
 """
 
-from counterflow.protocol.measurements import (
-    Basis,
-    Finished,
-    Identified,
-    Moments,
-    Outline,
-    Reduced,
-    Request,
-    Sufficient,
-)
+import counterflow.protocol.measurements as measurements
+import counterflow.protocol.questions as questions
+import counterflow.protocol.training as training
 from counterflow.protocol.message import Message
-from counterflow.protocol.questions import Answer, Ask, Change, Openings, Reaction, Refused, Terms, Trial
-from counterflow.protocol.training import (
-    AugmentedStates,
-    Introduction,
-    PerturbedStates,
-    Plan,
-    Settled,
-    StateGradients,
-)
 
-_ALL: tuple[type[Message], ...] = (
-    *(Plan, Introduction, AugmentedStates, PerturbedStates, StateGradients, Settled, Finished),
-    *(Request, Sufficient, Reduced, Outline, Basis, Moments, Identified),
-    *(Change, Ask, Trial, Reaction, Answer, Refused, Terms, Openings),
-)
-KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in _ALL}
+KINDS: dict[str, type[Message]] = {
+    name: kind
+    for module in (training, measurements, questions)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, Message) and kind.__module__ == module.__name__ and name[0] != "_"
+}
