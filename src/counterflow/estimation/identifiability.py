@@ -36,6 +36,11 @@ class Doubt:
         """All units that it tells of."""
         return scope_of((self.cause, self.effect, *self.others))
 
+    def meets(self, other: Doubt) -> bool:
+        """Whether both are about some of the same couplings."""
+        same = (self.effect, self.cause, self.letter) == (other.effect, other.cause, other.letter)
+        return same and bool(set(self.channels) & set(other.channels) or not (self.channels and other.channels))
+
     @property
     def caveat(self) -> Caveat:
         """What answers through this coupling carry along."""

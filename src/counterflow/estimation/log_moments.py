@@ -13,7 +13,7 @@ noise, of the same colour as that in the moments.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.estimation.bank import basis_of, responses
+from counterflow.estimation.moments import blunted
 from counterflow.recurrence import linear_recurrence
 
 LAGS = 20  # functions that are single lags: what acts at once, delays, and what swings
@@ -169,40 +170,77 @@ def _bands(functions: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
+class LogMoments:
+    """What one window has told of one unit: its moments Z (K, r), and what they are to be read with.
+
+    ``design``, ``bands`` and ``told``: of the ``LogBasis`` that they are projections on. ``added`` (r, r): covariance
+    of the noise of privacy in each row of Z. ``clipped``: share of the basis in rows that were clipped, at most;
+    ``centre`` (r, U d): responses that they were clipped around.
+    """
+
+    design: FloatArray
+    bands: FloatArray
+    told: int
+    values: FloatArray
+    added: FloatArray
+    clipped: float
+    centre: FloatArray
+
+    @property
+    def placebos(self) -> FloatArray:
+        """(n, r); shortened rows let a little of the signals into them, which is taken out by what the others say."""
+        rough = np.linalg.lstsq(self.design[: self.told], self.values[: self.told], rcond=1e-6)[0]
+        return np.asarray(self.values[self.told :] - self.design[self.told :] @ rough)
+
+
+@dataclass(frozen=True, eq=False)
+class LogWindows:
+    """What all windows have told of each unit; ``level`` and ``scale`` (U,) of inputs are those of the first."""
+
+    bank: Bank
+    level: FloatArray
+    scale: FloatArray
+    units: tuple[tuple[LogMoments, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class LogEstimate:
     """Of one unit: level (r,), responses β (r, U d) in units of inputs' movement, and covariance (r U d, r U d).
 
-    ``noise`` (r, r): of a row, without what inputs do, about.
+    ``noise`` (r, r): of a row, without what inputs do, about. ``shares``: of the information, by window.
     """
 
     level: FloatArray
     weights: FloatArray
     covariance: FloatArray
     noise: FloatArray
+    shares: tuple[float, ...]
 
 
-def fitted(basis: LogBasis, bank: Bank, values: FloatArray, added: FloatArray) -> LogEstimate:
-    """Responses of one unit from its moments Z (K, r), by least squares that know the noise.
+def fitted(windows: Sequence[LogMoments], bank: Bank) -> LogEstimate:
+    """Responses of one unit from its moments in all windows, by least squares that know the noise.
 
     Responses are believed to fade and to be smooth or to swing, as the moments themselves say (``Belief``); how large
-    that of each output to each input is, too. Where moments say nothing, belief is about nothing.
-
-    Parameters
-    ----------
-    added : (r, r) covariance of the noise of privacy in each row of Z.
+    that of each output to each input is, too. Where moments say nothing, belief is about nothing. Windows of which
+    more was clipped than of the best tell that much less.
     """
     from scipy.linalg import eigh
 
-    r = values.shape[1]
-    shape, rest = noise_of(basis, values, added)
+    design, values = (np.vstack([getattr(w, name) for w in windows]) for name in ("design", "values"))
+    r, counts = values.shape[1], [len(w.values) for w in windows]
+    shape, rest = noise_of(windows)
+    loud = np.array([max(float(np.trace(w.added + rest)), 1e-300) for w in windows])
+    added = np.average([w.added for w in windows], axis=0, weights=counts * np.square(loud.min() / loud))
     # rows of Z are independent of each other with V_i = shape_i rest + added; turn outputs so that both are diagonal
     floor = 1e-12 * max(float(np.trace(rest + added)), 1e-300) * np.eye(r)
     powers, turn = eigh(rest + floor, added + rest + floor)  # turnᵀ (added + rest) turn = I
     back = np.linalg.inv(turn)
-    weight = 1 / np.maximum(np.outer(powers, shape) + np.maximum(1 - powers, 0.0)[:, None], 1e-9)  # (r, K)
+    private = np.stack([np.diag(turn.T @ w.added @ turn) for w in windows], axis=1)  # (r, windows), about diagonal
+    weight = 1 / np.maximum(np.outer(powers, shape) + np.repeat(np.maximum(private, 0.0), counts, axis=1), 1e-9)
+    weight = weight * np.repeat(_sharp(windows), counts)  # (r, K)
     turned = values @ turn
-    grams = np.einsum("ki,ok,kj->oij", basis.design, weight, basis.design, optimize=True)
-    seen = np.einsum("ki,ok,ko->oi", basis.design, weight, turned, optimize=True)
+    grams = np.einsum("ki,ok,kj->oij", design, weight, design, optimize=True)
+    seen = np.einsum("ki,ok,ko->oi", design, weight, turned, optimize=True)
     best: tuple[float, FloatArray, FloatArray] | None = None
     for belief in BELIEFS:
         found = _posterior(grams, seen, belief.precision(bank), bank.size)
@@ -213,7 +251,9 @@ def fitted(basis: LogBasis, bank: Bank, values: FloatArray, added: FloatArray) -
     weights = back.T @ means
     covariance = np.einsum("oa,ob,oij->aibj", back, back, spreads[:, 1:, 1:], optimize=True)
     size = r * (means.shape[1] - 1)
-    return LogEstimate(weights[:, 0], weights[:, 1:], covariance.reshape(size, size), rest)
+    heard = weight.sum(axis=0) * np.square(design[:, 1:]).sum(axis=1)
+    shares = np.add.reduceat(heard, np.cumsum([0, *counts[:-1]])) / max(float(heard.sum()), 1e-300)
+    return LogEstimate(weights[:, 0], weights[:, 1:], covariance.reshape(size, size), rest, tuple(shares.tolist()))
 
 
 class Belief(NamedTuple):
@@ -320,31 +360,49 @@ def _given_scales(
     return np.einsum("oij,oj->oi", spreads, seen), spreads
 
 
-def noise_of(basis: LogBasis, values: FloatArray, added: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What placebos tell of the noise: its power (K,) in each moment, relative, and its covariance (r, r)."""
+def _sharp(windows: Sequence[LogMoments]) -> FloatArray:
+    """Information of each window, relative to the one of which least was clipped."""
+    blunt = np.array([blunted(w.clipped) for w in windows])
+    return np.asarray(np.square(blunt.min() / blunt))
+
+
+def noise_of(windows: Sequence[LogMoments]) -> tuple[FloatArray, FloatArray]:
+    """What placebos tell of the noise: its power (K,) in each moment, relative, and its covariance (r, r).
+
+    Windows with more noise of privacy count for less, by the square of the variance of their placebos; so do those of
+    which more was clipped.
+    """
     from scipy.optimize import nnls
 
-    # shortened rows let a little of the signals into the placebos: it is taken out by what the others say
-    rough = np.linalg.lstsq(basis.design[: basis.told], values[: basis.told], rcond=1e-6)[0]
-    placebo = values[basis.told :] - basis.design[basis.told :] @ rough
-    r, n = values.shape[1], len(placebo)
-    if n < 2:
-        return np.ones(len(values)), np.zeros((r, r))
-    raw = placebo.T @ placebo / n - added
+    placebos = [w.placebos for w in windows]
+    r, counts = windows[0].values.shape[1], np.array([len(each) for each in placebos])
+    if counts.sum() < 2:
+        return np.ones(sum(len(w.values) for w in windows)), np.zeros((r, r))
+    raws = [each.T @ each / max(len(each), 1) - w.added for w, each in zip(windows, placebos, strict=True)]
+    private = np.array([np.trace(w.added) for w in windows])
+    best = int(np.where(counts > 1, private / _sharp(windows), np.inf).argmin())
+    loud = np.maximum(private + max(float(np.trace(raws[best])), 0.0), 1e-300)
+    trust = np.square(np.minimum(loud[best] / loud, 1.0)) * _sharp(windows)
+    n = float((trust @ counts) ** 2 / (np.square(trust) @ counts))
+    raw = np.average(raws, axis=0, weights=trust * counts)
     eigenvalues, vectors = np.linalg.eigh((raw + raw.T) / 2)
     total = (vectors * np.maximum(eigenvalues, 0.0)) @ vectors.T
     share = n / (n + r)  # of few placebos the correlations are hardly known
     rest = share * total + (1 - share) * np.diag(np.maximum(np.diag(raw), 0.0))
     level = np.maximum(np.diag(rest), 1e-300)
-    heard = np.diag(rest) > 0.1 * np.diag(added)
+    heard = np.diag(rest) > 0.1 * np.diag(windows[best].added)
+    bands, sure = np.vstack([w.bands[w.told :] for w in windows]), np.repeat(trust, counts)
     if not heard.any():
-        return np.ones(len(values)), rest
-    power = ((np.square(placebo) - np.diag(added)) / level)[:, heard].mean(axis=1)
+        return np.ones(sum(len(w.values) for w in windows)), rest
+    squares = np.vstack([np.square(each) - np.diag(w.added) for w, each in zip(windows, placebos, strict=True)])
+    power = np.maximum((squares / level)[:, heard].mean(axis=1), 0.0)
     # a band that the placebos hardly hold is taken to be as loud as all of them
     prior, anchored = math.sqrt(0.5) * np.eye(BANDS), math.sqrt(0.5) * np.ones(BANDS)
-    found, _ = nnls(np.vstack([basis.bands[basis.told :], prior]), np.concatenate([np.maximum(power, 0.0), anchored]))
-    shape = basis.bands @ np.maximum(found, LEAST_SHARE)
-    return np.maximum(shape / max(float(shape[basis.told :].mean()), 1e-300), LEAST_SHARE), rest
+    root = np.sqrt(sure)
+    found, _ = nnls(np.vstack([root[:, None] * bands, prior]), np.concatenate([root * power, anchored]))
+    loudness = np.maximum(found, LEAST_SHARE)
+    usual = max(float(np.average(bands @ loudness, weights=sure)), 1e-300)
+    return np.maximum(np.vstack([w.bands for w in windows]) @ loudness / usual, LEAST_SHARE), rest
 
 
 def system_of(

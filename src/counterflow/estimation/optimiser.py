@@ -41,7 +41,7 @@ class Estimated:
     A: FloatArray
     B: FloatArray
     Q: FloatArray
-    log_likelihood: float
+    log_likelihood: float = field(metadata={"missing": True})  # NaN: moments of logs have none
     evaluations: int
     converged: bool
     decrement: float  # squared length of the gradient in EM's metric: what a further step could gain, about

@@ -14,6 +14,7 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import StorageError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import Patterns, SharedRecord
+from counterflow.estimation.log_moments import BANDS, LogMoments, LogWindows
 from counterflow.estimation.network import Network
 from counterflow.estimation.network_learning import Posterior
 from counterflow.estimation.online import Memory
@@ -105,6 +106,7 @@ def check_file_names(names: Sequence[str]) -> None:
 
 # axes by letter: P states, U inputs, D outputs, T rows, s numbers of all messages, n couplings that move, k rounds;
 # of networks: r numbers, m columns, b spans, K replicates, k pairs in use, a all pairs, n features, t rows of a tail
+# of moments: K of them, r numbers, d signals, D signals and a level, b bands
 SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Server: {"A": "PP", "B": "PU", "Q": "PP"},
     Estimated: {"A": "PP", "B": "PU", "Q": "PP"},
@@ -125,6 +127,8 @@ SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     },
     Posterior: {"variance": "Knr", "noise": "Kr", "damping": "Kbm"},
     Stream: {"tail": "tm"},
+    LogWindows: {"level": "U", "scale": "U"},
+    LogMoments: {"design": "KD", "bands": "Kb", "values": "Kr", "added": "rr", "centre": "rd"},
     History: {"server_loss": "k", "residual_loss": "k", "disentanglement": "k", "gradient": "k"},
     UnitPart: {"theta": "PD", "phi": "P", "output_level": "D"},
     UnitContent: {"client_loss": "k", "proprietary_loss": "k"},
@@ -231,6 +235,8 @@ def _check_couplings(server: Server) -> None:
             _wrong("its ways of running are not of these units or rows")
     if couplings.stream is not None:
         _check_stream(couplings.stream, couplings.network)
+    if couplings.windows is not None:
+        _check_windows(couplings.windows, couplings.shared)
     for doubt in couplings.doubts:
         if doubt.effect not in server.names or doubt.cause not in server.names or doubt.letter not in ("A", "B"):
             _wrong("a doubt about units or letters that are not there")
@@ -282,6 +288,27 @@ def _check_stream(stream: Stream, network: Network | None) -> None:
         _wrong("a block of its stream is not one of its features")
     if (sums.counts < 0).any() or not sums.count > 0 or (stream.posterior.variance < 0).any():
         _wrong("its stream has sums or variances below zero")
+
+
+def _check_windows(windows: LogWindows, shared: SharedRecord) -> None:
+    """Whether moments are of these units and their numbers, and of a bank that there can be."""
+    bank, inputs = windows.bank, sum(shared.inputs)
+    _check_shapes(windows, {"U": inputs})
+    if not bank.poles or bank.poles[0] != 0.0 or not all(0.0 <= pole < 1.0 for pole in bank.poles):
+        _wrong("its bank has poles that are none of one")
+    if not 1 <= bank.memory <= MOST_ROWS or (windows.scale <= 0).any() or len(windows.units) != len(shared.names):
+        _wrong("its windows are not of these units or inputs")
+    sizes = {"d": inputs * bank.size, "D": 1 + inputs * bank.size, "b": BANDS}
+    for own, states, numbers in zip(windows.units, shared.states, shared.observation_slices, strict=True):
+        r = states // bank.size
+        if not own or r * bank.size != states or numbers.stop - numbers.start != r:
+            _wrong("a unit has no window, or not the numbers of its windows")
+        for each in own:
+            _check_shapes(each, sizes | {"r": r})
+            if not 0 <= each.told <= len(each.values) or not 0.0 <= each.clipped <= 1.0 or (each.bands < 0).any():
+                _wrong("a window tells of moments that are not there")
+            if np.linalg.eigvalsh((each.added + each.added.T) / 2)[0] < -1e-9 * np.abs(each.added).max():
+                _wrong("noise of a window is no covariance")
 
 
 def check_unit(found: UnitContent) -> None:

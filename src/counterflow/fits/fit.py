@@ -166,6 +166,7 @@ class Fit(Questions):
         kept: weights follow every row, features are chosen anew when there are a tenth more rows, and then the result
         is that of a fit of all rows, in the bases that the units have chosen at the first. The newest 10,000 rows are
         kept, or as many as the first fit had; caveats of checks are those of the last time that features were chosen.
+        By moments, each recording is a window of its own, which need not follow: what each has told is joined.
 
         Whatever a fit can be asked, an updated one can: it is saved, loaded and updated again.
 

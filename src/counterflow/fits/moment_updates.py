@@ -1,19 +1,22 @@
 """New windows for a fit by moments: each is a release of its own, joined with the earlier ones at the server.
 
-What earlier windows told of the couplings is kept as a quadratic around the estimate, as in any update; the new window
-begins where they have ended, so that little is left to clip from its first round on.
+With models, what earlier windows told of the couplings is kept as a quadratic around the estimate, as in any update.
+From logs their moments are kept, and the estimate is that from all of them. Either way the new window begins where they
+have ended, so that little is left to clip from its first round on.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from counterflow._version import __version__
-from counterflow.caveats import Caveat
+from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.estimation.moments import MomentEstimate
 from counterflow.estimation.optimiser import Quadratic
@@ -21,40 +24,96 @@ from counterflow.estimation.uncertainty import Uncertainty
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
 from counterflow.fits.log_updates import refuse_repeated
-from counterflow.methods.moments.method import clipping_of, misfit_of, moments_report
+from counterflow.methods.estimators import KalmanEstimator
+from counterflow.methods.method import ServerState, UnitState
+from counterflow.methods.moments.log_design import LogFound
+from counterflow.methods.moments.log_method import MomentLogMethod
+from counterflow.methods.moments.log_unit import MomentLogUnit
+from counterflow.methods.moments.method import clipping_of, misfit_of, moments_report, shown
 from counterflow.methods.moments.private import MECHANISM, SHARES, round_cost
-from counterflow.methods.moments.server import MomentConfig, MomentServer
+from counterflow.methods.moments.server import MomentConfig, MomentLogServer, MomentServer
 from counterflow.methods.moments.unit import MomentUnit
-from counterflow.methods.outcome import Provenance, Status
+from counterflow.methods.outcome import Couplings, Provenance, Status
 from counterflow.methods.part import UnitPart
-from counterflow.methods.privacy import PrivacyReport, Spending
+from counterflow.methods.privacy import PrivacyReport, Spending, promise
 from counterflow.methods.reaction import reactions_refused
-from counterflow.methods.task import UnitData
-from counterflow.plant import Recording
+from counterflow.methods.task import LocalTask, UnitData
+from counterflow.plant import LocalModel, Recording, Unit
 from counterflow.privacy import ANY_ROWS, Privacy, Stretch
 from counterflow.protocol import Message, Moments
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
 
+STALE = (  # codes of caveats that are of the windows so far
+    "drowned-by-noise", "moments-misfit", "clipped-rows", "undetermined", "moments", "private", "simulated-noise",
+)  # fmt: skip
 EARLIER = "the rows of the fit before this update: their moments were sent without noise"
+
+
+class Joined(NamedTuple):
+    """What all windows tell together: ``rows`` of inputs are those of the new one."""
+
+    couplings: Couplings
+    rows: FloatArray
+    caveats: tuple[Caveat, ...]
+    models: Mapping[str, LocalModel]  # of units whose models were found
 
 
 def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     """``Fit.update`` of a fit that rests on moments."""
     couplings = fit.couplings
     assert couplings is not None
-    spread = couplings.spread
-    if spread is None or spread.parameters.estimate != "couplings":
-        raise OptionError("update: moments of logs are not joined; fit the new window by itself, or give models")
+    logs = fit.points != {}
+    if couplings.spread is None or (logs and couplings.windows is None):
+        raise OptionError("update: this fit keeps nothing that a window could be joined with; fit all rows again")
     if privacy is None and fit.privacy is not None:
         raise PrivacyError(
             "update: this fit is private; moments of new rows would leave without noise. Pass privacy=..., too"
         )
     if privacy is not None and (privacy.accounting != "rigorous" or privacy.release == "rows"):
         raise OptionError("update: a fit by moments takes in moments, with rigorous accounting; leave release out")
-    names = fit.plant.names
     repeated = _repeated(fit, recording, privacy)
+    joined, report, traffic = (_from_logs if logs else _with_models)(fit, recording, privacy)
+    found = joined.couplings.found
+    digest = recording.digest if privacy is None else recording.public_digest
+    whole = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
+    told = f"joined with a window of {recording.rows} rows in {found.evaluations} steps"
+    promised = () if report is None else promise(report)
+    doubts = (doubt.caveat for doubt in joined.couplings.doubts)
+    kept = (c for c in fit.server_caveats if c.code not in STALE)
+    parts = {name: _remembering(part, recording, privacy) for name, part in fit.parts.items()}
+    plant = fit.plant.replace(A=found.A, B=found.B)
+    if joined.models:
+        parts = {
+            name: replace(part, model=joined.models[name], estimator=KalmanEstimator(joined.models[name]))
+            for name, part in parts.items()
+        }
+        plant = plant.replace(R=block_diagonal([joined.models[name].R for name in plant.names]))
+    shared = joined.couplings.shared
+    u = np.vstack([couplings.shared.u, joined.rows])
+    shared = replace(shared, u=u, values=np.full((len(u), shared.values.shape[1]), np.nan))
+    before_it = fit.traffic
+    return replace(
+        fit, plant=plant, privacy=report, parts=parts,
+        server_caveats=distinct((*kept, *doubts, *joined.caveats, *promised, *repeated)),
+        status=Status(found.converged, found.evaluations, float(np.sqrt(found.decrement)), told),
+        couplings=replace(joined.couplings, shared=shared),
+        traffic=Traffic(
+            before_it.rounds + traffic.rounds, before_it.bytes_up + traffic.bytes_up,
+            before_it.bytes_down + traffic.bytes_down,
+        ),
+        provenance=Provenance.of(__version__, fit.provenance.seed, whole, fit.method, {"after": fit.provenance.id}),
+    )  # fmt: skip
+
+
+def _with_models(
+    fit: Fit, recording: Recording, privacy: Privacy | None
+) -> tuple[Joined, PrivacyReport | None, Traffic]:
+    couplings, names = fit.couplings, fit.plant.names
+    assert couplings is not None
+    spread = couplings.spread
+    assert spread is not None
     x = spread.parameters.pack(np.hstack([couplings.found.A, couplings.found.B]))
     known = np.nan_to_num(spread.covariance)
     before = Quadratic(x, np.asarray(np.linalg.pinv(known, hermitian=True)))
@@ -66,38 +125,67 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
         part, own = fit.parts[name], recording[name]
         y = own.y if privacy is not None else part.believed(own.y)
         units[name] = MomentUnit(name, part.model, y, own.u, privacy)
-    done, report, traffic = _exchanged(fit, recording, privacy, server, units)
+    done, _, report, traffic = _exchanged(fit, recording, privacy, server, units)
+    assert isinstance(done, MomentServer)
     found = done.found
     assert found is not None
     widening, notes = misfit_of(found)
     estimated = replace(
         couplings.found, A=found.A, B=found.B, converged=found.converged, evaluations=found.steps, decrement=found.left
     )
-    digest = recording.digest if privacy is None else recording.public_digest
-    whole = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
-    told = f"joined with a window of {recording.rows} rows in {found.steps} steps"
     covariance, clipped = clipping_of(done.designed, found, done.centred, done.moments)
     joined = Uncertainty(spread.parameters, widening * covariance).with_doubts(couplings.doubts)
-    stale = ("drowned-by-noise", "moments-misfit", "clipped-rows")
-    kept = tuple(c for c in fit.server_caveats if c.code not in stale and c not in repeated)
-    parts = {name: _remembering(part, recording, privacy) for name, part in fit.parts.items()}
-    shared = couplings.shared
-    shared = replace(
-        shared, u=np.vstack([shared.u, done.designed.u]),
-        values=np.full((len(shared.u) + recording.rows, shared.values.shape[1]), np.nan),
+    made = replace(couplings, found=estimated, spread=joined)
+    caveats = (*notes, *clipped, shown(privacy is not None))
+    return Joined(made, done.designed.u, caveats, {}), report, traffic
+
+
+def _from_logs(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[Joined, PrivacyReport | None, Traffic]:
+    couplings, names = fit.couplings, fit.plant.names
+    assert couplings is not None
+    before, method = couplings.windows, MomentLogMethod()
+    assert before is not None
+    task = LocalTask(
+        fit.method, {name: fit.parts[name].unit.inputs for name in names},
+        {"same_row": {name: point.same_row for name, point in fit.points.items()}}, privacy=privacy, from_logs=True,
     )  # fmt: skip
-    before_it = fit.traffic
-    return replace(
-        fit, plant=fit.plant.replace(A=found.A, B=found.B), privacy=report, parts=parts,
-        server_caveats=(*kept, *notes, *clipped, *repeated),
-        status=Status(found.converged, found.steps, float(np.sqrt(found.left)), told),
-        couplings=replace(couplings, found=estimated, spread=joined, shared=shared),
-        traffic=Traffic(
-            before_it.rounds + traffic.rounds, before_it.bytes_up + traffic.bytes_up,
-            before_it.bytes_down + traffic.bytes_down,
-        ),
-        provenance=Provenance.of(__version__, fit.provenance.seed, whole, fit.method, {"after": fit.provenance.id}),
-    )  # fmt: skip
+    method.check(task)
+    server = method.server(task)
+    assert isinstance(server, MomentLogServer)
+    config = replace(server.config, before=before)
+    server = replace(server, config=config, found=LogFound.of(before.units, before.bank))
+    units = {}
+    for name in names:
+        part, own = fit.parts[name], recording[name]
+        y = own.y if privacy is not None else part.believed(own.y)
+        units[name] = MomentLogUnit(part.unit, y, own.u, privacy, _standard(part, own.unit))
+        other = np.flatnonzero(units[name].channels != (np.abs(part.model.C).sum(axis=1) > 0))
+        if len(other):
+            raise DataError(
+                f"update: unit {name!r}: channel {part.unit.output_names[other[0]]!r} was read most of the time in the "
+                "fit or in these rows, and not in the other; give rows in which the same channels are read",
+                code="other-channels",
+            )
+    done, states, report, traffic = _exchanged(fit, recording, privacy, server, units)
+    assert isinstance(done, MomentLogServer)
+    learned = method.learned(task, done, couplings.doubts)
+    models = {n: state.model for n, state in states.items() if isinstance(state, MomentLogUnit) and state.model}
+    assert learned.couplings is not None
+    return Joined(learned.couplings, learned.couplings.shared.u, learned.caveats, models), report, traffic
+
+
+def _standard(part: UnitPart, other: Unit) -> tuple[FloatArray, FloatArray]:
+    """Middle and half width of the channels by which a unit's numbers were standardised in the first window."""
+    for channel, now in zip(part.unit.outputs, other.outputs, strict=True):
+        if None not in (now.limits, channel.limits) and now.limits != channel.limits:
+            raise DataError(
+                f"update: unit {part.unit.name!r}: channel {channel.name!r} has limits {now.limits} here, and "
+                f"{channel.limits} in the fit, by which it is standardised; give the same, or fit these rows anew",
+                code="other-limits",
+            )
+    half = np.abs(part.model.C).max(axis=1)  # the first function of a bank is 1 at once, and no other is
+    assert part.output_level is not None
+    return part.output_level, np.where(half > 0, half, 1.0)
 
 
 def _remembering(part: UnitPart, recording: Recording, privacy: Privacy | None) -> UnitPart:
@@ -129,7 +217,9 @@ def _repeated(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[
     if fit.privacy is None and privacy is None and fit.provenance.data_digest == recording.digest:
         raise DataError(f"update: these rows were taken in already: {remedy}", code="rows-repeated")
     assert fit.couplings is not None
-    old, new = fit.couplings.shared.u, np.hstack([recording[name].u for name in fit.plant.names])
+    old, new = fit.couplings.shared.u, _acting(fit, recording)
+    if min(len(old), len(new)) > 1 and any(point.same_row for point in fit.points.values()):
+        old, new = old[:-1], new[:-1]
     try:
         refuse_repeated(old, new)
         refuse_repeated(new, old)
@@ -142,19 +232,32 @@ def _repeated(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[
     return ()
 
 
+def _acting(fit: Fit, recording: Recording) -> FloatArray:
+    """Inputs of a window as the record of the couplings has them; what acts on its last row may stand in the next."""
+    pieces = []
+    for name in fit.plant.names:
+        u, point = recording[name].u, fit.points.get(name)
+        if point is not None:
+            u = (np.vstack([u[1:], u[-1:]]) if point.same_row else u) - point.input_level
+        pieces.append(u)
+    return np.hstack(pieces)
+
+
 def _exchanged(
-    fit: Fit, recording: Recording, privacy: Privacy | None, server: MomentServer, units: dict[str, MomentUnit]
-) -> tuple[MomentServer, PrivacyReport | None, Traffic]:
+    fit: Fit, recording: Recording, privacy: Privacy | None, server: ServerState,
+    units: Mapping[str, MomentUnit | MomentLogUnit],
+) -> tuple[ServerState, Mapping[str, UnitState], PrivacyReport | None, Traffic]:  # fmt: skip
     """The exchange about one window, paid for before anything leaves."""
     if privacy is None:
-        done, _, traffic = engine.run(server, units)
-        assert isinstance(done, MomentServer)
-        return done, None, traffic
+        done, states, traffic = engine.run(server, units)
+        return done, states, None, traffic
     for name in units:
-        reactions_refused(fit.parts[name].unit, recording[name].y, recording[name].u)
+        point = fit.points.get(name)
+        at_once = point is not None and point.same_row
+        reactions_refused(fit.parts[name].unit, recording[name].y, recording[name].u, at_once)
     rows = {name: Stretch.numbered(recording[name].y, privacy.start) for name in units}
     costs = {name: [round_cost(privacy, recording.rows, number) for number in range(len(SHARES))] for name in units}
-    models = {name: unit.model for name, unit in units.items()}
+    models = {name: unit.model for name, unit in units.items() if unit.model is not None}
     label = f"update {recording.public_digest[:12]}"
     with Spending.start(privacy, tuple(units), label, MECHANISM, costs, models, rows) as spending:
 
@@ -164,9 +267,8 @@ def _exchanged(
                 spending.record(message.unit, costs[message.unit][message.round], what)
 
         done, states, traffic = engine.run(server, units, leaving=leaving)
-        assert isinstance(done, MomentServer)
-        releases = {name: state.release for name, state in states.items() if isinstance(state, MomentUnit)}
-        report = moments_report(spending, releases, models=True)
+        releases = {n: state.release for n, state in states.items() if isinstance(state, MomentUnit | MomentLogUnit)}
+        report = moments_report(spending, releases, models=bool(models))
     if fit.privacy is None:
-        return done, replace(report, excluded=(EARLIER, *report.excluded)), traffic
-    return done, report.after(fit.privacy), traffic
+        return done, states, replace(report, excluded=(EARLIER, *report.excluded)), traffic
+    return done, states, report.after(fit.privacy), traffic

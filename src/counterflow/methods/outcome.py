@@ -15,6 +15,7 @@ from counterflow.estimation.identifiability import Doubt
 from counterflow.estimation.influence import InfluenceGraph, influence_graph, network_graph
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.likelihood import SharedRecord
+from counterflow.estimation.log_moments import LogWindows
 from counterflow.estimation.network import Network
 from counterflow.estimation.online import Memory
 from counterflow.estimation.optimiser import Estimated
@@ -104,6 +105,7 @@ class Couplings:
     stream: Stream | None = None  # of an updated fit from logs: what is kept of all rows so far
     regimes: tuple[Regime, ...] = ()  # of a fit from logs whose plant changed: its ways of running
     of_moments: bool = False  # units have sent moments alone: ``shared`` knows nothing but inputs
+    windows: LogWindows | None = field(default=None, metadata={"optional": True})  # of logs: what moments have told
 
     @property
     def known(self) -> KnownEdges | None:

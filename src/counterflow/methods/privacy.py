@@ -241,10 +241,10 @@ def require_noise(label: str, message: Message, sigma: float, needed: float, goo
         )
 
 
-def promise(privacy: Privacy) -> tuple[Caveat, ...]:
+def promise(privacy: Privacy | PrivacyReport) -> tuple[Caveat, ...]:
     """What every answer of a private fit carries along; nothing of it tells of a measurement."""
     told = (Caveat("private", "", f"{_guarantee(privacy)}; each unit keeps its own account"),)
-    if privacy.seed is None:
+    if privacy.secure if isinstance(privacy, PrivacyReport) else privacy.seed is None:
         return told
     return (*told, Caveat("simulated-noise", "", SIMULATED.format(source=privacy.source)))
 

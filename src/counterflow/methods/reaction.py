@@ -100,9 +100,9 @@ def reaction_of(
     return reaction_caveats(own.unit, reactions(own.unit, own.y, own.u, at_once), reacting == "refused")
 
 
-def reactions_refused(unit: Unit, y: FloatArray, u: FloatArray) -> None:
-    """PrivacyError if inputs of a window with models react to its measurements."""
-    reaction_caveats(unit, reactions(unit, y, u), refuse=True)
+def reactions_refused(unit: Unit, y: FloatArray, u: FloatArray, at_once: bool = False) -> None:
+    """PrivacyError if inputs of a new window react to its measurements."""
+    reaction_caveats(unit, reactions(unit, y, u, at_once), refuse=True)
 
 
 def reaction_caveats(unit: Unit, found: tuple[Reaction, ...], refuse: bool) -> tuple[Caveat, ...]:

@@ -17,6 +17,8 @@ from counterflow.estimation.log_moments import (
     Bank,
     LogBasis,
     LogEstimate,
+    LogMoments,
+    LogWindows,
     fitted,
     packed_covariance,
     system_of,
@@ -35,12 +37,17 @@ FLATTEST = 0.2  # of the largest noise of an output, as which a quieter one is c
 
 @dataclass(frozen=True, eq=False)
 class LogFound:
-    """Responses of all units."""
+    """Responses of all units, and the windows of each that have told of them."""
 
     estimates: tuple[LogEstimate, ...]
+    windows: tuple[tuple[LogMoments, ...], ...]
     steps: int = 1
     misfit: float = 0.0
     converged: bool = True
+
+    @classmethod
+    def of(cls, windows: tuple[tuple[LogMoments, ...], ...], bank: Bank) -> LogFound:
+        return cls(tuple(fitted(own, bank) for own in windows), windows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +57,7 @@ class LogDesign:
     outlines: tuple[Outline, ...]
     memory: int | None = None  # rows that inputs are followed
     same_row: tuple[bool, ...] = ()  # of each unit: whether an input acts on the row that it stands in
+    before: LogWindows | None = None  # of a later window: earlier ones, whose bank and measure of inputs it takes
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,16 +74,20 @@ class LogDesign:
 
     @cached_property
     def level(self) -> FloatArray:
-        return np.asarray(self.inputs.mean(axis=0))
+        return np.asarray(self.inputs.mean(axis=0)) if self.before is None else self.before.level
 
     @cached_property
     def scale(self) -> FloatArray:
         """(U,) how far inputs move; 1 of those that do not."""
+        if self.before is not None:
+            return self.before.scale
         size = self.inputs.std(axis=0)
         return np.where(size > 1e-9 * np.abs(self.level) + 1e-300, size, 1.0)
 
     @cached_property
     def bank(self) -> Bank:
+        if self.before is not None:
+            return self.before.bank
         rows, inputs = self.inputs.shape
         memory = self.memory or int(min(max(rows // SHARE, SHORTEST), LONGEST))
         return Bank.of(memory, rows // (ROWS_A_SIGNAL * max(inputs, 1)))
@@ -107,31 +119,40 @@ class LogDesign:
                 )
         return self.names
 
-    def estimate(self, moments: Mapping[str, Moments], private: bool, before: None = None) -> LogFound:
-        """Responses of each unit's outputs to all inputs."""
-        return LogFound(
-            tuple(
-                fitted(basis, self.bank, moments[name].values, moments[name].noise)
-                for name, basis in zip(self.names, self.log_bases, strict=True)
-            )
-        )
+    def estimate(self, moments: Mapping[str, Moments], private: bool, before: LogWindows | None = None) -> LogFound:
+        """Responses of each unit's outputs to all inputs, from this window and those ``before``."""
+        windows = []
+        for m, (name, basis) in enumerate(zip(self.names, self.log_bases, strict=True)):
+            told = moments[name]
+            around = np.zeros((told.values.shape[1], basis.design.shape[1] - 1))
+            new = LogMoments(basis.design, basis.bands, basis.told, told.values, told.noise, told.clipped, around)
+            windows.append((*(() if before is None else before.units[m]), new))
+        return LogFound.of(tuple(windows), self.bank)
 
-    def knowing_clips(self, found: LogFound, centred: LogFound | None, moments: Mapping[str, Moments]) -> LogFound:
+    def knowing_clips(self, found: LogFound, centred: LogFound | None) -> LogFound:
         """The same with what clipping may have done: responses may be further from the centre than they were found.
 
-        Where most was clipped, all that is known of them is that instruments have ranges: a response of half of one to
-        the usual movement of an input is not ruled out.
+        Where most was clipped in every window, all that is known of them is that instruments have ranges: a response of
+        half of one to the usual movement of an input is not ruled out.
+
+        Parameters
+        ----------
+        centred : what rows of the last window were clipped around.
         """
-        estimates = []
-        for m, (name, each) in enumerate(zip(self.names, found.estimates, strict=True)):
-            before = 0.0 if centred is None else centred.estimates[m].weights
-            share = moments[name].clipped if name in moments else 0.0
-            away = (shortfall(share) * (each.weights - before)).ravel()
-            covariance = each.covariance * blunted(share) ** 2 + np.outer(away, away)
-            if share > MOSTLY:
-                covariance = covariance + np.eye(len(away)) / self.bank.size
+        estimates, told = [], []
+        for m, (each, windows) in enumerate(zip(found.estimates, found.windows, strict=True)):
+            if centred is not None:
+                windows = (*windows[:-1], replace(windows[-1], centre=centred.estimates[m].weights))
+            told.append(windows)
+            least = min(w.clipped for w in windows)
+            covariance = each.covariance * blunted(least) ** 2
+            for share, w in zip(each.shares, windows, strict=True):
+                away = (share * shortfall(w.clipped) * (each.weights - w.centre)).ravel()
+                covariance = covariance + np.outer(away, away)
+            if least > MOSTLY:
+                covariance = covariance + np.eye(len(covariance)) / self.bank.size
             estimates.append(replace(each, covariance=covariance))
-        return replace(found, estimates=tuple(estimates))
+        return replace(found, estimates=tuple(estimates), windows=tuple(told))
 
     def drowned(self, found: LogFound) -> list[tuple[str, str]]:
         """(effect, cause) of units whose responses are no larger than the doubt about them."""

@@ -11,7 +11,8 @@ import numpy as np
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import OptionError, PrivacyError
-from counterflow.estimation.identifiability import diagnose
+from counterflow.estimation.identifiability import Doubt, diagnose
+from counterflow.estimation.log_moments import LogWindows
 from counterflow.estimation.optimiser import Estimated
 from counterflow.estimation.prior import DROWNED_CODE
 from counterflow.methods.estimators import KalmanEstimator
@@ -70,16 +71,20 @@ class MomentLogMethod(MomentExchange):
         at_once = bool(by_unit("same_row", chosen.same_row, task.units).get(own.unit.name))
         return reaction_of(task, own, chosen.reacting, at_once, again)
 
-    def learned(self, task: Task, state: MomentLogServer) -> Learned:
+    def learned(self, task: Task, state: MomentLogServer, earlier: tuple[Doubt, ...] | None = None) -> Learned:
+        """``earlier``: doubts that windows before have left; those stay which this one leaves as well."""
         assert state.found is not None
         design = state.designed
-        found = design.knowing_clips(state.found, state.centred, state.moments)
+        found = design.knowing_clips(state.found, state.centred)
         record, A, B, spread = design.system(found)
         measured = replace(record, values=_there(design.outlines, record.values))
         everyone = range(len(record.names))
         doubts = diagnose(measured, [everyone for _ in everyone], labels_of(task))
+        if earlier is not None:
+            doubts = tuple(old for old in earlier if any(old.meets(new) for new in doubts))
         made = Estimated(A, B, np.zeros_like(A), math.nan, 1, True, 0.0, parameters=spread.parameters)
-        couplings = Couplings(made, record, spread.with_doubts(doubts), doubts, of_moments=True)
+        windows = LogWindows(design.bank, design.level, design.scale, found.windows)
+        couplings = Couplings(made, record, spread.with_doubts(doubts), doubts, of_moments=True, windows=windows)
         text = (
             f"responses were followed for {design.bank.memory} rows by {design.bank.size} functions of each input; "
             "what inputs do later than that is not in the answers. The graph is of what inputs do in all, not of "
@@ -91,8 +96,10 @@ class MomentLogMethod(MomentExchange):
             *(drowned_caveat(effect, cause) for effect, cause in design.drowned(found) if task.privacy is not None),
             *(
                 caveat
-                for name, message in state.moments.items()
-                for caveat in clipping_caveats(name, message.clipped, widened=True)
+                for name, each, windows in zip(record.names, found.estimates, found.windows, strict=True)
+                for caveat in clipping_caveats(
+                    name, sum(share * w.clipped for share, w in zip(each.shares, windows, strict=True)), widened=True
+                )
             ),
             shown(task.privacy is not None),
         )

@@ -27,6 +27,7 @@ class MomentLogUnit:
     y: FloatArray  # (T+1, D_m); NaN where missing
     u: FloatArray  # (T+1, U_m)
     privacy: Privacy | None = None
+    standard: tuple[FloatArray, FloatArray] | None = None  # of a later window: ranges, as they were in the first
     basis: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     release: MomentRelease | None = None
     told: bool = False
@@ -37,7 +38,7 @@ class MomentLogUnit:
     loss: float | None = None
     proprietary_loss: float = 0.0
 
-    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "privacy"})
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "privacy", "standard"})
 
     @property
     def unit(self) -> str:
@@ -87,6 +88,8 @@ class MomentLogUnit:
     @property
     def ranges(self) -> tuple[FloatArray, FloatArray]:
         """Middle and half width (D_m,) of each channel: of its limits; of its readings, where nothing is private."""
+        if self.standard is not None:
+            return self.standard
         middle, half = np.zeros(self.y.shape[1]), np.ones(self.y.shape[1])
         for k, channel in enumerate(self.description.outputs):
             limits = channel.limits

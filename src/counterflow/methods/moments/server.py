@@ -12,6 +12,7 @@ import numpy as np
 from counterflow.errors import ProtocolError
 from counterflow.estimation.known_edges import KnownEdges
 from counterflow.estimation.layout import refuse_other_rows
+from counterflow.estimation.log_moments import LogWindows
 from counterflow.estimation.moments import MomentEstimate
 from counterflow.estimation.optimiser import Quadratic
 from counterflow.methods.moments.design import Design, outlines_of
@@ -28,7 +29,7 @@ class MomentConfig:
     known: KnownEdges | None = None  # with models: couplings that there can be
     memory: int | None = None  # without: rows that inputs are followed, None: by the length of the record
     same_row: tuple[bool, ...] = ()  # of each unit: whether its inputs act on the row that they stand in
-    before: Quadratic | None = None  # of a later window: what earlier ones have told of the couplings
+    before: Quadratic | LogWindows | None = None  # of a later window: what earlier ones have told
 
     @property
     def private(self) -> bool:
@@ -159,7 +160,10 @@ class MomentLogServer(_Rounds):
     def designed(self) -> LogDesign:
         design: LogDesign | None = self.design
         config = self.config
-        return design or LogDesign(outlines_of(self.units, self.outlines), config.memory, config.same_row)
+        if design is not None:
+            return design
+        before = config.before if isinstance(config.before, LogWindows) else None
+        return LogDesign(outlines_of(self.units, self.outlines), config.memory, config.same_row, before)
 
     def closing(self, found: LogFound) -> tuple[Message, ...]:
         """Each unit's own blocks of the system."""
