@@ -328,7 +328,7 @@ class Effect(Peaked, Windowed):
         held = [(size * a, size * b) for a, b in changed_steps(self.about.request, self.about.plant, steps)]
         band = "" if self.level is None else f", {wording.percent(self.level)} bands"
         title = f"{self.effect}, if {self.cause} were run differently{band}"
-        groups = channel_panels(self.about.outputs, order, lines, "change of")
+        groups = channel_panels(self.about.outputs, order, lines, "change")
         return panels(Rows.after_change(steps, dt), groups, title, held, zero=True)
 
 

@@ -270,6 +270,8 @@ def test_windows_are_joined_each_a_release_of_its_own(tmp_path):
     with pytest.raises(cf.DataError, match="boiler") as refused:  # a window that was released before
         found.update(RECORDING.slice(2600, 3900), privacy=privacy(2600))
     assert refused.value.code == "rows-repeated"
+    with pytest.raises(cf.PrivacyError, match="boiler"):  # one that this fit does not know, and the ledger does
+        first.update(RECORDING.slice(2600, 3900), privacy=privacy(2600))
 
 
 def test_windows_without_privacy_are_joined_as_one():
