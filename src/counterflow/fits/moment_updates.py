@@ -74,6 +74,8 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
     if privacy is not None and (privacy.accounting != "rigorous" or privacy.release == "rows"):
         raise OptionError("update: a fit by moments takes in moments, with rigorous accounting; leave release out")
     repeated = _repeated(fit, recording, privacy)
+    if repeated and privacy is not None:  # whatever is said of its place, its rows may be those of an earlier one
+        privacy = replace(privacy, start=None)
     joined, report, traffic = (_from_logs if logs else _with_models)(fit, recording, privacy)
     found = joined.couplings.found
     digest = recording.digest if privacy is None else recording.public_digest

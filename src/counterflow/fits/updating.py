@@ -17,7 +17,7 @@ from counterflow.fits.log_updates import followed, refuse_repeated
 from counterflow.fits.moment_updates import window_joined
 from counterflow.methods.outcome import Provenance, Status
 from counterflow.methods.part import sufficient_messages
-from counterflow.methods.privacy import PrivacyReport, Spending
+from counterflow.methods.privacy import PrivacyReport, Spending, promise
 from counterflow.methods.reaction import reactions_refused
 from counterflow.methods.sufficient.method import sufficient_report
 from counterflow.methods.sufficient.private import MECHANISM, message_cost
@@ -58,7 +58,9 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     )  # fmt: skip
     digest = recording.digest if privacy is None else recording.public_digest
     joined = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
-    caveats = tuple(c for c in fit.server_caveats if c.code != DROWNED_CODE)  # they were of the rows before
+    promised = () if report is None else promise(report)
+    stale = {DROWNED_CODE, *(each.code for each in promised)}  # they were of the rows before
+    caveats = (*(c for c in fit.server_caveats if c.code not in stale), *promised)
     couplings = replace(fit.couplings, found=found, spread=spread, memory=later)
     made = Provenance.of(__version__, fit.provenance.seed, joined, fit.method, {"after": fit.provenance.id})
     return replace(

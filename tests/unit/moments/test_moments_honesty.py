@@ -310,3 +310,20 @@ def test_few_rows_end_in_an_answer_or_in_an_error_of_ours(rows):
         except cf.CounterflowError:
             continue
         assert np.isfinite(answer.mean).all()
+
+
+@pytest.mark.parametrize("window", [(1, 1300), (0, 1299), (400, 1700)])
+def test_rows_that_come_again_under_another_number_add_up(window: tuple[int, int]) -> None:
+    """A start that is not true makes no release cheaper, where inputs show that rows may be the same."""
+    plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+    recording = plant.simulate(2000, rng=2)
+
+    def privacy(start: int) -> cf.Privacy:
+        return cf.Privacy(1.0, 1e-6, seed=1, start=start)
+
+    first = cf.fit(recording.slice(0, 1300), plant.locals(), privacy=privacy(0))
+    again = first.update(recording.slice(*window), privacy=privacy(5000))
+    assert "inputs-repeated" in {caveat.code for caveat in again.caveats}
+    assert again.privacy.epsilon > 1.4
+    later = first.update(recording.slice(1300, 2001), privacy=privacy(1300))
+    assert later.privacy.epsilon == pytest.approx(1.0, rel=1e-6)

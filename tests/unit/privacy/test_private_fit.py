@@ -367,6 +367,7 @@ def test_an_update_is_a_release_of_its_own(tmp_path: Path) -> None:
     clear = cf.fit(RECORDING.slice(0, 1000), MODELS).update(later, privacy=by_rows(5.0, 1e-6, seed=2))
     assert clear.privacy is not None
     assert any("sent without noise" in text for text in clear.privacy.excluded)
+    assert {"private", "simulated-noise"} <= {caveat.code for caveat in clear.caveats}
 
 
 def test_logs_without_models_are_never_private(tmp_path: Path) -> None:
