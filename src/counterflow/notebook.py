@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,6 +25,14 @@ SHORT = 320  # characters of a short line
 _CELL = 'style="text-align:{};padding:1px 8px"'
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _POINTS = 240  # of a small line
+_BADGES = {"fails": "#b3261e", "caution": "#8a5a00", "clear": "#1b6e3c"}  # dark enough for white letters
+
+
+class Note(Protocol):
+    """What something must be read with, and how heavy it weighs."""
+
+    @property
+    def weight(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -56,18 +64,31 @@ def lines(table: Table) -> list[str]:
     return out
 
 
-def page(sentence: str, tables: Sequence[Table] = (), picture: str = "", notes: Sequence[object] = ()) -> str:
-    """A fragment of HTML: what is said, the picture, the tables, and what to read it with."""
-    parts = [f"<div><p>{_text(sentence)}</p>", picture]
+def page(
+    sentence: str, tables: Sequence[Table] = (), picture: str = "", notes: Sequence[Note] = (),
+    verdict: tuple[str, str] | None = None,
+) -> str:  # fmt: skip
+    """A fragment of HTML: the verdict and its meaning, what fails, what is said, pictures, tables, and other notes."""
+    parts = ["<div>"]
+    if verdict is not None:
+        style = f"background:{_BADGES[verdict[0]]};color:#fff;padding:1px 8px;border-radius:3px"
+        parts.append(f'<p><strong style="{style}">{_text(verdict[0])}</strong> {_text(verdict[1])}</p>')
+    failing, others = [], []
+    for note in notes:
+        (failing if note.weight == "fails" else others).append(note)
+    if failing:
+        listed = "".join(f"<li>{_text(note)}</li>" for note in failing)
+        parts.append(f'<ul style="border-left:4px solid {_BADGES["fails"]}">{listed}</ul>')
+    parts += [f"<p>{_text(sentence)}</p>", picture]
     for table in tables:
         head = _row(table.columns, table.left, "th")
         body = "".join(_row(row, table.left, "td") for row in table.rows)
         caption = f'<caption style="text-align:left">{_text(table.title)}</caption>'
         parts.append(f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>")
         parts.append(f"<p>{_text(table.more)}</p>" if table.more else "")
-    if notes:
-        listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
-        count = "1 note" if len(notes) == 1 else f"{len(notes)} notes"
+    if others:
+        listed = "".join(f"<li>{_text(note.weight)}: {_text(note)}</li>" for note in others)
+        count = f"{len(others)} {'more ' if failing else ''}{'note' if len(others) == 1 else 'notes'}"
         parts.append(f"<details><summary>{count} to read it with</summary><ul>{listed}</ul></details>")
     return "".join(parts) + "</div>"
 

@@ -41,6 +41,7 @@ SMALL = 0.1  # of the effect: what counts as nothing
 LEAD = 2  # rows that the future input is ahead: beyond the row that an input may act on itself
 KEPT = 0.6  # share of the rows of a subset
 _EXTRA = "refuter"  # name of an input that is added
+_WEAK = "It cannot tell: its interval holds both zero and the effect itself. More rows, or a larger change, would."
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Refutation:
 
     @property
     def verdict(self) -> str:
-        """ "fail" if one of them fails, "unknown" if none could be tried, else "pass"."""
+        """ "fail" if one of them fails, "unknown" if none could tell, else "pass"."""
         verdicts = {each.verdict for each in self.found}
         return "fail" if "fail" in verdicts else "pass" if "pass" in verdicts else "unknown"
 
@@ -84,9 +85,11 @@ class Refutation:
         size, interval = wording.measured(self.value, self.lower, self.upper, self.channel.unit, sign=True)
         what = f"The effect of {self.cause} on {self.effect} {self.channel.name}, {size} ({interval}) at its largest,"
         failed = [each for each in self.found if each.verdict == "fail"]
-        tried = sum(each.verdict != "unknown" for each in self.found)
+        count = len(self.found)
+        unknown = sum(each.verdict == "unknown" for each in self.found)
         if not failed:
-            return f"{what} withstands {tried} of {len(self.found)} refuters; that is no proof of it."
+            untold = f", and {unknown} of them cannot tell" if unknown else ""
+            return f"{what} withstands {count - unknown} of {count} refuters{untold}; that is no proof of it."
         names = wording.listed([each.name for each in failed])
         return f"{what} does not withstand {names}: do not rely on it. {failed[0].text}"
 
@@ -274,6 +277,8 @@ class _Asked:
 
     def gone(self, name: str, found: tuple[float, float, float], value: float) -> Refuted:
         got, lower, upper = found
+        if _weak(lower, upper, value):
+            return Refuted(name, "unknown", got, lower, upper, _WEAK)
         nothing = lower <= 0 <= upper or abs(got) <= SMALL * abs(value)
         text = "It vanishes, as it should." if nothing else "An effect is found where there can be none."
         return Refuted(name, "pass" if nothing else "fail", got, lower, upper, text)
@@ -285,6 +290,8 @@ class _Asked:
         """Of records in which the effect should be the same."""
         got, lower, upper = self.extreme(recording, self.change, k, models=models)
         value, *ends = whole
+        if _weak(lower, upper, value):
+            return Refuted(name, "unknown", got, lower, upper, _WEAK)
         same = lower <= value <= upper or ends[0] <= got <= ends[1] or abs(got - value) <= SMALL * abs(value)
         text = "It stays, as it should." if same else "It is another there, beyond its intervals."
         return Refuted(name, "pass" if same else "fail", got, lower, upper, text)
@@ -305,6 +312,11 @@ class _Asked:
             u = own.u if self.cause == self.effect else np.roll(own.u, steps, axis=0)
             part = UnitRecording(np.roll(own.y, steps, axis=0), u, own.unit)
         return self.gone(name, self.extreme(self.with_unit(part), self.change, k), value)
+
+
+def _weak(lower: float, upper: float, value: float) -> bool:
+    """Whether an interval holds both nothing and the effect, so that it can tell neither from the other."""
+    return lower <= 0 <= upper and lower <= value <= upper
 
 
 def _alone(model: LocalModel, u: FloatArray, rng: np.random.Generator) -> FloatArray:

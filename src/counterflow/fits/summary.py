@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from counterflow import notebook, wording
-from counterflow.caveats import by_weight
+from counterflow.caveats import FAILS, VERDICTS, by_weight, verdict_of
 from counterflow.estimation.influence import NORMAL, Edge, strengths
 from counterflow.notebook import Table
 from counterflow.printable import shown
@@ -26,7 +26,8 @@ def short(fit: Fit) -> str:
     names = wording.listed([shown(name, 40) for name in fit.names[:6]])
     more = f" and {len(fit.names) - 6} more" if len(fit.names) > 6 else ""
     end = "converged" if fit.status.converged else "not converged"
-    return f"<Fit: method {fit.method!r}, {_rows(fit)}, units {names}{more}; {end}>"
+    failing = f", verdict {FAILS}" if verdict_of(fit.caveats) == FAILS else ""
+    return f"<Fit{failing}: method {fit.method!r}, {_rows(fit)}, units {names}{more}; {end}>"
 
 
 def text(fit: Fit) -> str:
@@ -62,7 +63,9 @@ def page(fit: Fit) -> str:
     """For a notebook: the same with a picture."""
     pairs = Table("", ["", ""], [[name, value] for name, value in header(fit)], 2)
     picture = notebook.picture(fit.plot, "fit")
-    return notebook.page(short(fit)[1:-1], [pairs, couplings(fit)], picture, by_weight(fit.caveats))
+    verdict, notes = verdict_of(fit.caveats), by_weight(fit.caveats)
+    meaning = f"of any answer of this fit: {VERDICTS[verdict]}"
+    return notebook.page(short(fit)[1:-1], [pairs, couplings(fit)], picture, notes, (verdict, meaning))
 
 
 def header(fit: Fit) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat, Verdict, verdict_of, weighing
+from counterflow.caveats import FAILS, VERDICTS, Caveat, Verdict, verdict_of, weighing
 from counterflow.control.laws import Law
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
@@ -219,8 +219,10 @@ class Reply(ABC):
 
     def __repr__(self) -> str:
         told = "" if self.about is None else f": {notebook.short(self.sentence())}"
-        return f"<{type(self).__name__}{told}>"
+        failing = f", verdict {FAILS}" if self.verdict == FAILS else ""
+        return f"<{type(self).__name__}{failing}{told}>"
 
     def _repr_html_(self) -> str:
         picture = notebook.picture(self.plot, self.kind)
-        return notebook.page(self.sentence(), self.tables(), picture, weighing(self.caveats))
+        verdict = (self.verdict, VERDICTS[self.verdict])
+        return notebook.page(self.sentence(), self.tables(), picture, weighing(self.caveats), verdict)

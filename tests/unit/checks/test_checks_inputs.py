@@ -91,6 +91,50 @@ def test_a_controller_is_caught_and_named(law: Law, same_row: bool | None) -> No
             assert "earlier measurements" in pump.finding
 
 
+def with_gap(recording: cf.Recording, length: int, units: tuple[str, ...] = ()) -> cf.Recording:
+    """Rows from 400 on in which nothing was read, of some units or of all; their inputs are held as they last were."""
+    parts = {n: (recording[n].y.copy(), recording[n].u.copy()) for n in recording.names}
+    gap = slice(400, 400 + length)
+    for name in units or recording.names:
+        parts[name][0][gap] = np.nan
+        parts[name][1][gap] = parts[name][1][399]
+    return cf.Recording.from_arrays(parts, units=[recording[n].unit for n in recording.names])
+
+
+@pytest.mark.parametrize("length", [3, 25, 100])
+def test_a_gap_in_the_readings_raises_no_alarm(length: int) -> None:
+    model = PLANT.replace(A=PLANT.A * 1.1 / PLANT.spectral_radius)  # what it expects in a gap runs away
+    for seed in range(8):
+        recording = SLOW.simulate(800, rng=seed, inputs=drawn("random holds", 800, seed))
+        tests = Feedbacks(material_of(with_gap(recording, length), model))
+        for j in range(2):
+            found = tests.of(j)
+            assert found.moves > inputs.FEWEST_MOVES
+            assert np.nanmin([*found.p_values, *found.same_row_p]) > 1e-4, (seed, j)
+
+
+def test_rows_with_filled_windows_do_not_count() -> None:
+    recording = with_gap(SLOW.simulate(800, rng=1), 25, ("boiler",))
+    tests = Feedbacks(material_of(recording, SLOW))
+    counts = {tests.material.names[m]: group.count for group in tests.groups for m in group.units}
+    assert counts == {"turbine": tests.n, "boiler": tests.n - 25 - inputs.MEASURED_PAST[-1][1]}
+    # of a unit that is read in every fifth row alone nothing can be left out but its gap
+    sparse = {n: (recording[n].y.copy(), recording[n].u) for n in recording.names}
+    sparse["boiler"][0][np.arange(801) % 5 > 0] = np.nan
+    tests = Feedbacks(material_of(cf.Recording.from_arrays(sparse, units=SLOW.units), SLOW))
+    counts = {tests.material.names[m]: group.count for group in tests.groups for m in group.units}
+    assert tests.n - 25 - 5 - inputs.MEASURED_PAST[-1][1] <= counts["boiler"] < tests.n - 15
+
+
+def test_a_controller_is_caught_beside_gaps() -> None:
+    for seed in range(3):
+        recording = with_gap(closed_loop(proportional(1), 1500, seed), 100)
+        pump, demand = feedback_checks(material_of(recording, tank_plant()))
+        assert pump.verdict == "fail", (seed, pump)
+        assert pump.number > 0.1
+        assert demand.verdict == "pass", (seed, demand)
+
+
 def test_reaction_within_a_row_that_nothing_earlier_tells_is_called_so() -> None:
     recording = PLANT.simulate(1500, rng=3)
     rng = np.random.default_rng(4)

@@ -49,6 +49,19 @@ def test_a_true_effect_withstands_from_logs():
     assert found.verdict == "pass"
 
 
+def test_a_refuter_without_power_is_no_pass():
+    """Nothing acts on the boiler: intervals hold zero, and the little that was estimated."""
+    some = ("future input", "random common cause", "dummy outcome")
+    fit = cf.fit(RECORDING, PLANT.locals())
+    found = cf.refute(fit, RECORDING, "turbine", "boiler", {"u1": 0.5}, 20, refuters=some)
+    assert found.lower <= 0 <= found.upper
+    weak = [each for each in found.found if each.lower <= 0 <= each.upper and each.lower <= found.value <= each.upper]
+    assert found["random common cause"] in weak
+    assert all(each.verdict == "unknown" and "cannot tell" in each.text for each in weak)
+    assert found.verdict == ("pass" if len(weak) < 3 else "unknown")
+    assert f"withstands {3 - len(weak)} of 3 refuters, and {len(weak)} of them cannot tell" in found.summary()
+
+
 def test_an_input_that_reacts_is_refuted():
     recording = _answering_input()
     fit = cf.fit(recording)

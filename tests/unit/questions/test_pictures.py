@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 import counterflow as cf
 from counterflow import notebook
+from counterflow.caveats import Caveat, verdict_of
 from counterflow.questions.plots import Rows
 
 HOSTILE = '<script>alert("x")&\' $x$'
@@ -85,6 +87,32 @@ class _Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.parametrize(("name", "verdict"), [("published", "fails"), ("without interval", "fails")])
+def test_a_notebook_shows_what_fails_first_and_open(name, verdict):
+    thing = _everything()[name]
+    page = thing._repr_html_()
+    failing = [caveat for caveat in thing.caveats if caveat.weight == "fails"]
+    assert failing
+    assert page.index(f">{verdict}</strong>") < page.index("<li>") < page.index("<table>")
+    for caveat in failing:
+        assert page.index(f"<li>{escape(str(caveat))[:40]}") < page.index("<table>")
+    folded = page[page.index("<details>") :] if "<details>" in page else ""
+    assert not any(escape(str(caveat))[:40] in folded for caveat in failing)
+    assert "verdict fails" in repr(thing)
+
+
+def test_a_notebook_shows_the_verdict_of_what_does_not_fail():
+    for name in (*FITS, *ANSWERS):
+        thing = _everything()[name]
+        verdict = verdict_of(thing.caveats)
+        assert f">{verdict}</strong>" in thing._repr_html_()
+        assert ("verdict fails" in repr(thing)) == (verdict == "fails")
+    with_notes = replace(_everything()["effect"], caveats=(Caveat("check-feedback-fail", "turbine", "<b>x</b> & y"),))
+    page = with_notes._repr_html_()
+    assert "<b>x</b>" not in page
+    assert "<li>" in page[: page.index("<table>")]
+
+
 @pytest.mark.parametrize("name", [*FITS, *TABLES])
 def test_a_notebook_shows_it_and_names_stay_text(name):
     thing = _everything()[name]
@@ -93,7 +121,7 @@ def test_a_notebook_shows_it_and_names_stay_text(name):
     tags.feed(page)
     assert not tags.open
     allowed = {"div", "p", "table", "caption", "thead", "tbody", "tr", "th", "td", "img", "details", "summary", "ul"}
-    allowed |= {"li", "svg", "path", "text", "line", "defs", "marker"}
+    allowed |= {"li", "strong", "svg", "path", "text", "line", "defs", "marker"}
     assert tags.seen <= allowed
     assert "table" in tags.seen
     if name not in ("window", "graph", "recording"):

@@ -1,7 +1,9 @@
 """Were inputs moved enough, each by itself? And do they react to what was measured?
 
 Feedback is looked for by regression: what an input does beyond what its own past, and the last rows of the other
-inputs, would tell is its *move*; if measurements of earlier rows foretell moves, something reacts to them.
+inputs, would tell is its *move*; if measurements of earlier rows foretell moves, something reacts to them. Rows in and
+after a gap of a unit's readings do not count: what a model expects there can be far off, and one such row would pull
+the whole regression towards the move that happens to be in it.
 """
 
 from __future__ import annotations
@@ -152,6 +154,18 @@ class Feedback:
     same_row_shares: FloatArray
 
 
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Units of which the same rows count, with sums of products over these rows."""
+
+    units: tuple[int, ...]
+    rows: slice | NDArray[np.intp]
+    count: int
+    gram: FloatArray  # of the regressors
+    cross: list[FloatArray]  # of the regressors with each unit's columns of ``seen``
+    grams: list[FloatArray]  # of each unit's columns of ``seen``
+
+
 class Feedbacks:
     """Feedback tests of all inputs of a record (of ``MOST_ROWS`` of its rows, in a few stretches, if it is longer)."""
 
@@ -190,21 +204,60 @@ class Feedbacks:
 
     @cached_property
     def messages(self) -> FloatArray:
-        """s about its mean, with what the model expected where it is missing: a function of the past, no feedback."""
+        """s about its mean, with what the model expected where it is missing: a function of the past, no feedback.
+
+        Of rows in a gap, which do not count, the mean.
+        """
         s, missing = self.material.s, ~np.isfinite(self.material.s)
         if missing.any():
             s = np.where(missing, self.material.filtered.predicted @ self.material.C.T, s)
+            for m, own in enumerate(self.material.columns):
+                gap = self.ages[:, m] > self.oldest[m]
+                s[gap, own] = s[~gap, own].mean(axis=0)
         return np.asarray(s - s.mean(axis=0))
+
+    @cached_property
+    def ages(self) -> NDArray[np.intp]:
+        """(T+1, M) rows since a unit was last measured."""
+        at = np.arange(self.material.rows)[:, None]
+        last = np.maximum.accumulate(np.where(self.material.measured, at, -self.material.rows), axis=0)
+        return np.asarray(at - last, np.intp)
+
+    @cached_property
+    def window_ages(self) -> NDArray[np.intp]:
+        """(n, M) the largest age within the windows of ``seen``."""
+        out = self.ages.copy()
+        for lag in range(1, MEASURED_PAST[-1][1] + 1):
+            np.maximum(out[lag:], self.ages[:-lag], out=out[lag:])
+        return np.concatenate([out[stretch][self.lead :] for stretch in self.stretches])
+
+    @cached_property
+    def oldest(self) -> NDArray[np.intp]:
+        """(M,) the age up to which a unit's rows count: that of half of them, so 0 if most are read without a gap."""
+        half = (len(self.window_ages) - 1) // 2
+        return np.asarray(np.partition(self.window_ages, half, axis=0)[half], np.intp)
+
+    @cached_property
+    def groups(self) -> list[_Group]:
+        """Units of which the same rows count."""
+        units: dict[bytes, list[int]] = {}
+        counts = self.window_ages <= self.oldest
+        for m, block in enumerate(self.blocks):
+            if block.stop > block.start and self.material.measured[:, m].mean() >= 0.05:
+                units.setdefault(np.packbits(counts[:, m]).tobytes(), []).append(m)
+        out = []
+        for own in units.values():
+            kept = counts[:, own[0]]
+            rows = slice(None) if kept.all() else np.flatnonzero(kept)
+            x, seen = self.regressors[rows], [self.seen[rows, self.blocks[m]] for m in own]
+            out.append(_Group(tuple(own), rows, len(x), x.T @ x, [x.T @ each for each in seen],
+                              [each.T @ each for each in seen]))  # fmt: skip
+        return out
 
     @cached_property
     def seen(self) -> FloatArray:
         """Windows of the messages (n, r x windows), the row itself last."""
         return self.windows(self.messages, SEEN)
-
-    @cached_property
-    def seen_grams(self) -> list[FloatArray]:
-        """Of each unit's columns of ``seen``."""
-        return [self.seen[:, own].T @ self.seen[:, own] for own in self.blocks]
 
     @cached_property
     def blocks(self) -> list[slice]:
@@ -215,14 +268,6 @@ class Feedbacks:
     def regressors(self) -> FloatArray:
         """1 and the windows of all inputs (n, 1 + U x windows)."""
         return np.hstack([np.ones((self.n, 1)), self.windows(self.inputs, self.own)])
-
-    @cached_property
-    def gram(self) -> FloatArray:
-        return self.regressors.T @ self.regressors
-
-    @cached_property
-    def seen_cross(self) -> FloatArray:
-        return self.regressors.T @ self.seen
 
     @cached_property
     def stable(self) -> bool:
@@ -250,43 +295,47 @@ class Feedbacks:
 
     def of(self, j: int) -> Feedback:
         """Tests of input ``j``."""
-        M = len(self.material.names)
-        out = np.full((4, M), np.nan)
+        out = np.full((4, len(self.material.names)), np.nan)
         base = self.base(j)
         target = self.windows(self.inputs[:, [j]], ((0, 0),))[:, 0]
-        x = self.regressors[:, base]
-        gram = self.gram[np.ix_(base, base)]
-        moves = target - x @ _solved(gram, x.T @ target)
-        with np.errstate(over="ignore"):
-            square = np.square(moves)
-            second, fourth, whole = float(square.sum()), float(np.square(square).sum()), float(target @ target)
-        if not second > 1e-10 * whole or not 0 < fourth < np.inf:  # it does not move, or beyond all measure
-            return Feedback(0.0, 0.0, *out)
-        count = min(float(self.n), 3 * second**2 / fourth)
-        kurtosis = max(0.0, self.n * fourth / second**2 - 3)
-        response = self.windows(self.response(j), SEEN) if self.stable else np.zeros((self.n, 0))
-        root = _root(gram)
-        seen_half, own_half = root.T @ self.seen_cross[base], root.T @ (x.T @ response)
-        towards_seen, towards_own = moves @ self.seen, moves @ response
-        for m, block in enumerate(self.blocks):
-            if block.stop == block.start or self.material.measured[:, m].mean() < 0.05:
+        whole = float(target @ target)
+        response = self.windows(self.response(j), SEEN) if self.stable else None
+        found = 0.0
+        for group in self.groups:
+            x, goal = self.regressors[group.rows][:, base], target[group.rows]
+            gram = group.gram[np.ix_(base, base)]
+            moves = goal - x @ _solved(gram, x.T @ goal)
+            with np.errstate(over="ignore"):
+                square = np.square(moves)
+                second, fourth = float(square.sum()), float(np.square(square).sum())
+            if not second > 1e-10 * whole or not 0 < fourth < np.inf:  # it does not move, or beyond all measure
                 continue
-            mine = block if self.stable else slice(0, 0)
-            half = np.hstack([seen_half[:, block], own_half[:, mine]])
-            towards = np.concatenate([towards_seen[block], towards_own[mine]])
-            cross = self.seen[:, block].T @ response[:, mine]
-            inner = np.block([[self.seen_grams[m], cross], [cross.T, response[:, mine].T @ response[:, mine]]])
-            whole_block = np.block([[np.array([[second]]), towards[None]], [towards[:, None], inner - half.T @ half]])
-            width = block.stop - block.start
-            columns = 1 + np.arange(width).reshape(-1, len(SEEN))
-            earlier, now = columns[:, :-1].ravel(), columns[:, -1]
-            given = 1 + np.arange(width, len(towards))
-            gained, rank = _explained(whole_block, given, earlier)
-            freedom = self.n - len(base) - len(given)
-            out[:2, m] = self._judged(gained / second, rank, freedom, count, kurtosis)
-            gained, more = _explained(whole_block, np.concatenate([given, earlier]), now)
-            out[2:, m] = self._judged(gained / second, more, freedom - rank, count, kurtosis)
-        return Feedback(count, second / whole, *out)
+            count = min(float(group.count), 3 * second**2 / fourth)
+            kurtosis = max(0.0, group.count * fourth / second**2 - 3)
+            found = max(found, count)
+            root = _root(gram)
+            for m, cross, own in zip(group.units, group.cross, group.grams, strict=True):
+                block = self.blocks[m]
+                seen = self.seen[group.rows, block]
+                mine = seen[:, :0] if response is None else response[group.rows, block]
+                half = root.T @ np.hstack([cross[base], x.T @ mine])
+                towards = moves @ np.hstack([seen, mine])
+                both = seen.T @ mine
+                inner = np.block([[own, both], [both.T, mine.T @ mine]]) - half.T @ half
+                whole_block = np.block([[np.array([[second]]), towards[None]], [towards[:, None], inner]])
+                width = block.stop - block.start
+                columns = 1 + np.arange(width).reshape(-1, len(SEEN))
+                earlier, now = columns[:, :-1].ravel(), columns[:, -1]
+                given = 1 + np.arange(width, len(towards))
+                gained, rank = _explained(whole_block, given, earlier)
+                freedom = group.count - len(base) - len(given)
+                out[:2, m] = self._judged(gained / second, rank, freedom, count, kurtosis)
+                gained, more = _explained(whole_block, np.concatenate([given, earlier]), now)
+                out[2:, m] = self._judged(gained / second, more, freedom - rank, count, kurtosis)
+        x = self.regressors[:, base]
+        left = target - x @ _solved(x.T @ x, x.T @ target)
+        second = float(left @ left)
+        return Feedback(found, second / whole if second > 1e-10 * whole and np.isfinite(second) else 0.0, *out)
 
     @staticmethod
     def _judged(share: float, rank: int, freedom: int, moves: float, kurtosis: float) -> tuple[float, float]:
