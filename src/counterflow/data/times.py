@@ -6,7 +6,7 @@ seconds. What is not certain is refused with the option that would settle it, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -138,6 +138,15 @@ def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | No
         there = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         raise DataError(f"{file} has no time column {wanted!r}; its columns are {there}")
     return next((name for usual in NAMES for name in names if name.casefold() == usual), None)
+
+
+def time_column(names: Sequence[str], cells: Callable[[str], polars.Series]) -> str | None:
+    """The time column by its name, or else the only one that holds dates; `cells` gives some of a column."""
+    named = find_time(tuple(names), None, "")
+    if named is not None:
+        return named
+    dated = [name for name in names if is_dated(cells(name))]
+    return dated[0] if len(dated) == 1 else None
 
 
 @dataclass(frozen=True)
