@@ -18,6 +18,8 @@ Whole = NDArray[np.int64]
 
 FEW_LEVELS = 10  # a channel with no more different values is discrete
 _GAP = 1.5  # a step longer than so many usual ones is a gap
+_MOSTLY = 0.9  # a step that so many have is no rounded one: the others are slips of the clock
+_ROUND = (60 * SECOND, 10 * SECOND, 5 * SECOND, *(SECOND // 10**n // k for n in range(7) for k in (1, 2)))
 _DAY = 86_400 * SECOND
 _HOUR = 3600 * SECOND
 _MOST_ROWS = 200_000_000
@@ -83,7 +85,7 @@ class TimeFacts:
     start, stop : int
         First and last time, in nanoseconds.
     step : int
-        The usual step, the median, in nanoseconds.
+        The usual step in nanoseconds: the median, or, where stamps are rounded, the step that they were rounded from.
     regular : float
         Share of the steps that are within 1 % of the usual one.
     gaps : tuple of Gap
@@ -127,7 +129,7 @@ def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
     positive = steps[steps > 0]
     # of an even number the lower one, so that it is a step that occurs
     step = int(np.partition(positive, (len(positive) - 1) // 2)[(len(positive) - 1) // 2]) if len(positive) else SECOND
-    step = usual or step
+    step = usual or _unrounded(ordered, positive, step)
     regular = float((np.abs(positive - step) <= 0.01 * step).mean()) if len(positive) else 1.0
     wide = np.flatnonzero(steps > _GAP * step)
     gaps = tuple(
@@ -138,6 +140,32 @@ def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
         step=step, regular=regular, gaps=gaps, duplicates=int((steps == 0).sum()),
         out_of_order=int((raw_steps < 0).sum()), clock_changes=_clock_changes(known, raw_steps, step, times),
     )  # fmt: skip
+
+
+def _unrounded(ordered: Whole, steps: Whole, median: int) -> int:
+    """The step of a regular grid whose times were rounded when they were written; the median where they were not.
+
+    Such times are multiples of what they were rounded to, and lie no further than that from a grid. Its step is that of
+    the line through the times over the count of steps, made as round as the rounding allows.
+    """
+    usual = steps[steps <= _GAP * median]
+    if len(usual) < 3 or (usual == median).mean() > _MOSTLY:
+        return median
+    rounding = int(np.gcd.reduce(steps))
+    if usual.max() - usual.min() > 2 * rounding or 2 * rounding >= median:
+        return median
+    counts = np.concatenate(([0.0], np.cumsum(np.round(np.diff(ordered) / usual.mean()))))
+    since = (ordered - ordered[0]).astype(np.float64)
+    middle = counts - counts.mean()
+    step = float(middle @ since / (middle @ middle))
+    # the slope is itself uncertain by the rounding over the root of the rows
+    if np.ptp(since - counts * step) > rounding * (1 + 4 / np.sqrt(len(since))):
+        return median
+    for unit in _ROUND:
+        near = round(step / unit) * unit
+        if near and np.ptp(since - counts * near) <= rounding:
+            return int(near)
+    return round(step)
 
 
 def _clock_changes(known: Whole, steps: Whole, step: int, times: Times) -> tuple[str, ...]:

@@ -280,8 +280,7 @@ def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times
         return Times(np.full(len(values), NONE, np.int64), "empty", False)
     kind = time_format or _numeric_kind(values[known])
     if kind == "excel":
-        # a serial holds about 1e-11 days: what is finer than 10 µs is rounding
-        found = np.round((values[known] + _EXCEL_EPOCH) * 86_400e5).astype(np.int64) * 10_000
+        found = _serials(values[known])
     elif kind != "seconds" and column.dtype.is_integer():  # exact: an epoch in ns has more digits than a float
         whole = column.cast(polars.Int64).fill_null(0).to_numpy()[known]
         if np.abs(whole).max() > np.iinfo(np.int64).max // _PER_UNIT[kind]:
@@ -296,6 +295,22 @@ def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times
         "ns": "nanoseconds since 1970", "excel": "spreadsheet serials", "seconds": "seconds",
     }  # fmt: skip
     return Times(out, words[kind], kind != "seconds", kind in _PER_UNIT)
+
+
+def _serials(days: NDArray[np.float64]) -> Nanoseconds:
+    """Spreadsheet serials; those that were written with few decimals are put back on the round times they stand for."""
+    # a serial holds about 1e-11 days: what is finer than 10 µs is rounding
+    found = np.round((days + _EXCEL_EPOCH) * 86_400e5).astype(np.int64) * 10_000
+    for decimals in range(1, 9):
+        scaled = days * 10**decimals
+        if np.abs(scaled - np.round(scaled)).max() < 1e-3:
+            written = round(86_400 * SECOND / 10**decimals)
+            for unit in (60 * SECOND, 10 * SECOND, SECOND, SECOND // 10, SECOND // 100, SECOND // 1000):
+                near = (found + unit // 2) // unit * unit
+                if unit > written and np.abs(found - near).max() <= written // 2 + 10_000:
+                    return np.asarray(near)
+            break
+    return found
 
 
 def _scaled(values: NDArray[np.float64], factor: int, name: str) -> Nanoseconds:
