@@ -95,6 +95,8 @@ class TimeFacts:
         Rows that are earlier than the row before them.
     clock_changes : tuple of str
         Jumps of one hour, as daylight saving makes them, in words.
+    turns : tuple of int
+        The last rows before those of them that go back.
     """
 
     rows: int
@@ -107,6 +109,7 @@ class TimeFacts:
     duplicates: int
     out_of_order: int
     clock_changes: tuple[str, ...]
+    turns: tuple[int, ...] = ()
 
 
 def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
@@ -135,10 +138,11 @@ def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
     gaps = tuple(
         Gap(int(ordered[k]), int(ordered[k + 1]), max(1, round(int(steps[k]) / step) - 1)) for k in wide.tolist()
     )
+    changes, turns = _clock_changes(times, step)
     return TimeFacts(
         rows=len(nanoseconds), untimed=len(nanoseconds) - len(known), start=int(ordered[0]), stop=int(ordered[-1]),
         step=step, regular=regular, gaps=gaps, duplicates=int((steps == 0).sum()),
-        out_of_order=int((raw_steps < 0).sum()), clock_changes=_clock_changes(known, raw_steps, step, times),
+        out_of_order=int((raw_steps < 0).sum()), clock_changes=changes, turns=turns,
     )  # fmt: skip
 
 
@@ -168,18 +172,31 @@ def _unrounded(ordered: Whole, steps: Whole, median: int) -> int:
     return round(step)
 
 
-def _clock_changes(known: Whole, steps: Whole, step: int, times: Times) -> tuple[str, ...]:
-    """Jumps of an hour forth or back on a Sunday night: local time without a zone."""
+def _clock_changes(times: Times, step: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Where local time without a zone jumps forth by an hour, or back by up to one, on a Sunday night.
+
+    In words, and the last rows before a jump back. A gap beside the jump makes it look shorter. Single rows that are
+    out of order are none.
+    """
     if not times.dated or times.zoned or step >= _HOUR:
-        return ()
-    found = []
-    for jump, word in ((_HOUR, "forward"), (-_HOUR, "back")):
-        for k in np.flatnonzero(np.abs(steps - step - jump) <= step // 2).tolist():
-            before = int(known[k])
-            weekday = (before // _DAY + 3) % 7  # Monday is 0
-            if weekday == 6 and before % _DAY < 4 * _HOUR:
-                found.append(f"{word} by an hour after {times.shown(before)}")
-    return tuple(found[:20])
+        return (), ()
+    rows = np.flatnonzero(times.nanoseconds != NONE)
+    known = times.nanoseconds[rows]
+    steps = np.diff(known)
+    exact = np.abs(np.abs(steps - step) - _HOUR) <= step // 2
+    found, turns = [], []
+    for k in np.flatnonzero(exact | ((steps < 0) & (steps >= -_HOUR))).tolist():
+        before, word = int(known[k]), "forward" if steps[k] > 0 else "back"
+        weekday = (before // _DAY + 3) % 7  # Monday is 0
+        if weekday != 6 or before % _DAY >= 4 * _HOUR:
+            continue
+        if word == "back":
+            if not exact[k] and (k + 2 >= len(known) or not known[k + 1] <= known[k + 2] <= before):
+                continue
+            turns.append(int(rows[k]))
+        by = " by an hour" if exact[k] else f" to {times.shown(int(known[k + 1]))}"
+        found.append(f"{word}{by} after {times.shown(before)}")
+    return tuple(found[:20]), tuple(turns[:20])
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ _DATE = (
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
     r"\s*(?P<half>[AaPp]\.?[Mm]\.?)?)?\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?$"
 )
+_ZONES = (
+    "Europe/London", "Europe/Berlin", "Europe/Helsinki", "America/New_York", "America/Chicago", "America/Denver",
+    "America/Los_Angeles", "Australia/Sydney", "Pacific/Auckland",
+)  # fmt: skip
 _REMEDY = "give its format, such as time_format = '%d/%m/%Y %H:%M:%S'"
 
 
@@ -436,6 +440,19 @@ def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None
     )
 
 
+def zones_of(found: Times, turns: Sequence[int]) -> list[str]:
+    """Of the zones that most plants have, those in which clocks went back between these rows and the next ones."""
+    out = []
+    for zone in _ZONES:
+        try:
+            local = _localised(found, "", zone).nanoseconds
+        except DataError:  # a time that does not exist there
+            continue
+        if all(local[turn] < local[turn + 1] for turn in turns):
+            out.append(zone)
+    return out
+
+
 def _localised(found: Times, name: str, timezone: str) -> Times:
     """Local times as UTC. Of the hour that comes twice in autumn, the first run is summer time, the second is not."""
     known = found.nanoseconds != NONE
@@ -459,9 +476,10 @@ def _localised(found: Times, name: str, timezone: str) -> Times:
         )
     nanoseconds = early.copy()
     for start, stop in zip(*runs(early != late), strict=True):
-        back = np.flatnonzero(np.diff(early[start:stop]) < 0)
-        if len(back) or (start > 0 and early[start] <= early[start - 1]):
-            turn = start + back[0] + 1 if len(back) else start
+        steps = np.diff(early[start:stop])
+        back = bool((steps < 0).any())
+        if back or (start > 0 and early[start] <= early[start - 1]):
+            turn = start + int(np.argmin(steps)) + 1 if back else start  # rows that are out of order go back by less
             nanoseconds[turn:stop] = late[turn:stop]
     out = found.nanoseconds.copy()
     out[known] = nanoseconds
