@@ -133,7 +133,7 @@ def draft_text(
         names = [quoted(relative(file, place.parent)) for file in source["files"]]
         lines.append(f"file = {names[0]}" if len(names) == 1 else f"files = [{', '.join(names)}]")
     known = dict(options)
-    if found.time_name is not None and "long" not in " ".join(found.kinds):
+    if found.time_name is not None and found.own_time:
         known = {"time": found.time_name} | known
     for key, value in (known | made.options).items():
         text = str(value).lower() if isinstance(value, (bool, int)) else quoted(value)

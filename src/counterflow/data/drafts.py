@@ -6,14 +6,16 @@ It is made to be used as it is, and to be read: what is uncertain is asked as a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from counterflow.data.grid import TimeFacts
 from counterflow.data.headers import without_measure
 from counterflow.data.inspection import ChannelFacts, Inspection
 from counterflow.data.selection import channel_name
 from counterflow.data.tags import Role, Tag, read_tag
+from counterflow.data.times import zones_of
 from counterflow.wording import listed
 
 _STEPS = 0.5  # a channel that repeats the value before in so many rows is moved by steps, as people move things
@@ -150,11 +152,28 @@ def draft(found: Inspection) -> Draft:
     kept = [name for name in usable if name not in roles.left_out]
     groups = _grouped({name: tags[name] for name in kept}, roles, questions)
     units = tuple(roles.unit(group, names) for group, names in groups.items())
-    for change in () if found.time is None else found.time.clock_changes:
-        questions.append(f"the clock goes {change}, as daylight saving time does: what is the time zone (timezone)?")
+    if found.times is not None and found.time is not None and found.time.clock_changes:
+        zones = zones_of(found.times, found.time.turns) if found.time.turns else []
+        if len(zones) == 1:
+            options["timezone"] = zones[0]
+        questions = [*_clock_questions(found.time, zones), *questions]
     if units and not any(unit.inputs for unit in units):
         questions.append("no channel looks like one that people or controllers move: which are inputs?")
     return Draft(units, left_out, tuple(questions), options)
+
+
+def _clock_questions(time: TimeFacts, zones: Sequence[str]) -> Iterator[str]:
+    """What is to be asked about clocks that are changed; `zones` are those that explain how they go back."""
+    for change in time.clock_changes:
+        said = f"the clock goes {change}, as daylight saving time does: what is the time zone (timezone)?"
+        if len(zones) == 1:
+            yield f"{said} {zones[0]} was chosen, in which it did: all rows of the hour that comes twice are kept."
+        elif time.turns:
+            yield f"{said} Without it, rows of the hour that comes twice are refused" + (
+                f"; it may be {listed(zones)}." if zones else "."
+            )
+        else:
+            yield said
 
 
 def _unusable(channel: ChannelFacts) -> str:

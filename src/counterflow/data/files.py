@@ -91,6 +91,8 @@ class SourceFile:
         As far as the header, or a row below it, tells them.
     sheet : str
         Of a workbook of which several sheets are read.
+    other_sheets : tuple of str
+        Of a workbook, with the first of its tables: sheets that were left out unasked.
     """
 
     path: Path
@@ -100,6 +102,7 @@ class SourceFile:
     content: bytes | None = field(default=None, repr=False)
     measures: Mapping[str, str] = field(default_factory=dict)
     sheet: str = ""
+    other_sheets: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -256,12 +259,14 @@ def _sheets(
     header_word: str | None,
 ) -> list[SourceFile]:  # fmt: skip
     room = int(SHARE * memory_left())
-    found = sheets(path, content, room, sheet, skip_rows, skipped, header_word, time)
-    title = {each.title: each.title if len(found) > 1 else "" for each in found}
-    return [
-        SourceFile(path, each.names, each.columns, "spreadsheet", measures=each.measures, sheet=title[each.title])
-        for each in found
-    ]
+    found, left_out = sheets(path, content, room, sheet, skip_rows, skipped, header_word, time)
+    out = []
+    common = found[0].time(time)  # the column of times has one name in all of them
+    for each in found:
+        title, own = each.title if len(found) > 1 else "", each.time(time)
+        table = SourceFile(path, each.names, each.columns, "spreadsheet", measures=each.measures, sheet=title)
+        out.append(table if own is None or common is None else table.renamed({own: common}))
+    return [replace(out[0], other_sheets=tuple(left_out)), *out[1:]]
 
 
 def open_file(

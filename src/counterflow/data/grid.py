@@ -18,6 +18,8 @@ Whole = NDArray[np.int64]
 
 FEW_LEVELS = 10  # a channel with no more different values is discrete
 _GAP = 1.5  # a step longer than so many usual ones is a gap
+_MOSTLY = 0.9  # a step that so many have is no rounded one: the others are slips of the clock
+_ROUND = (60 * SECOND, 10 * SECOND, 5 * SECOND, *(SECOND // 10**n // k for n in range(7) for k in (1, 2)))
 _DAY = 86_400 * SECOND
 _HOUR = 3600 * SECOND
 _MOST_ROWS = 200_000_000
@@ -83,7 +85,7 @@ class TimeFacts:
     start, stop : int
         First and last time, in nanoseconds.
     step : int
-        The usual step, the median, in nanoseconds.
+        The usual step in nanoseconds: the median, or, where stamps are rounded, the step that they were rounded from.
     regular : float
         Share of the steps that are within 1 % of the usual one.
     gaps : tuple of Gap
@@ -93,6 +95,8 @@ class TimeFacts:
         Rows that are earlier than the row before them.
     clock_changes : tuple of str
         Jumps of one hour, as daylight saving makes them, in words.
+    turns : tuple of int
+        The last rows before those of them that go back.
     """
 
     rows: int
@@ -105,6 +109,7 @@ class TimeFacts:
     duplicates: int
     out_of_order: int
     clock_changes: tuple[str, ...]
+    turns: tuple[int, ...] = ()
 
 
 def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
@@ -127,31 +132,71 @@ def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
     positive = steps[steps > 0]
     # of an even number the lower one, so that it is a step that occurs
     step = int(np.partition(positive, (len(positive) - 1) // 2)[(len(positive) - 1) // 2]) if len(positive) else SECOND
-    step = usual or step
+    step = usual or _unrounded(ordered, positive, step)
     regular = float((np.abs(positive - step) <= 0.01 * step).mean()) if len(positive) else 1.0
     wide = np.flatnonzero(steps > _GAP * step)
     gaps = tuple(
         Gap(int(ordered[k]), int(ordered[k + 1]), max(1, round(int(steps[k]) / step) - 1)) for k in wide.tolist()
     )
+    changes, turns = _clock_changes(times, step)
     return TimeFacts(
         rows=len(nanoseconds), untimed=len(nanoseconds) - len(known), start=int(ordered[0]), stop=int(ordered[-1]),
         step=step, regular=regular, gaps=gaps, duplicates=int((steps == 0).sum()),
-        out_of_order=int((raw_steps < 0).sum()), clock_changes=_clock_changes(known, raw_steps, step, times),
+        out_of_order=int((raw_steps < 0).sum()), clock_changes=changes, turns=turns,
     )  # fmt: skip
 
 
-def _clock_changes(known: Whole, steps: Whole, step: int, times: Times) -> tuple[str, ...]:
-    """Jumps of an hour forth or back on a Sunday night: local time without a zone."""
+def _unrounded(ordered: Whole, steps: Whole, median: int) -> int:
+    """The step of a regular grid whose times were rounded when they were written; the median where they were not.
+
+    Such times are multiples of what they were rounded to, and lie no further than that from a grid. Its step is that of
+    the line through the times over the count of steps, made as round as the rounding allows.
+    """
+    usual = steps[steps <= _GAP * median]
+    if len(usual) < 3 or (usual == median).mean() > _MOSTLY:
+        return median
+    rounding = int(np.gcd.reduce(steps))
+    if usual.max() - usual.min() > 2 * rounding or 2 * rounding >= median:
+        return median
+    counts = np.concatenate(([0.0], np.cumsum(np.round(np.diff(ordered) / usual.mean()))))
+    since = (ordered - ordered[0]).astype(np.float64)
+    middle = counts - counts.mean()
+    step = float(middle @ since / (middle @ middle))
+    # the slope is itself uncertain by the rounding over the root of the rows
+    if np.ptp(since - counts * step) > rounding * (1 + 4 / np.sqrt(len(since))):
+        return median
+    for unit in _ROUND:
+        near = round(step / unit) * unit
+        if near and np.ptp(since - counts * near) <= rounding:
+            return int(near)
+    return round(step)
+
+
+def _clock_changes(times: Times, step: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Where local time without a zone jumps forth by an hour, or back by up to one, on a Sunday night.
+
+    In words, and the last rows before a jump back. A gap beside the jump makes it look shorter. Single rows that are
+    out of order are none.
+    """
     if not times.dated or times.zoned or step >= _HOUR:
-        return ()
-    found = []
-    for jump, word in ((_HOUR, "forward"), (-_HOUR, "back")):
-        for k in np.flatnonzero(np.abs(steps - step - jump) <= step // 2).tolist():
-            before = int(known[k])
-            weekday = (before // _DAY + 3) % 7  # Monday is 0
-            if weekday == 6 and before % _DAY < 4 * _HOUR:
-                found.append(f"{word} by an hour after {times.shown(before)}")
-    return tuple(found[:20])
+        return (), ()
+    rows = np.flatnonzero(times.nanoseconds != NONE)
+    known = times.nanoseconds[rows]
+    steps = np.diff(known)
+    exact = np.abs(np.abs(steps - step) - _HOUR) <= step // 2
+    found, turns = [], []
+    for k in np.flatnonzero(exact | ((steps < 0) & (steps >= -_HOUR))).tolist():
+        before, word = int(known[k]), "forward" if steps[k] > 0 else "back"
+        weekday = (before // _DAY + 3) % 7  # Monday is 0
+        if weekday != 6 or before % _DAY >= 4 * _HOUR:
+            continue
+        if word == "back":
+            if not exact[k] and (k + 2 >= len(known) or not known[k + 1] <= known[k + 2] <= before):
+                continue
+            turns.append(int(rows[k]))
+        by = " by an hour" if exact[k] else f" to {times.shown(int(known[k + 1]))}"
+        found.append(f"{word}{by} after {times.shown(before)}")
+    return tuple(found[:20]), tuple(turns[:20])
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,7 @@ class Inspection:
     short_rows: int = 0
     measures: dict[str, str] = field(default_factory=dict)  # units of measure by channel, as far as they are told
     notes: tuple[tuple[str, int], ...] = ()  # what was left out before there were rows, in words, with how often
+    own_time: bool = True  # whether the time column stands so in the files, rather than in a table made of them
 
     def __getitem__(self, name: str) -> ChannelFacts:
         by_name = {channel.name: channel for channel in self.channels}
@@ -264,8 +265,9 @@ def inspect(
     facts = None if times is None else time_facts(times, table.step)
     measures = {name: measure for name, measure in table.measures.items() if name in wanted}
     return Inspection(
-        files, kinds, table.time_name, times, facts, table.rows, tuple(found), table.short_rows, measures, table.notes
-    )
+        files, kinds, table.time_name, times, facts, table.rows, tuple(found), table.short_rows, measures, table.notes,
+        own_time=table.step is None,
+    )  # fmt: skip
 
 
 def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None = None) -> ChannelFacts:

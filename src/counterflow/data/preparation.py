@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,12 +13,12 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.drafts import draft
-from counterflow.data.grid import Grid, Rules, fill, make_grid, on_grid, row_grid, time_facts
+from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, row_grid, time_facts
 from counterflow.data.inspection import inspect
 from counterflow.data.report import Counts, Preparation, Step, describe_names, describe_rows, describe_values
 from counterflow.data.selection import Chosen, choose, suggestion
 from counterflow.data.table import Numbers, Table, open_table, refuse_text
-from counterflow.data.times import SECOND, Times, moment
+from counterflow.data.times import SECOND, Times, moment, zones_of
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
 from counterflow.plant.calendar import Calendar
@@ -105,12 +106,12 @@ def read_logs(
         dt, start, stop, resample, fill, longest_hold, long_gaps, longest_gap, drop_constant,
         "refuse" if text is None else text,
     )  # fmt: skip
-    table = open_table(
-        source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
+    opened = partial(
+        open_table, source, time=time, time_format=time_format, day_first=day_first, separator=separator,
         decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
-        header_word=header_word, tag=tag, value=value, quality=quality, sheet=sheet,
-        sentinels=sentinels,
+        header_word=header_word, tag=tag, value=value, quality=quality, sheet=sheet, sentinels=sentinels,
     )  # fmt: skip
+    table = opened(timezone=timezone)
     if units is not None:
         return prepare(table, choose(units, table.channels, table.measures), rules)
     made = draft(inspect(table))
@@ -120,6 +121,8 @@ def read_logs(
         )
     if "text" in made.options and text is None:
         rules = replace(rules, text=made.options["text"])
+    if "timezone" in made.options:
+        table = opened(timezone=made.options["timezone"])
     recording, preparation = prepare(table, choose(made.selections, table.channels, table.measures), rules)
     steps = [Step("drafted", "Units, inputs and outputs were found from the tags.", made.to_json())]
     steps += [Step("question", question, doubt=True) for question in made.questions]
@@ -175,6 +178,8 @@ def prepare(
     columns = table.batches([column for chosen in units for column in chosen.columns])
     for chosen in units:
         parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, counts)
+    if times is not None and facts is not None:
+        _refuse_lost_hour(table, times, facts, grid, counts)
     steps += describe_names(units)
     steps += describe_values(grid, counts, dropped, rules.fill, hold)
     recording = Recording(parts, grid.dt / SECOND, _calendar(times, grid))
@@ -194,6 +199,21 @@ def prepare(
         dt=grid.dt / SECOND, start=start, stop=stop, steps=tuple(steps), dropped=dropped,
         stretches=tuple(stretches),
     )  # fmt: skip
+
+
+def _refuse_lost_hour(table: Table, times: Times, facts: TimeFacts, grid: Grid, counts: Counts) -> None:
+    """Refuse to drop what was measured in an hour that came twice, because nobody said which clock was read."""
+    for turn in facts.turns:
+        lost = int((counts.conflicts & (grid.replaced[:, 0] <= turn) & (grid.replaced[:, 1] > turn)).sum())
+        if lost:
+            zones = ", ".join(zones_of(times, facts.turns))
+            raise DataError(
+                f"{table.title}: the clock goes back after {times.shown(int(times.nanoseconds[turn]))}, as daylight "
+                f"saving time does, and {lost} rows of the hour that comes twice would be lost: give the time zone "
+                f"with timezone{f'; it may be {zones}' if zones else ''}; or UTC, if the clock was not changed and "
+                "the last row of each time shall stay",
+                code="clock-change",
+            )
 
 
 def _calendar(times: Times | None, grid: Grid) -> Calendar | None:

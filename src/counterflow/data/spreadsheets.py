@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import polars
 
 from counterflow.data.headers import HEADER_SEARCH, SAMPLE_LINES, clean_names, header_line, measures_of, rows_between
-from counterflow.data.times import NAMES
+from counterflow.data.times import time_column
 from counterflow.errors import DataError
 
 LARGEST_BOOK = 4 << 30  # bytes of all unpacked parts of a spreadsheet
@@ -34,12 +34,19 @@ class Sheet(NamedTuple):
     columns: polars.LazyFrame
     measures: Mapping[str, str]
 
+    def time(self, wanted: str | None) -> str | None:
+        """The column of times: the one that is wanted, or else the one that is found; None if there is none."""
+        near = (name for name in self.names if wanted is not None and name.casefold() == wanted.strip().casefold())
+        return next(near, None) or time_column(
+            self.names, lambda name: self.columns.select(name).head(SAMPLE_LINES).collect().to_series()
+        )
+
 
 def sheets(
     path: Path, content: bytes | None, room: int, wanted: str | None, skip_rows: int, skipped: int | None,
     header_word: str | None, time: str | None,
-) -> list[Sheet]:  # fmt: skip
-    """The tables of a workbook, in its own order.
+) -> tuple[list[Sheet], list[str]]:  # fmt: skip
+    """The tables of a workbook, in its own order, and the titles of the sheets that were left out unasked.
 
     The sheet that is wanted, by name or number from 1 on; None: all with a column of times, or else the first.
     ``room``: bytes of memory that it may take.
@@ -53,18 +60,20 @@ def sheets(
     _check_archive(path, book, room)
     titles = _titles(path, book)
     if wanted is not None:
-        return [_read(path, book, _chosen(path, titles, wanted), skip_rows, skipped, header_word)]
+        return [_read(path, book, _chosen(path, titles, wanted), skip_rows, skipped, header_word)], []
     if len(titles) == 1:
-        return [_read(path, book, titles[0], skip_rows, skipped, header_word)]
+        return [_read(path, book, titles[0], skip_rows, skipped, header_word)], []
     found = []
     for title in titles[:MOST_SHEETS]:
         try:
             each = _read(path, book, title, skip_rows, skipped, header_word)
         except DataError:  # a cover, a chart, a legend
             continue
-        if any(name.casefold() in (NAMES if time is None else (time.strip().casefold(),)) for name in each.names):
+        if each.time(time) is not None:
             found.append(each)
-    return found or [_read(path, book, titles[0], skip_rows, skipped, header_word)]
+    found = found or [_read(path, book, titles[0], skip_rows, skipped, header_word)]
+    kept = {each.title for each in found}
+    return found, [title for title in titles if title not in kept]
 
 
 def _chosen(path: Path, titles: list[str], wanted: str) -> str:

@@ -15,7 +15,7 @@ from counterflow.arrays import FloatArray
 from counterflow.data.files import SourceFile, open_files, source_of
 from counterflow.data.long_tables import LongOptions, Widened, is_value, long_names, side_by_side, widen
 from counterflow.data.sentinels import sentinels_of
-from counterflow.data.times import NONE, TimeOptions, Times, find_time, is_dated, parse
+from counterflow.data.times import NONE, TimeOptions, Times, find_time, parse, time_column
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
 from counterflow.frames import as_polars, is_frame
@@ -227,7 +227,19 @@ def open_table(
             header_word=header_word, skip_rows=skip_rows, skip_after_header=skip_after_header,
         )  # fmt: skip
     times = TimeOptions(time or _dated_column(files), time_format, day_first, timezone)
-    return replace(_one_table(files, times, LongOptions(tag, value, quality)), sentinels=sentinels)
+    made = _one_table(files, times, LongOptions(tag, value, quality))
+    return replace(made, sentinels=sentinels, notes=(*_sheets_left_out(files), *made.notes))
+
+
+def _sheets_left_out(files: Sequence[SourceFile]) -> Iterator[tuple[str, int]]:
+    """Sheets of workbooks that are no tables with a time, by name: somebody may miss them."""
+    for file in files:
+        if titles := file.other_sheets:
+            shown = ", ".join(repr(title[:40]) for title in titles[:_MOST_WORDS])
+            more = ", ..." if len(titles) > _MOST_WORDS else ""
+            what = "sheet of {} was" if len(titles) == 1 else "sheets of {} were"
+            reason = "left out, because no column of times was found there"
+            yield f"{what.format(file.path.name)} {reason}: {shown}{more}", len(titles)
 
 
 def _dated_column(files: Sequence[SourceFile]) -> str | None:
@@ -235,8 +247,8 @@ def _dated_column(files: Sequence[SourceFile]) -> str | None:
     first = files[0]
     if any(find_time(file.names, None, file.name) is not None for file in files):
         return None
-    found = [name for name in first.names if is_dated(first.column(name, _SAMPLE_ROWS))]
-    return found[0] if len(found) == 1 and all(found[0] in file.names for file in files) else None
+    found = time_column(first.names, lambda name: first.column(name, _SAMPLE_ROWS))
+    return found if all(found in file.names for file in files) else None
 
 
 def _one_table(files: list[SourceFile], times: TimeOptions, long: LongOptions) -> Table:

@@ -6,7 +6,7 @@ seconds. What is not certain is refused with the option that would settle it, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -34,6 +34,10 @@ _DATE = (
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
     r"\s*(?P<half>[AaPp]\.?[Mm]\.?)?)?\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?$"
 )
+_ZONES = (
+    "Europe/London", "Europe/Berlin", "Europe/Helsinki", "America/New_York", "America/Chicago", "America/Denver",
+    "America/Los_Angeles", "Australia/Sydney", "Pacific/Auckland",
+)  # fmt: skip
 _REMEDY = "give its format, such as time_format = '%d/%m/%Y %H:%M:%S'"
 
 
@@ -138,6 +142,15 @@ def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | No
         there = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         raise DataError(f"{file} has no time column {wanted!r}; its columns are {there}")
     return next((name for usual in NAMES for name in names if name.casefold() == usual), None)
+
+
+def time_column(names: Sequence[str], cells: Callable[[str], polars.Series]) -> str | None:
+    """The time column by its name, or else the only one that holds dates; `cells` gives some of a column."""
+    named = find_time(tuple(names), None, "")
+    if named is not None:
+        return named
+    dated = [name for name in names if is_dated(cells(name))]
+    return dated[0] if len(dated) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -271,8 +284,7 @@ def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times
         return Times(np.full(len(values), NONE, np.int64), "empty", False)
     kind = time_format or _numeric_kind(values[known])
     if kind == "excel":
-        # a serial holds about 1e-11 days: what is finer than 10 µs is rounding
-        found = np.round((values[known] + _EXCEL_EPOCH) * 86_400e5).astype(np.int64) * 10_000
+        found = _serials(values[known])
     elif kind != "seconds" and column.dtype.is_integer():  # exact: an epoch in ns has more digits than a float
         whole = column.cast(polars.Int64).fill_null(0).to_numpy()[known]
         if np.abs(whole).max() > np.iinfo(np.int64).max // _PER_UNIT[kind]:
@@ -287,6 +299,22 @@ def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times
         "ns": "nanoseconds since 1970", "excel": "spreadsheet serials", "seconds": "seconds",
     }  # fmt: skip
     return Times(out, words[kind], kind != "seconds", kind in _PER_UNIT)
+
+
+def _serials(days: NDArray[np.float64]) -> Nanoseconds:
+    """Spreadsheet serials; those that were written with few decimals are put back on the round times they stand for."""
+    # a serial holds about 1e-11 days: what is finer than 10 µs is rounding
+    found = np.round((days + _EXCEL_EPOCH) * 86_400e5).astype(np.int64) * 10_000
+    for decimals in range(1, 9):
+        scaled = days * 10**decimals
+        if np.abs(scaled - np.round(scaled)).max() < 1e-3:
+            written = round(86_400 * SECOND / 10**decimals)
+            for unit in (60 * SECOND, 10 * SECOND, SECOND, SECOND // 10, SECOND // 100, SECOND // 1000):
+                near = (found + unit // 2) // unit * unit
+                if unit > written and np.abs(found - near).max() <= written // 2 + 10_000:
+                    return np.asarray(near)
+            break
+    return found
 
 
 def _scaled(values: NDArray[np.float64], factor: int, name: str) -> Nanoseconds:
@@ -412,6 +440,19 @@ def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None
     )
 
 
+def zones_of(found: Times, turns: Sequence[int]) -> list[str]:
+    """Of the zones that most plants have, those in which clocks went back between these rows and the next ones."""
+    out = []
+    for zone in _ZONES:
+        try:
+            local = _localised(found, "", zone).nanoseconds
+        except DataError:  # a time that does not exist there
+            continue
+        if all(local[turn] < local[turn + 1] for turn in turns):
+            out.append(zone)
+    return out
+
+
 def _localised(found: Times, name: str, timezone: str) -> Times:
     """Local times as UTC. Of the hour that comes twice in autumn, the first run is summer time, the second is not."""
     known = found.nanoseconds != NONE
@@ -435,9 +476,10 @@ def _localised(found: Times, name: str, timezone: str) -> Times:
         )
     nanoseconds = early.copy()
     for start, stop in zip(*runs(early != late), strict=True):
-        back = np.flatnonzero(np.diff(early[start:stop]) < 0)
-        if len(back) or (start > 0 and early[start] <= early[start - 1]):
-            turn = start + back[0] + 1 if len(back) else start
+        steps = np.diff(early[start:stop])
+        back = bool((steps < 0).any())
+        if back or (start > 0 and early[start] <= early[start - 1]):
+            turn = start + int(np.argmin(steps)) + 1 if back else start  # rows that are out of order go back by less
             nanoseconds[turn:stop] = late[turn:stop]
     out = found.nanoseconds.copy()
     out[known] = nanoseconds

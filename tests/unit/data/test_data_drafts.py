@@ -133,7 +133,50 @@ def test_the_file_of_the_package_is_the_simulated_one() -> None:
 def test_a_clock_that_jumps_is_asked_about() -> None:
     back = [f"2024-10-27 0{h}:{m:02d}:00" for h in (1, 2, 2, 3) for m in range(0, 60, 5)]
     made = draft(inspect(polars.DataFrame({"time": back, "TI-101": NOISE[0][:48]})))
-    assert any("what is the time zone" in question for question in made.questions)
+    assert "what is the time zone" in made.questions[0]
+
+
+def autumn(hour: int, day: str, lost: slice) -> polars.DataFrame:
+    """Local times of a night in which an hour comes twice, without some rows of it."""
+    hours = (hour - 1, hour, hour, hour + 1)
+    stamps = [f"{day} {h:02d}:{m:02d}" for h in hours for m in range(0, 60, 2)]
+    rows = np.delete(np.arange(len(stamps)), lost)
+    level = np.random.default_rng(3).normal(size=len(stamps))
+    return polars.DataFrame({"time": np.array(stamps)[rows], "TI-101": level[rows], "LI-102": level[::-1][rows]})
+
+
+@pytest.mark.parametrize("lost", [slice(0, 0), slice(60, 75), slice(50, 60), slice(50, 70)])
+def test_no_row_of_the_hour_that_comes_twice_is_lost(lost: slice) -> None:
+    table = autumn(2, "2024-10-27", lost)
+    made = draft(inspect(table))
+    assert made.options["timezone"] == "Europe/Berlin"
+    recording, _ = cf.read_logs(table)
+    assert recording.rows == 120
+    assert int(np.isfinite(next(iter(recording.parts.values())).y[:, 0]).sum()) == len(table)
+    with pytest.raises(cf.DataError, match="Europe/Berlin") as caught:
+        cf.read_logs(table, {"plant": {"outputs": "*-10?"}})
+    assert caught.value.code == "clock-change"
+
+
+def test_a_zone_that_cannot_be_told_is_asked_for() -> None:
+    table = autumn(1, "2024-11-03", slice(60, 75))
+    made = draft(inspect(table))
+    assert "timezone" not in made.options
+    assert "America/Chicago" in made.questions[0]
+    with pytest.raises(cf.DataError, match="America/New_York, America/Chicago"):
+        cf.read_logs(table)
+    recording, _ = cf.read_logs(table, timezone="America/Denver")
+    assert recording.rows == 120
+
+
+def test_rows_out_of_order_or_sent_twice_are_no_change_of_the_clock() -> None:
+    table = autumn(2, "2024-10-27", slice(60, 120))
+    order = np.arange(len(table))
+    order[[40, 41]] = order[[41, 40]]
+    assert draft(inspect(table[order.tolist()])).options == {}
+    twice = polars.concat([table[:50], table[40:]])
+    recording, _ = cf.read_logs(twice, {"plant": {"outputs": "*-10?"}})
+    assert recording.rows == len(table)
 
 
 def test_prefixes_of_the_whole_plant_divide_nothing() -> None:

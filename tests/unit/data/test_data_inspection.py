@@ -145,6 +145,24 @@ def test_the_whole_report_is_plain_json_and_text() -> None:
         assert word in text, word
 
 
+@pytest.mark.parametrize(
+    ("step", "decimals", "expected"), [(1 / 3, 2, 1 / 3), (0.25, 1, 0.25), (3.7, 0, 3.7), (62.5, 0, 62.5), (60, 0, 60)]
+)
+def test_the_step_of_rounded_times_is_the_one_before_rounding(step: float, decimals: int, expected: float) -> None:
+    seconds = np.round(np.arange(3000) * step + 0.123, decimals)
+    rows = np.delete(np.arange(3000), [5, *range(700, 950)])
+    facts = time_facts(Times(np.round(seconds[rows] * SECOND).astype(np.int64), "seconds", dated=False))
+    assert facts.step / SECOND == pytest.approx(expected, rel=1e-5)
+    assert [gap.rows for gap in facts.gaps] == [1, 250]
+
+
+def test_slips_of_the_clock_leave_the_usual_step() -> None:
+    seconds = np.cumsum(np.where(np.arange(1000) % 40 == 7, 61, 60))
+    assert time_facts(Times(seconds * SECOND, "seconds", dated=False)).step == 60 * SECOND
+    irregular = np.cumsum(np.random.default_rng(0).integers(20, 61, 1000))
+    assert time_facts(Times(irregular * SECOND, "seconds", dated=False)).step in np.diff(irregular) * SECOND
+
+
 def test_changes_of_the_clock_are_noticed() -> None:
     local = [f"2024-03-31 0{h}:{m:02d}:00" for h in (0, 1, 3, 4) for m in range(0, 60, 5)]
     found = inspect(polars.DataFrame({"time": local, "x": np.arange(48.0)}))

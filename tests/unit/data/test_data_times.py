@@ -86,6 +86,13 @@ def test_spreadsheet_serials() -> None:
     ]
 
 
+@pytest.mark.parametrize(("decimals", "step"), [(4, 60), (5, 1), (5, 60), (5, 7), (6, 0.5), (6, 60), (8, 0.25)])
+def test_serials_with_few_decimals_stand_for_round_times(decimals: int, step: float) -> None:
+    moments = np.arange(2000) * round(step * SECOND) + 1_730_448_720 * SECOND
+    times = parse(polars.Series(np.round(moments / (86_400 * SECOND) + 25_569, decimals)), "t")
+    np.testing.assert_array_equal(times.nanoseconds, moments)
+
+
 def test_plain_seconds() -> None:
     times = parse(polars.Series([0.0, 0.5, None, 30_000.25]), "t")
     assert times.nanoseconds.tolist() == [0, SECOND // 2, NONE, 30_000 * SECOND + SECOND // 4]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.data import open_table
+from counterflow.data import inspect, open_table
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -91,6 +91,24 @@ def test_sheets_of_units_with_the_same_channels(tmp_path: Path) -> None:
     units = {name: {"tags": f"{name}.*", "inputs": "*.valve"} for name in sheets}
     recording, _ = cf.read_logs(book(tmp_path / "b.xlsx", sheets), units)
     np.testing.assert_array_equal(recording["turbine"].u[:, 0], 2.0 * np.arange(9))
+
+
+@pytest.mark.parametrize("names", [("Date/Time", "Date/Time"), ("Date/Time", "Messzeit"), ("Timestamp", "Messzeit")])
+def test_the_column_of_times_is_found_by_what_it_holds(tmp_path: Path, names: tuple[str, str]) -> None:
+    sheets = {"boiler": log(0, 5, "flow"), "turbine": log(0, 5, "power"), "About": COVER}
+    for sheet, name in zip(("boiler", "turbine"), names, strict=True):
+        sheets[sheet][0][0] = name
+    found = inspect(book(tmp_path / "a.xlsx", sheets))
+    assert [channel.name for channel in found.channels] == ["flow", "power"]
+    assert "1 sheet of a.xlsx was left out, because no column of times was found there: 'About'." in found.sentences
+
+
+def test_sheets_that_are_left_out_are_named(tmp_path: Path) -> None:
+    legend: list[list[object]] = [["tag", "meaning"], ["flow", "of steam"]]
+    path = book(tmp_path / "a.xlsx", {"About": COVER, "Log": log(0, 5, "flow"), "Legend": legend})
+    _, preparation = cf.read_logs(path, {"boiler": {"outputs": "flow"}})
+    assert any("2 sheets" in doubt and "'About', 'Legend'" in doubt for doubt in preparation.doubts)
+    assert open_table(path, sheet="Log").notes == ()
 
 
 def test_a_sheet_of_a_text_is_refused(tmp_path: Path) -> None:
