@@ -118,8 +118,7 @@ def command(name: str) -> Callable[..., None]:
         past = [each for each in asked if (each.of_past or each.after_record) == (recording is not None)]
         chosen = past[0] if past else asked[0]
         past_remedy = "asks about the past: give --recording FILE, too"
-        future_remedy = "asks about the future: with --recording, give --start and --stop"
-        _refuse_foreign(chosen, given, future_remedy if chosen.of_past else past_remedy)
+        _refuse_foreign(chosen, given, _future_remedy(given) if chosen.of_past else past_remedy)
         output.check_kind(given["out"], KINDS, given["force"])
         Reader.check(chosen, given)
         fit = load(directory)
@@ -130,6 +129,14 @@ def command(name: str) -> Callable[..., None]:
     more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
     help = f"{COMMANDS[name]}\n\n{examples}{more}"
     return _made(name, run, help, _parameter("directory", FitDirectory), options)
+
+
+def _future_remedy(given: Mapping[str, Any]) -> str:
+    """What to write instead of an option about the future."""
+    length = given.get("horizon") or given.get("duration") or "2h"
+    if str(length).strip().isdigit():
+        return f"asks about the future: with --recording, give --start ROW and --stop, the row {length} rows later"
+    return f"asks about the future: with --recording, write --stop {length}, which counts from --start on"
 
 
 def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str) -> None:

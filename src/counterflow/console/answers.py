@@ -14,7 +14,7 @@ from counterflow.console import messages
 from counterflow.console.seats import Seat
 from counterflow.control import Law, law_of_words
 from counterflow.errors import DataError, OptionError, PrivacyError
-from counterflow.plant.calendar import as_row, as_steps
+from counterflow.plant.calendar import as_rows, as_steps
 from counterflow.plant.units import unknown_name
 from counterflow.questions.counterfactual import past_words
 from counterflow.questions.phrases import signed, with_verb
@@ -72,9 +72,10 @@ def _read(seat: Seat, form: Form, name: str, asked: Any) -> Any:
     if form is Form.STEPS:
         return _steps(seat, name, value)
     if form is Form.ROW and isinstance(value, str):
-        row = as_row(value, seat.calendar, seat.asked.rows, seat.plant.dt, name, end=name == "stop")
+        window = as_rows(asked.start, asked.stop, seat.calendar, seat.asked.rows, seat.plant.dt)
+        row = window[name == "stop"]
         if isinstance(row, str):
-            raise OptionError(f"{name} is {row[:40]!r}: give a row, a date, or a time since the first row such as '2h'")
+            raise OptionError(f"{name} is {row[:40]!r}: give a row, a date, or a duration such as '2h'")
         return row
     if form is Form.PAST:
         return _past(seat, value)

@@ -1,11 +1,13 @@
 """When rows were: dates and durations become rows here, and rows become dates, by the recording's own calendar.
 
 Whoever asks may give a row, a date ("2024-11-01 14:00", a datetime, a timestamp of NumPy or pandas) or a duration
-("2h", "90 min", a timedelta). Dates without a zone are of the calendar's own zone.
+("2h", "90 min", a timedelta). Dates without a zone are of the calendar's own zone. A duration counts from the first
+row; one that tells where a window stops counts from where it starts, if that is a row or a date.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -21,7 +23,7 @@ from counterflow.errors import DataError, OptionError
 if TYPE_CHECKING:
     import polars
 
-Moment = int | str | date | timedelta | np.datetime64 | np.timedelta64  # a row, a date, or a time since row 0
+Moment = int | str | date | timedelta | np.datetime64 | np.timedelta64  # a row, a date, or a duration
 Span = int | str | timedelta | np.timedelta64  # steps, or a duration
 SECOND = 1_000_000_000  # nanoseconds
 _EPOCH = datetime(1970, 1, 1)
@@ -150,7 +152,9 @@ class Calendar:
 
     # ---- dates to rows
 
-    def row(self, when: object, rows: int, name: str = "start", end: bool = False) -> int:
+    def row(
+        self, when: object, rows: int, name: str = "start", end: bool = False, first: int = 0, of: str = "recording"
+    ) -> int:
         """The first row at or after a moment; a date outside the rows is refused.
 
         Parameters
@@ -162,17 +166,36 @@ class Calendar:
             For messages.
         end : bool
             Whether the row after the last one will do.
+        first : int
+            The first row that will do.
+        of : str
+            What has these rows, for messages.
         """
         found = as_datetime(when, name)
-        moment = self._moment(found, name)
-        times = self.times(0, rows).astype(np.int64)
-        row = int(np.searchsorted(times, moment - _NEAR * self.step))
+        return self._row_at(self._moment(found, name), f"{name} is {str(when)[:40]!r}", first, rows, end, of)
+
+    def row_after(
+        self, origin: int, seconds: float, rows: int, said: str, end: bool = False, first: int = 0,
+        of: str = "recording",
+    ) -> int:  # fmt: skip
+        """The row that is so many seconds after another one, by the clock; ``said``: what was given, for messages."""
+        row = origin + round(seconds * SECOND / self.step)
+        if any(origin < jump <= row for jump, _ in self.jumps):
+            return self._row_at(self.at(origin) + round(seconds * SECOND), said, first, rows, end, of)
+        if not first <= row < rows + end:
+            raise OptionError(f"{said}, but {self._reach(first, rows, of)}.")
+        return row
+
+    def _row_at(self, moment: int, said: str, first: int, rows: int, end: bool, of: str) -> int:
+        times = self.times(first, rows).astype(np.int64)
+        row = first + int(np.searchsorted(times, moment - _NEAR * self.step))
         outside = moment < times[0] - self.step or moment > times[-1] + self.step
         if outside or row >= rows + end:
-            raise OptionError(
-                f"{name} is {str(when)[:40]!r}, but the recording goes from {self.shown(0)} to {self.shown(rows - 1)}."
-            )
+            raise OptionError(f"{said}, but {self._reach(first, rows, of)}.")
         return row
+
+    def _reach(self, first: int, rows: int, of: str) -> str:
+        return f"the {of} goes from {self.shown(first)} to {self.shown(rows - 1)}"
 
     def _moment(self, found: datetime, name: str) -> int:
         if found.tzinfo is not None:
@@ -262,7 +285,8 @@ def as_duration(value: object) -> float | None:
         return None
     text = value.strip()
     if (iso := _ISO.fullmatch(text)) and any(iso.groups()):
-        return sum(float(part) * size for part, size in zip(iso.groups(), (86400, 3600, 60, 1), strict=True) if part)
+        found = sum(float(part) * size for part, size in zip(iso.groups(), (86400, 3600, 60, 1), strict=True) if part)
+        return found if math.isfinite(found) else None
     total, place = 0.0, 0
     while place < len(text):
         part = _PART.match(text, place)
@@ -270,7 +294,7 @@ def as_duration(value: object) -> float | None:
             return None
         total += float(part[1].replace(",", ".")) * _UNITS[part[2].casefold()]
         place = part.end()
-    return total if text else None
+    return total if text and math.isfinite(total) else None
 
 
 def as_steps(value: Any, dt: float, name: str) -> Any:
@@ -290,24 +314,65 @@ def as_steps(value: Any, dt: float, name: str) -> Any:
     return steps
 
 
-def as_row(value: Any, calendar: Calendar | None, rows: int, dt: float, name: str, end: bool = False) -> Any:
-    """A date, or a duration from the first row on, as a row; whatever is neither is returned as it is.
+def as_rows(
+    start: Any, stop: Any, calendar: Calendar | None, rows: int, dt: float, question: str = "", first: int = 0,
+    of: str = "recording",
+) -> tuple[Any, Any]:  # fmt: skip
+    """Where a window starts and where it stops, as rows; whatever is neither date nor duration is returned as it is.
 
+    Parameters
+    ----------
+    start, stop : rows, dates or durations. Durations count from the first row; ``stop`` counts from ``start`` if that
+        is a row or a date.
+    calendar : of the rows, where dates are known.
+    rows : the row after the last one.
+    dt : seconds between rows.
+    question : for messages.
+    first : the first row.
+    of : what has these rows, for messages.
+
+    Examples
+    --------
     >>> calendar = Calendar.starting("2024-11-01 14:00", 60.0)
-    >>> as_row("2024-11-01 14:30", calendar, 100, 60.0, "start"), as_row("30 min", None, 100, 60.0, "start")
-    (30, 30)
+    >>> as_rows("2024-11-01 14:30", "20 min", calendar, 100, 60.0), as_rows("30 min", "50 min", None, 100, 60.0)
+    ((30, 50), (30, 50))
     """
-    seconds = as_duration(value)
-    if seconds is not None:
-        row = round(seconds / dt)
-        if not 0 <= row < rows + end:
-            raise OptionError(f"{name} is {str(value)[:40]!r}, but the recording has {rows} rows of {dt:g} s.")
-        return row
-    if not is_date(value):
-        return value
-    if calendar is None:
-        as_datetime(value, name)
+    label = f"{question}: " if question else ""
+
+    def row_of(value: Any, name: str, origin: int) -> Any:
+        end, seconds = name == "stop", as_duration(value)
+        if seconds is not None:
+            said = f"{label}{name} is {str(value)[:40]!r}"
+            if origin != first and calendar is not None:
+                said += f" from {calendar.shown(origin)} on"
+            if calendar is not None:
+                return calendar.row_after(origin, seconds, rows, said, end, first, of)
+            row = origin + round(seconds / dt)
+            if not first <= row < rows + end:
+                counted = f" from row {origin} on" if origin != first else ""
+                raise OptionError(f"{said}{counted}, but the {of} has {rows - first} rows of {dt:g} s.")
+            return row
+        if not is_date(value):
+            return value
+        if calendar is None:
+            as_datetime(value, label + name)
+            raise OptionError(
+                f"{label}{name} is {str(value)[:40]!r}, but the {of} tells no dates: give a row, or a duration."
+            )
+        return calendar.row(value, rows, label + name, end, first, of)
+
+    begins = row_of(start, "start", first)
+    counts = _is_row(begins) and begins >= first and as_duration(start) is None
+    ends = row_of(stop, "stop", int(begins) if counts else first)
+    moved = begins is not start or ends is not stop
+    if moved and _is_row(begins) and _is_row(ends) and 0 <= ends <= begins:
+        told = [f"row {row}" if calendar is None else calendar.shown(row) for row in (begins, ends)]
         raise OptionError(
-            f"{name} is {str(value)[:40]!r}, but the recording tells no dates: give a row, or a duration."
+            f"{label}start is {told[0]}, stop {told[1]}: give a stop that is later than start, or how long after it, "
+            "such as '2h'."
         )
-    return calendar.row(value, rows, name, end)
+    return begins, ends
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

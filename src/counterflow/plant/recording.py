@@ -19,7 +19,7 @@ from counterflow.arrays import FloatArray, frozen, numeric, real_number
 from counterflow.errors import DataError, OptionError
 from counterflow.files import as_path, write_whole
 from counterflow.frames import as_pandas, as_polars, is_frame
-from counterflow.plant.calendar import Calendar, as_row
+from counterflow.plant.calendar import Calendar, as_rows
 from counterflow.plant.units import Channel, Unit, check_name, check_units, unknown_name
 from counterflow.records import describe, restore
 from counterflow.sealed_file import blaming, read, seal
@@ -262,6 +262,8 @@ class Recording(Mapping[str, UnitRecording]):
     def slice(self, start: object = None, stop: object = None) -> Recording:
         """Rows start, ..., stop-1, as Python slices count, or dates; at least 2 rows must remain.
 
+        A duration such as "2h" as ``stop`` counts from ``start``, if that is a row or a date.
+
         Examples
         --------
         >>> recording = Recording.from_arrays({"boiler": np.arange(10.0).reshape(10, 1)})
@@ -271,10 +273,7 @@ class Recording(Mapping[str, UnitRecording]):
         >>> dated.slice("2024-11-01 14:07").times[0]
         np.datetime64('2024-11-01T14:07:00.000000000')
         """
-        start, stop = (
-            as_row(value, self.calendar, self.rows, self.dt, name, end=name == "stop")
-            for name, value in (("start", start), ("stop", stop))
-        )
+        start, stop = as_rows(start, stop, self.calendar, self.rows, self.dt, "slice")
         for name, value in (("start", start), ("stop", stop)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
                 raise OptionError(f"slice: {name} is {value!r}: pass a whole number, or None.")

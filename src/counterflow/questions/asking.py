@@ -17,7 +17,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.frames import columns_of, has_frame
-from counterflow.plant.calendar import Calendar, Moment, Span, as_row, as_steps
+from counterflow.plant.calendar import Calendar, Moment, Span, as_rows, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.aggregate import Aggregate, AskAggregate
@@ -120,11 +120,10 @@ class Questions(ABC):
         for name in ("horizon", "duration"):
             if (value := getattr(request, name, None)) is not None:
                 found[name] = as_steps(value, dt, f"{kind}: {name}")
-        for name in ("start", "stop"):
-            value = getattr(request, name, None)
-            if isinstance(value, (str, date, timedelta, np.datetime64, np.timedelta64)):
-                rows = self.source(type(request), None).responder.rows if recording is None else recording.rows
-                found[name] = as_row(value, calendar, rows, dt, f"{kind}: {name}", end=name == "stop")
+        window = getattr(request, "start", None), getattr(request, "stop", None)
+        if any(isinstance(value, (str, date, timedelta, np.datetime64, np.timedelta64)) for value in window):
+            rows = self.source(type(request), None).responder.rows if recording is None else recording.rows
+            found["start"], found["stop"] = as_rows(*window, calendar, rows, dt, kind)
         for name in ("change", "do", "add", "plan"):
             if (value := getattr(request, name, None)) is not None and has_frame(value):
                 found[name] = columns_of(value)
@@ -199,7 +198,8 @@ class Questions(ABC):
         The noise that did happen is the same in both worlds, so the answer is what was measured plus the effect of the
         change. ``do`` is {unit: {input channel: number or series}} or {unit: array}; other inputs stay as they were.
         ``add``, of the same form, is added to what inputs were, instead of replacing them. ``start`` and ``stop`` are
-        rows, dates ("2024-11-01 14:00", in the recording's own zone) or times since the first row ("2h").
+        rows, dates ("2024-11-01 14:00", in the recording's own zone) or durations ("2h"): since the first row; of
+        ``stop`` since ``start``, if that is a row or a date.
         ``controllers``: "held" or "reacting", as in ``effect``.
 
         Examples

@@ -86,7 +86,7 @@ LAWS = Entry(
     "laws", Form.LAWS, (), "Another law of a controller, such as boiler.valve=manual; may repeat.", option="law",
 )  # fmt: skip
 START = Entry("start", Form.ROW, 0, "First row, or a date.")
-STOP = Entry("stop", Form.ROW, None, "Row or date after the last one (the end).")
+STOP = Entry("stop", Form.ROW, None, "Row or date after the last one, or a time after --start such as 2h (the end).")
 
 
 def horizon(help: str = "Steps to follow, or a time such as 2h.") -> Entry:

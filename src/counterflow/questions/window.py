@@ -21,7 +21,7 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
-from counterflow.plant.calendar import as_duration, as_row, is_date
+from counterflow.plant.calendar import as_duration, as_rows, is_date
 from counterflow.protocol import Answer
 from counterflow.questions.joint import directions_of
 from counterflow.questions.reply import SHOWN, About, Reply
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 DRAWS = 2000  # of all rows at once, for extremes
 _NUMBERS = 4_000_000  # that are drawn at once
 NEAR_ZERO = 3.0  # standard deviations of a channel's noise, within which nothing is relative to it
+_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*")
 _FLOW = re.compile(r"(.*\S)\s*/\s*(s|sec|min|h|hr|d|day)")
 _TIMES = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hr": 3600.0, "d": 86400.0, "day": 86400.0}
 MEASURES = ("mean", "cumulative", "extreme", "relative")
@@ -454,14 +455,23 @@ class Windowed(Reply):
     def moment(self, row: int) -> str:
         return f"after {wording.span(row + 1, self.about.dt)}"
 
-    def row_of(self, value: Any, name: str, end: bool) -> Any:
-        """A place in the answer: steps, or a time since the change."""
-        if is_date(value):
-            raise OptionError(f"window: {name} is {str(value)[:40]!r}: give steps after the change, or a time: '2h'")
-        seconds = as_duration(value)
-        if seconds is not None:
-            return round(seconds / self.about.dt)
-        return int(value) if isinstance(value, str) else value
+    def places(self, start: Any, stop: Any) -> tuple[Any, Any]:
+        """Two places in the answer: steps, or times since the change."""
+        for name, value in (("start", start), ("stop", stop)):
+            if is_date(value):
+                raise OptionError(
+                    f"window: {name} is {str(value)[:40]!r}: give steps after the change, or a time: '2h'"
+                )
+        first, last = (
+            value if (seconds := as_duration(value)) is None else round(seconds / self.about.dt)
+            for value in (start, stop)
+        )
+        return first, last
+
+    @property
+    def reach(self) -> str:
+        """Where windows may lie."""
+        return f"{self.first_row} <= start < stop <= {self.first_row + len(self.course)}"
 
     def window(self, start: Moment | None = None, stop: Moment | None = None) -> Window:
         """Mean, cumulative, extreme and relative effect over some of the rows, with intervals.
@@ -469,22 +479,23 @@ class Windowed(Reply):
         Parameters
         ----------
         start, stop : of an effect, steps or times ("2h") after the change; of recorded or forecast rows, their numbers,
-            dates, or times (since the first recorded row; of a forecast since the last one). None: all of them.
+            dates, or times (since the first row of the answer; of ``stop`` since ``start``, if that is a row or a
+            date). None: all of them.
         """
-        count = len(self.course)
-        places = [
-            default if value is None else self.row_of(value, name, name == "stop")
-            for name, value, default in (("start", start, 0), ("stop", stop, count))
-        ]
-        first, last = places
-        whole = all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in places)
-        if not whole or not 0 <= first < last <= count:
-            origin = self.first_row
+        origin, count = self.first_row, len(self.course)
+        given = (
+            int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value for value in (start, stop)
+        )
+        places = self.places(*given)
+        first, last = (
+            default if value is None else value for value, default in zip(places, (origin, origin + count), strict=True)
+        )
+        whole = all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in (first, last))
+        if not whole or not origin <= first < last <= origin + count:
             raise OptionError(
-                f"window: start and stop must lie within the answer, {origin} <= start < stop <= {origin + count}; got "
-                f"{start!r:.40} and {stop!r:.40}"
+                f"window: start and stop must lie within the answer, {self.reach}; got {start!r:.40} and {stop!r:.40}"
             )
-        return Window(self, int(first), int(last))
+        return Window(self, int(first) - origin, int(last) - origin)
 
     def cumulative_band(self, k: int) -> tuple[FloatArray, FloatArray | None, str]:
         """The integral of channel k from the first row on (n,), its standard deviation, and what it is measured in."""
@@ -513,11 +524,13 @@ class RowsWindowed(Windowed):
     def moment(self, row: int) -> str:
         return self.about.during(self.first + row, self.first + row + 1)
 
-    def row_of(self, value: Any, name: str, end: bool) -> Any:
-        seconds = as_duration(value)
-        if self.predictive and seconds is not None:
-            return round(seconds / self.about.dt)
+    def places(self, start: Any, stop: Any) -> tuple[Any, Any]:
+        """Two rows, by their numbers, dates, or times since the first row of the answer."""
         rows = self.first + len(self.course)
-        found = as_row(value, self.about.calendar, rows, self.about.dt, f"window: {name}", end)
-        found = int(found) if isinstance(found, str) else found
-        return found - self.first if isinstance(found, (int, np.integer)) and not isinstance(found, bool) else found
+        return as_rows(start, stop, self.about.calendar, rows, self.about.dt, "window", self.first, "answer")
+
+    @property
+    def reach(self) -> str:
+        calendar, rows = self.about.calendar, self.first + len(self.course)
+        dates = "" if calendar is None else f" ({calendar.shown(self.first)} to {calendar.shown(rows - 1)})"
+        return super().reach + dates

@@ -592,6 +592,10 @@ def test_dates_and_durations_are_rows_and_steps(tmp_path: Path) -> None:
         told = _post(client, "unit:turbine/past", asked)
         assert (told["start"], told["stop"]) == (120, 180)
         assert "from 2024-11-01 16:00 to 16:59 CET" in told["sentence"]
+        told = _post(client, "unit:turbine/past", asked | {"stop": "30 min"})
+        assert (told["start"], told["stop"]) == (120, 150)
+        said = _refusal(client, "unit:turbine/past", asked | {"stop": "2024-11-01 15:00"}, 400)
+        assert "start is 2024-11-01 16:00 CET, stop 2024-11-01 15:00 CET" in said
         said = _refusal(client, "unit:turbine/past", asked | {"start": "2030-01-01"}, 400)
         assert "goes from 2024-11-01 14:00 CET" in said
         assert "give a row" in _refusal(client, "unit:turbine/past", asked | {"start": "soon"}, 400)

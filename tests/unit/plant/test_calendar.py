@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 import counterflow as cf
 from counterflow.data import read_logs
-from counterflow.plant.calendar import Calendar, as_duration, as_row, as_steps
+from counterflow.plant.calendar import Calendar, as_duration, as_rows, as_steps
 
 BERLIN = "Europe/Berlin"
 HOURLY = Calendar.starting("2024-10-26 00:00", 3600.0, BERLIN)  # clocks go back in the night to the 27th
@@ -79,11 +80,11 @@ def test_steps_and_rows() -> None:
         as_steps("1s", 60.0, "horizon")
     with pytest.raises(cf.OptionError, match="horizon is 'next week'"):
         as_steps("next week", 60.0, "horizon")
-    assert as_row("2h", None, 200, 60.0, "start") == 120
+    assert as_rows("2h", None, None, 200, 60.0) == (120, None)
     with pytest.raises(cf.OptionError, match="has 100 rows of 60 s"):
-        as_row("2h", None, 100, 60.0, "start")
+        as_rows("2h", None, None, 100, 60.0)
     with pytest.raises(cf.OptionError, match="tells no dates"):
-        as_row("2024-11-01", None, 100, 60.0, "start")
+        as_rows("2024-11-01", None, None, 100, 60.0)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,54 @@ def test_every_question_takes_dates(fitted: tuple[cf.Recording, cf.Fit]) -> None
     assert ahead["row"][-1] == 310
     with pytest.raises(cf.OptionError, match="counterfactual: start is '2025-01-01', but the recording goes from"):
         fit.counterfactual(recording, do, "2025-01-01")
+
+
+def test_a_duration_as_stop_counts_from_start(fitted: tuple[cf.Recording, cf.Fit]) -> None:
+    recording, fit = fitted
+    do = {"boiler": {"u1": 0.0}}
+    wanted = fit.counterfactual(recording, do, 120, 180)["turbine"]
+    for start in ("2024-11-01 16:00", 120):
+        world = fit.counterfactual(recording, do, start, "1h")["turbine"]
+        np.testing.assert_array_equal(world.mean, wanted.mean)
+    assert fit.attribute(recording, "turbine", "2024-11-01 16:00", "30 min").first == 120
+    assert recording.slice("2024-11-01 16:00", "1h") == recording.slice(120, 180)
+    for start, stop in (("30 min", None), ("2024-11-01 16:30", "30 min"), (150, "30 min"), ("30 min", "1h")):
+        window = wanted.window(start, stop)
+        assert (window.start, window.stop) == (30, 60), "of a window, times count from the start of the question"
+    with pytest.raises(cf.OptionError, match="the answer goes from 2024-11-01 16:00 CET to 2024-11-01 16:59 CET"):
+        wanted.window("2024-11-01 15:00")
+    with pytest.raises(cf.OptionError, match="2024-11-01 16:00 CET to 2024-11-01 16:59 CET"):
+        wanted.window(0, 10)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "said"),
+    [
+        ("2024-11-01 17:00", "2024-11-01 16:00",
+         r"start is 2024-11-01 17:00 CET, stop 2024-11-01 16:00 CET: give a stop that is later than start"),
+        ("2024-11-01 17:00", 120, "stop 2024-11-01 16:00 CET"),
+        ("2024-11-01 17:00", "9h",
+         "stop is '9h' from 2024-11-01 17:00 CET on, but the recording goes from 2024-11-01 14:00 CET to"),
+        ("9h", None, "start is '9h', but the recording goes from 2024-11-01 14:00 CET to 2024-11-01 19:00 CET"),
+        ("2024-11-01 17:00", "1e400 h", "give a row, a date"),
+        ("2024-11-01 17:00", "9" * 400 + "h", "recording goes from|date"),
+        ("2024-11-01 17:00", "0s", "give a stop that is later"),
+    ],
+)  # fmt: skip
+def test_windows_that_cannot_be_are_told_in_dates(
+    fitted: tuple[cf.Recording, cf.Fit], start: Any, stop: Any, said: str
+) -> None:
+    recording, fit = fitted
+    with pytest.raises(cf.OptionError, match=said):
+        fit.counterfactual(recording, {"boiler": {"u1": 0.0}}, start, stop)
+
+
+def test_durations_pass_over_gaps_by_the_clock() -> None:
+    calendar = Calendar(0, 60 * 10**9, "", ((30, 3600 * 10**9),))
+    assert as_rows(20, "1h", calendar, 100, 60.0) == (20, 30)
+    assert as_rows(20, "80 min", calendar, 100, 60.0) == (20, 40)
+    third = Calendar.starting("2024-11-01", 1 / 3)
+    assert as_rows(3, "1h", third, 20000, 1 / 3) == (3, 10803)
 
 
 def test_a_fit_keeps_its_calendar(fitted: tuple[cf.Recording, cf.Fit], tmp_path: Path) -> None:
