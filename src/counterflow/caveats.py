@@ -84,6 +84,7 @@ WEIGHTS: dict[str, Weight] = {  # by code; of others see ``weight_of``
     "exact-message": CHOICE,
     "input-alignment": CHOICE,
     "law-learned": CHOICE,
+    "law-supposed": CHOICE,
     "model-form": CHOICE,
     "moments": CHOICE,
     "private": CHOICE,

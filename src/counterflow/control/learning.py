@@ -44,7 +44,7 @@ class Controller:
     ``learned``: whether the law was learned from the log, or given. ``reproduced``: share of what the input did in
     automatic rows that the law tells (1: all of it; of a relay: share of rows, less what chance gives). ``automatic``:
     share of rows in which the controller was at work. ``target``: "recorded", "moving" (in steps that nobody records)
-    or "constant".
+    or "constant". ``other``: the loop with another law, in worlds in which it is supposed to follow one.
     """
 
     loop: Loop
@@ -52,7 +52,7 @@ class Controller:
     reproduced: float
     automatic: float
     target: str
-    supposed: Law | None = field(default=None, init=False)
+    other: Loop | None = field(default=None, metadata={"optional": True})
 
     @property
     def law(self) -> Law:
@@ -61,15 +61,18 @@ class Controller:
         return self.loop.law
 
     @property
+    def supposed(self) -> Law | None:
+        """The law that it has in the worlds that are asked about, where that is another one."""
+        return None if self.other is None else self.other.law
+
+    @property
     def acting(self) -> Law:
         """What it does in the worlds that are asked about: its own law, or one that a question supposes."""
         return self.law if self.supposed is None else self.supposed
 
     def supposing(self, law: Law) -> Controller:
         """The same controller in worlds in which it had another law."""
-        out = replace(self)
-        object.__setattr__(out, "supposed", law)
-        return out
+        return replace(self, other=replace(self.loop, law=law))
 
     @property
     def usable(self) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from counterflow import errors
-from counterflow.control.laws import Absent, Law, law_from_json, law_json
+from counterflow.control.laws import Law, can_be_stored, law_from_json, law_json
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
@@ -238,7 +238,7 @@ class RemoteServer:
             raise OptionError(ELSEWHERE, code="laws-elsewhere")
         own = laws[self.own.name]
         for name, law in own.items():
-            if isinstance(law_from_json(law_json(law)), Absent):
+            if not can_be_stored(law):
                 raise OptionError(
                     f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
                 )

@@ -137,7 +137,7 @@ class QuestionService:
         silent = [unit for unit, terms in known.items() if not terms.reacts or self._carry is None]
         reactors = {unit: RemoteControllers(unit, known[unit]) for unit in self._job.units if unit in known}
         rounds = None if self._carry is None else Rounds(self._carry, self._job, self._waiting, supposed=supposed)
-        return self._server.running(reactors, kept, rounds, sorted(silent))
+        return self._server.running(reactors, kept, rounds, sorted(silent), supposed=bool(supposed))
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

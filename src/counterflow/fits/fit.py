@@ -351,8 +351,8 @@ class Fit(Questions):
 
         ``laws`` is {unit: {input: law}}: ``Manual()`` for a loop that is open, a ``PID`` that is tuned otherwise, or
         any other law. What is asked of the past is then compared with the record, in which the controller had its own
-        law; what is asked from now on compares two worlds with the other law. Nothing need be changed beside it: add
-        zero to any input.
+        law; what is asked from now on compares two worlds with the other law. Nothing need be changed beside it. Such
+        questions are about the running plant, so that controllers="held" is refused.
 
         Examples
         --------
@@ -366,9 +366,9 @@ class Fit(Questions):
         >>> drum = cf.Unit("drum", inputs=["feed", "SP"], outputs=["level"], loops=[cf.Loop("feed", "level", "SP")])
         >>> recording = cf.Recording.from_arrays({"drum": (y, u)}, units=[drum])
         >>> open_loop = cf.fit(recording).with_laws({"drum": {"feed": cf.Manual()}})
-        >>> world = open_loop.counterfactual(recording, add={"drum": {"feed": 0.0}}, start=300, stop=350)["drum"]
-        >>> world.controllers
-        'reacting'
+        >>> world = open_loop.counterfactual(recording, start=300, stop=350)["drum"]
+        >>> print(world.sentence().split(",")[0])
+        Had drum feed been in manual in rows 300 to 349 (controllers react)
         """
         parts = dict(self.parts)
         for name, given in laws.items():

@@ -22,6 +22,7 @@ import numpy as np
 
 from counterflow import records
 from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.control.laws import can_be_stored, named_law
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming as blaming_place
 from counterflow.files import replace_folder
@@ -39,6 +40,7 @@ from counterflow.fits.content import (
 )
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
+from counterflow.methods.controllers import supposed_laws
 from counterflow.methods.estimators import Estimator, KalmanEstimator
 from counterflow.methods.outcome import Couplings, Provenance, Status
 from counterflow.methods.part import UnitPart
@@ -137,6 +139,14 @@ def unit_bytes(
     privacy: UnitPrivacy | None = None,
 ) -> bytes:  # fmt: skip
     """A unit's file. ``losses``: the unit's own of every round (SERIES)."""
+    for moves, law in supposed_laws({part.unit.name: part}).get(part.unit.name, {}).items():
+        if not can_be_stored(law):
+            raise StorageError(
+                f"unit {part.unit.name!r}: {moves} is supposed to follow {named_law(law)}, an object that no file can "
+                "hold: save the fit without it, and give the law again by with_laws when the fit is loaded.",
+                code="law-not-stored",
+                scope=part.unit.name,
+            )
     if type(part.estimator) is not KalmanEstimator:
         part = replace(part, estimator=ForeignEstimator(type(part.estimator).__qualname__))
     return _sealed("unit", UnitContent(part, estimated, privacy=privacy, **losses), f"unit {part.unit.name!r}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen
+from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen, law_supposed
 from counterflow.control.learning import (
     CONSTANT,
     RECORDED,
@@ -39,6 +39,7 @@ from counterflow.plant.units import unknown_name
 from counterflow.protocol import Reaction, Trial
 
 BoolArray = NDArray[np.bool_]
+LAW_CODES = ("law-learned", "law-not-known", "law-supposed")  # of caveats that tell of a unit's controllers
 OFF = 1e-6  # of an input's usual movement: by how much it is off its law, where it stands still in manual
 
 
@@ -349,7 +350,19 @@ def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
             )
     whole = [*part.controllers, *open_loops]
     changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in whole]
-    return replace(part, controllers=tuple(changed))
+    others = [caveat for caveat in part.caveats if caveat.code not in LAW_CODES]
+    caveats = (*others, *controller_caveats(part.unit, changed))
+    return replace(part, controllers=tuple(changed), caveats=caveats)
+
+
+def supposed_laws(parts: Mapping[str, UnitPart]) -> dict[str, dict[str, Law]]:
+    """The other laws that parts are supposed to follow, {unit: {input: law}}."""
+    found = {
+        name: {each.loop.moves: each.supposed for each in part.controllers if each.supposed is not None}
+        for name, part in parts.items()
+    }
+    return {name: laws for name, laws in found.items() if laws}
+
 
 
 def controllers_of(
@@ -394,7 +407,9 @@ def controller_caveats(unit: Unit, controllers: Sequence[Controller]) -> list[Ca
     """What a unit should know of its controllers: those that were found, and loops whose law is not known."""
     out = []
     for each in controllers:
-        if not each.usable:
+        if each.supposed is not None:
+            out.append(law_supposed(unit.name, each.loop.moves, each.supposed))
+        elif not each.usable:
             text = (
                 f"unit {unit.name!r}: the law of the loop that moves {each.loop.moves} tells only "
                 f"{100 * each.reproduced:.2g} % of what it did, so that it is not used: give the law, or its target"

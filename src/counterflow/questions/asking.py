@@ -17,6 +17,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.frames import columns_of, has_frame
+from counterflow.methods.controllers import supposed_laws, with_laws
 from counterflow.plant.calendar import Calendar, Moment, Span, as_rows, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.protocol.questions import HELD, REACTING
@@ -83,7 +84,7 @@ class Questions(ABC):
 
     def ask(self, request: Request, recording: Recording | None = None, watch: Watch | None = None) -> Any:
         """The answer to a request of any kind."""
-        (wanted,), source = self._supposed([request], self.source(type(request), recording))
+        (wanted,), source = self._supposing([request], self.source(type(request), recording))
         return self._put(wanted, source, recording, watch)
 
     def ask_all(
@@ -91,23 +92,32 @@ class Questions(ABC):
     ) -> Trajectories[Any]:
         """The answers to one request about several units' outputs, by their names."""
         wanted = list(requests)
-        wanted, source = self._supposed(wanted, self.source(type(wanted[0]), recording))
+        wanted, source = self._supposing(wanted, self.source(type(wanted[0]), recording))
         return Trajectories({request.asker: self._put(request, source, recording, watch) for request in wanted})
 
-    @staticmethod
-    def _supposed(requests: list[Request], source: Source) -> tuple[list[Request], Source]:
-        """One request about some units, and whom to ask where it supposes that controllers follow other laws."""
-        laws = getattr(requests[0], "laws", None)
-        if not laws:
+    def _supposing(self, requests: list[Request], source: Source) -> tuple[list[Request], Source]:
+        """One request about some units, and whom to ask where controllers are supposed to follow other laws.
+
+        Whoever asks may suppose them for all its questions, or in the request itself, which then has them all.
+        """
+        first, own = requests[0], supposed_laws(self.parts)
+        asked = getattr(first, "laws", None) or {}
+        laws = {name: {**own.get(name, {}), **asked.get(name, {})} for name in dict.fromkeys([*own, *asked])}
+        if not laws or not (first.of_worlds or first.held_only):
             return requests, source
-        if getattr(requests[0], "controllers", None) == HELD:
-            raise OptionError('laws say what controllers would do, so that they go with controllers="reacting"')
-        reacting = [replace(request, controllers=REACTING) for request in requests]  # type: ignore[type-var]
+        if first.held_only or getattr(first, "controllers", None) == HELD:
+            raise OptionError(
+                f"{first.kind}: laws say what controllers would do, so that they go with controllers=\"reacting\"",
+                code="laws-held",
+            )
+        reacting = [replace(request, controllers=REACTING, laws=laws) for request in requests]  # type: ignore[type-var]
         return reacting, source._replace(responder=source.responder.supposing(laws))
 
     def _put(self, request: Request, source: Source, recording: Recording | None, watch: Watch | None) -> Any:
         request = self.in_rows(request, recording)
         part = self.part_of(request.asker)
+        if own := (getattr(request, "laws", None) or {}).get(request.asker):
+            part = with_laws(part, own)
         y = source.measurements(request.asker)
         calendar = self.calendar if recording is None else recording.calendar
         return ask_server(request, self.plant, source.responder, part, y, watch, calendar)

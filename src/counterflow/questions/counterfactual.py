@@ -165,8 +165,16 @@ class AskCounterfactual(Request):
         )
         return replace(world, was=frozen(was), running=Replicates.of(part, more, len(measured)))
 
+    @property
+    def only_laws(self) -> bool:
+        """Whether nothing is asked about but what controllers would have done with other laws."""
+        added = [each for given in (self.add or {}).values() for each in _values(given)]
+        return bool(self.laws) and not self.do and not any(np.any(np.asarray(each) != 0) for each in added)
+
     def had(self, plant: Described) -> str:
         """ "boiler valve been 0.5 % and boiler speed 1 lower" """
+        if self.only_laws:
+            return wording.listed([f"{place} been {law}" for place, law in laws_words(self.laws)])
         if self.clause:
             return self.clause
         changes = []
@@ -174,13 +182,16 @@ class AskCounterfactual(Request):
             for unit, given in whole.items():
                 channels = given if isinstance(given, Mapping) else {"inputs": np.asarray(given)}
                 changes += [(unit, name, added, value) for name, value in channels.items()]
-        if not changes and self.laws:
-            return wording.listed([f"{place} been {law}" for place, law in laws_words(self.laws)])
         return past_words(plant, changes)
 
     def words(self, plant: Described) -> str:
         end = "" if self.stop is None else f" to {self.stop - 1}"
         return self.question or f"Had {self.had(plant)} in rows {self.start}{end}: what would {self.unit} have done?"
+
+
+def _values(given: Any) -> list[Any]:
+    """The numbers or series that are given for a unit's inputs."""
+    return list(given.values()) if isinstance(given, Mapping) else [given]
 
 
 def _refuse_leaving_limits(server: Knowledge, change: Change) -> None:
@@ -254,7 +265,7 @@ class Counterfactual(Peaked, Trajectory):
     def sentence(self, channel: str | None = None) -> str:
         about, peak = self.about, self.peak(channel)
         window, request = about.during(self.first, self.stop), about.request
-        others = request.laws if request.do or request.add else None  # else they are what is asked about
+        others = None if request.only_laws else request.laws  # else they are what is asked about
         had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats, others)}"
         if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
             return f"{had}: {peak.unit} {peak.channel.name} was not measured there."

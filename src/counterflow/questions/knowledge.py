@@ -56,21 +56,26 @@ class Knowledge(RecordedPlant):
     reactors: Mapping[str, Reactor] = field(init=False, repr=False, compare=False, default_factory=dict)
     together: Together | None = field(init=False, repr=False, compare=False, default=None)
     silent: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
+    supposed: bool = field(init=False, repr=False, compare=False, default=False)
 
     def running(
         self, reactors: Mapping[str, Reactor], kept: dict[str, bool] | None = None,
-        together: Together | None = None, silent: Sequence[str] = (),
+        together: Together | None = None, silent: Sequence[str] = (), supposed: bool = False,
     ) -> Self:  # fmt: skip
         """The same with the units' controllers at hand: questions about the running plant can be answered.
 
         ``kept``: a place to keep what takes long to find out, for as long as model and controllers stay the same.
         ``together``: asks all units in one round; None: one after the other. ``silent``: units among them whose
-        controllers do not answer to the questions of others, so that everything is held.
+        controllers do not answer to the questions of others, so that everything is held. ``supposed``: whether
+        some of them follow another law than in the record.
         """
         out = copy(self)
         out.__dict__["_kept"] = {} if kept is None else kept
         out.__dict__.pop("running_plant", None)
-        found = {"reactors": MappingProxyType(dict(reactors)), "together": together, "silent": tuple(silent)}
+        found = {
+            "reactors": MappingProxyType(dict(reactors)), "together": together, "silent": tuple(silent),
+            "supposed": supposed,
+        }  # fmt: skip
         for name, value in found.items():
             object.__setattr__(out, name, value)
         return out
@@ -79,7 +84,7 @@ class Knowledge(RecordedPlant):
         """The same with controllers that follow other laws, {unit: {input: law}}."""
         reactors = dict(self.reactors)
         for name, given in laws.items():
-            self.unit(name)
+            unit = self.unit(name)
             if name not in reactors:
                 raise OptionError(
                     f"no controllers of unit {name!r} are known here, so that none can follow another law: fit with "
@@ -87,7 +92,9 @@ class Knowledge(RecordedPlant):
                     code="no-controllers",
                 )
             reactors[name] = reactors[name].supposing(given)
-        return self.running(reactors, None, self.together, self.silent)
+            if self.couplings is not None:
+                self._refuse_never_moved(name, [k for k in reactors[name].locked if unit.inputs[k].name in given])
+        return self.running(reactors, None, self.together, self.silent, supposed=True)
 
     # ---- changes
 
@@ -354,7 +361,7 @@ class Knowledge(RecordedPlant):
             return HELD
         if not self._settles:
             if asked:
-                raise unstable()
+                raise unstable(self)
             return HELD
         return REACTING
 
@@ -364,6 +371,11 @@ class Knowledge(RecordedPlant):
         if "settles" not in kept:
             kept["settles"] = self.running_plant.switches or settles(self.running_plant)
         return kept["settles"]
+
+    @property
+    def _known_to_swing(self) -> bool:
+        """Whether it is known that the plant does not settle with its controllers; others are not asked for that."""
+        return (self.together is None or "settles" in self.__dict__["_kept"]) and not self._settles
 
     def world_caveats(self, ask: Ask) -> list[Caveat]:
         """What to say of the world that an answer is about, where there are controllers."""
@@ -381,10 +393,10 @@ class Knowledge(RecordedPlant):
             )
             if self.silent:
                 text += f"; those of {wording.listed(self.silent)} do not answer to questions between machines"
-            elif (self.together is None or "settles" in self.__dict__["_kept"]) and not self._settles:
+            elif self._known_to_swing:
                 text += "; with them, the plant of this model does not settle, so nothing can be said of that"
             return [Caveat("controllers-held", scope, text)]
-        out = [Caveat("controllers-reacting", scope, f"controllers react: they move {names} as their readings ask for")]
+        out = [Caveat("controllers-reacting", scope, f"controllers react: they move {names} as their laws say")]
         if self.running_plant.switches:
             text = (
                 "a controller switches: when it does so is not certain, and single rows may be off by a whole switch. "
@@ -403,6 +415,9 @@ class Knowledge(RecordedPlant):
             return
         for name, reactor in self.running_plant.reactors.items():
             locked = [k for k in reactor.locked if controllers == HELD or k in moved.get(name, ())]
-            if locked:
-                names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
-                raise never_moved(names, name)
+            self._refuse_never_moved(name, locked)
+
+    def _refuse_never_moved(self, name: str, locked: Sequence[int]) -> None:
+        if locked:
+            names = ", ".join(f"{name} {self.unit(name).inputs[k].name}" for k in locked)
+            raise never_moved(names, name, runs=not self._known_to_swing)

@@ -18,7 +18,7 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, by_weight, verdict_of
-from counterflow.control.laws import Law
+from counterflow.control.laws import Law, law_supposed
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
@@ -190,7 +190,9 @@ def ask_server(
     measured = _own_measurements(request.kind, server, part, y) if request.of_past else y
     parts = server.ask(changes, ask, watch)
     noise = np.sqrt(np.diag(part.model.R))
-    caveats = by_weight([*parts[0].noted, *part.caveats])
+    laws: Laws = getattr(request, "laws", None) or {}
+    supposed = [law_supposed(unit, moves, law) for unit, given in laws.items() for moves, law in given.items()]
+    caveats = by_weight([*parts[0].noted, *part.caveats, *supposed])
     return request.answer(
         About(request, plant, part.unit.outputs, noise, caveats, server, calendar), part, parts, measured
     )

@@ -155,7 +155,7 @@ class NetworkRun:
         scaled = gap * self.network.scale[:r] + (0.0 if self.past else self.network.level[:r])
         self.states[:, first:last, self.server.number_states] = scaled
         if not np.abs(gap).max(initial=0.0) <= AWAY:
-            raise unstable()
+            raise unstable(self.server)
 
     def response(self, first: int, rows: int, column: int) -> FloatArray:
         """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
@@ -175,7 +175,7 @@ class LinearRun:
     """Draws of an uncertain linear model; the first is the estimate itself."""
 
     def __init__(self, server: Knowledge, row: int | None, n: int, alone: bool = False) -> None:
-        spread = None if alone else server.spread
+        self.server, spread = server, None if alone else server.spread
         self.worlds = 1 if spread is None else 1 + DRAWS
         self.past, P = row is not None, server.A.shape[0]
         self.AB = np.repeat(np.hstack([server.A, server.B])[None], self.worlds, axis=0)
@@ -194,7 +194,7 @@ class LinearRun:
             now = np.matmul(self.AB, np.hstack([now, acting[:, t - first]])[:, :, None])[:, :, 0]
             self.states[:, t] = now
         if not (np.abs(self.states[:, first:last]) <= AWAY * self.size).all():
-            raise unstable()
+            raise unstable(self.server)
 
     def response(self, first: int, rows: int, column: int) -> FloatArray:
         """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
@@ -205,20 +205,31 @@ class LinearRun:
         return out
 
 
-def unstable() -> UnstableError:
-    return UnstableError(
+def unstable(server: Knowledge) -> UnstableError:
+    """With what would help: another law, other rows, or where it is answered the question with controllers held."""
+    text = (
         "with its controllers reacting, the plant of this model does not settle: what they do makes each other's "
-        "readings swing further and further. The plant has run with them, so the model of what they move, or a law, is "
-        'wrong: ask with controllers="held", or fit rows in which targets or test signals have moved these inputs',
-        code="unstable-loop",
+        "readings swing further and further. "
     )
+    if server.supposed:
+        text += "They are supposed to follow other laws than in the record: suppose a law of a lower gain, or none"
+    else:
+        text += "The plant has run with them, so the model of what they move, or a law, is wrong: "
+        if not any(reactor.locked for reactor in server.reactors.values()):
+            text += 'ask with controllers="held", or '
+        text += "fit rows in which targets or test signals have moved these inputs, and give the laws that are known"
+    return UnstableError(text, code="unstable-loop")
 
 
-def never_moved(names: str, unit: str) -> UnidentifiedError:
+def never_moved(names: str, unit: str, runs: bool = True) -> UnidentifiedError:
+    """``runs``: whether questions about the running plant are answered."""
+    instead = "Record"
+    if runs:
+        instead = 'Ask about other inputs with controllers="reacting", with the law as it is; or record'
     return UnidentifiedError(
         f"not to be told from these data: {names}: the target never moved, and the controller alone moved its input, "
-        "so that what the input does by itself cannot be told from what its readings tell. Ask about other inputs with "
-        'controllers="reacting", with the law as it is; or record rows in which the target, or a test signal, moves',
+        f"so that what the input does by itself cannot be told from what its readings tell. {instead} rows in which "
+        "the target, or a test signal, moves",
         code="loop-never-moved",
         scope=unit,
     )
@@ -338,7 +349,7 @@ class Running:
             worlds.run.advance(first, last, worlds.acting[:, first:last] - shift[first:last])
             if worlds.react(first, last) <= SETTLED:
                 return
-        raise unstable()
+        raise unstable(self.server)
 
 
 class _Worlds:

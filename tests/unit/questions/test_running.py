@@ -7,7 +7,8 @@ import pytest
 
 import counterflow as cf
 from counterflow.control.laws import Seen
-from counterflow.errors import OptionError, UnidentifiedError, UnstableError
+from counterflow.errors import OptionError, StorageError, UnidentifiedError, UnstableError
+from counterflow.questions.effect import AskEffect
 
 ROWS = 700
 
@@ -301,6 +302,94 @@ def test_another_law_needs_a_loop(logged):
         found.with_laws({"boiler": {"feed": cf.Manual()}})
     with pytest.raises(OptionError):
         found.with_laws({"boiler": {"valve": 3.0}})
+
+
+MANUAL = {"boiler": {"valve": cf.Manual()}}
+
+
+def codes(answer):
+    return {caveat.code for caveat in answer.caveats}
+
+
+def test_answers_say_which_laws_they_are_about(logged):
+    """By ``with_laws``, and by the request: the same words, and the same caveats, in every unit's answer."""
+    _, _, _, recording, found = logged
+    opened = found.with_laws(MANUAL)
+    change = ("boiler", "turbine", {"feed": 0.5}, 30)
+    answer, same = opened.effect(*change), found.ask(AskEffect(*change, laws=MANUAL))
+    assert "boiler valve in manual" in answer.sentence()
+    assert answer.sentence() == same.sentence()
+    assert answer.caveats == same.caveats
+    assert [c for c in answer.caveats if c.code == "law-supposed" and "valve is supposed to be in manual" in c.text]
+    own = opened.effect("boiler", "boiler", {"feed": 0.5}, 30)
+    assert "law-supposed" in codes(own)
+    assert "law-learned" not in codes(own)
+    assert "law-learned" in codes(found.effect("boiler", "boiler", {"feed": 0.5}, 30))
+    assert "boiler valve in manual" in opened.forecast(recording, horizon=20)["turbine"].sentence()
+    assert "boiler valve in manual" in opened.attribute(recording, "turbine", 500, 560).sentence()
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"do": {}}, {"add": {"boiler": {"feed": 0.0}}}, {"add": {"boiler": np.zeros((60, 3))}}]
+)
+def test_with_other_laws_nothing_else_need_change(logged, change):
+    _, _, _, recording, found = logged
+    answer = found.with_laws(MANUAL).counterfactual(recording, start=500, stop=560, **change)["boiler"]
+    assert answer.sentence().startswith("Had boiler valve been in manual in rows 500 to 559 (controllers react), ")
+    assert np.abs(answer.difference).max() > 0.1
+    with pytest.raises(OptionError, match="not empty"):
+        found.counterfactual(recording, start=500, stop=560)
+
+
+def test_other_laws_are_about_the_running_plant(logged):
+    opened = logged[-1].with_laws(MANUAL)
+    for refused in (
+        lambda: opened.effect("boiler", "turbine", {"feed": 0.5}, 30, controllers="held"),
+        lambda: opened.paths("boiler", "turbine", {"feed": 0.5}, 30),
+    ):
+        with pytest.raises(OptionError) as error:
+            refused()
+        assert error.value.code == "laws-held"
+
+
+def test_another_law_that_does_not_settle_is_refused_in_every_world(logged):
+    wild = logged[-1].with_laws({"boiler": {"valve": cf.PID(400.0, 1.0)}})
+    for controllers in (None, "reacting"):
+        with pytest.raises(UnstableError, match="supposed to follow other laws") as error:
+            wild.effect("boiler", "turbine", {"feed": 0.5}, 60, controllers=controllers)
+        assert error.value.code == "unstable-loop"
+        assert "has run with them" not in str(error.value)
+
+
+def test_other_laws_are_saved_or_saving_is_refused(logged, tmp_path):
+    found = logged[-1]
+    opened = found.with_laws({"boiler": {"valve": cf.PID(0.6, 15.0)}})
+    opened.save(tmp_path / "fit")
+    read = cf.load(tmp_path / "fit")
+    one, two = (each.effect("boiler", "turbine", {"feed": 0.5}, 30) for each in (opened, read))
+    np.testing.assert_array_equal(one.mean, two.mean)
+    assert one.sentence() == two.sentence()
+    assert "under PI: gain 0.6, integral time 15" in two.sentence()
+    with pytest.raises(StorageError, match="'boiler': valve is supposed to follow law Own") as error:
+        found.with_laws({"boiler": {"valve": Own()}}).save(tmp_path / "other")
+    assert error.value.code == "law-not-stored"
+    assert not (tmp_path / "other").exists()
+
+
+def test_refusals_of_a_loop_that_never_moved_do_not_point_at_each_other(monkeypatch):
+    """Neither world is answered: both refusals ask for other rows, and neither for the other world."""
+    _, _, _, recording, found = from_logs(cf.PID(1.2, 8.0), law_known=False)
+    assert found.controllers["boiler"][0].locked
+    monkeypatch.setattr("counterflow.questions.knowledge.settles", lambda running: False)
+    asked = {"add": {"boiler": {"feed": 0.8}}, "start": 500, "stop": 560}
+    with pytest.raises(UnstableError) as reacting:
+        found.counterfactual(recording, controllers="reacting", **asked)
+    with pytest.raises(UnidentifiedError) as held:
+        found.counterfactual(recording, **asked)
+    assert "held" not in str(reacting.value)
+    assert "reacting" not in str(held.value)
+    assert "fit rows in which targets or test signals have moved" in str(reacting.value)
+    assert "Record rows in which the target, or a test signal, moves" in str(held.value)
 
 
 def test_where_a_target_never_moved_only_the_running_plant_is_answered():
