@@ -268,17 +268,20 @@ class Knowledge(RecordedPlant):
         out[:, :, self.number_states] = found * network.scale[:r] + network.level[:r]
         return out
 
-    def apart(self, schedule: FloatArray, row: int | None, controllers: str) -> FloatArray:
-        """What inputs ``schedule`` (n, U) do to all states (n, P) in one of the two worlds, without its uncertainty."""
+    def apart(self, schedule: FloatArray, row: int | None, controllers: str, levers: Sequence[int] = ()) -> FloatArray:
+        """What inputs ``schedule`` (n, U) do to all states (n, P) in one of the two worlds, without its uncertainty.
+
+        ``levers``: columns that are out of their controllers' hands, moved or not.
+        """
         if controllers == REACTING and self.running_plant.reactors:
-            found = self.running_plant.difference(schedule, row)[0]
+            found = self.running_plant.difference(schedule, row, levers=levers)[0]
             return np.asarray(found[0] if self.network is None else found.mean(axis=0))
         if self.network is None:
             return driven_by(self.A, self.B, schedule)[0]
         return np.asarray(self.worlds_apart(schedule, row)[0].mean(axis=0))
 
-    def held(self, column: int, steps: int, controllers: str = HELD) -> FloatArray:
-        """What input ``column``, held one higher from now on, does to all states (steps, P).
+    def held(self, column: int, steps: int, controllers: str = HELD, levers: Sequence[int] = ()) -> FloatArray:
+        """What input ``column``, held one higher from now on, does to all states (steps, P); ``levers``: see ``apart``.
 
         Of a curved network, and where controllers react: what a fifth of the range seen would do, in proportion.
         """
@@ -286,7 +289,7 @@ class Knowledge(RecordedPlant):
         if controllers == REACTING and self.running_plant.reactors:
             size = RAISED * float(self.seen[column]) or 1.0
             schedule[:, column] = size
-            return self.apart(schedule, None, REACTING) / size
+            return self.apart(schedule, None, REACTING, levers) / size
         if self.network is None:
             schedule[:, column] = 1.0
             return driven_by(self.A, self.B, schedule)[0]

@@ -12,20 +12,21 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
-from counterflow.errors import DataError, OptionError, UnidentifiedError
+from counterflow.errors import CounterflowError, DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.notebook import Table
-from counterflow.plant.units import Channel, PublicUnit
+from counterflow.plant.units import MANIPULATED, Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
 from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
 from counterflow.questions.effect import AskEffect, Effect, EffectLineView
-from counterflow.questions.gate import FAR, far_change
+from counterflow.questions.gate import EXTRAPOLATION, FAR, far_change
 from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
 from counterflow.questions.question import CONTROLLERS, LAWS, Entry, Form, Laws, Request, ask_server, horizon
 from counterflow.questions.replicates import world_of, world_words
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
+from counterflow.questions.search import Search, planned, within
 from counterflow.questions.views import View, attributes, named
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
 
 TRIALS = 6  # of a restoration by a fit from logs, each of which asks what the change would do
+IDLE = 0.2  # of what a target does by its controller: one that does less once a plan moves that input has no use in it
+NEEDLESS = 1e-6  # of an input's size: a change for which no controller is taken off
+
+
+Lever = tuple[PublicUnit, int]  # an input that may change
 
 
 @dataclass(frozen=True)
@@ -125,9 +131,9 @@ class AskRestoration(Request):
             changes.append(Change(self.unit, name, False, 0, ",".join(map(str, own)), marked))
         return changes, Ask(self.unit, self.kind, 0, self.horizon, check_world("restore", self.controllers))
 
-    def levers(self, server: Responder) -> list[tuple[PublicUnit, int]]:
+    def levers(self, server: Responder) -> list[Lever]:
         """The inputs that may change, each once."""
-        out: list[tuple[PublicUnit, int]] = []
+        out: list[Lever] = []
         for name in unit_names("restore", "using", self.using):
             unit = server.unit(name)
             chosen = self.using[name] if isinstance(self.using, Mapping) else unit.input_names
@@ -140,24 +146,33 @@ class AskRestoration(Request):
 
     @classmethod
     def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
-        """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom."""
+        """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom.
+
+        Where controllers react, all of these inputs are out of their hands. A target whose controller is so left
+        without its input has no room to move.
+        """
         ahead = any(server.point(change.cause).same_row for change in changes)
         own, steps = server.own(ask.unit), ask.steps + ahead
+        levers = [server.input_slices[change.cause].start + k for change in changes for k in change.columns]
         out = []
         for change in changes:
             column = server.input_slices[change.cause].start
             first = int(ahead and server.point(change.cause).same_row)
-            held = [server.held(column + k, steps, ask.controllers)[:, own] for k in change.columns]
-            mean = np.vstack(
-                [rows[first : first + ask.steps] for rows in held] or [np.zeros((0, own.stop - own.start))]
-            )
-            headroom = np.array([server.headroom(change.cause, k) for k in change.columns]).reshape(-1, 3)
-            out.append(replace(part_of(ask, mean, share=change.cause), headroom=headroom))
+            held, headroom = [], []
+            for k in change.columns:
+                found = server.held(column + k, steps, ask.controllers, levers)
+                held.append(found[first : first + ask.steps, own])
+                down, up, size = server.headroom(change.cause, k)
+                if server.unit(change.cause).inputs[k].role and ask.controllers == REACTING:
+                    by_itself = server.held(column + k, steps, REACTING)
+                    idle = np.linalg.norm(found) < IDLE * np.linalg.norm(by_itself)
+                    down, up = (0.0, 0.0) if idle else (down, up)
+                headroom.append((down, up, size))
+            mean = np.vstack(held or [np.zeros((0, own.stop - own.start))])
+            out.append(replace(part_of(ask, mean, share=change.cause), headroom=np.array(headroom).reshape(-1, 3)))
         return tuple(out)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Restoration:
-        from scipy.optimize import lsq_linear
-
         levers = self.levers(about.server)
         outputs = [about.output(name) for name in self.target]
         untold = [name for name, k in zip(self.target, outputs, strict=True) if part.untold[k]]
@@ -168,51 +183,100 @@ class AskRestoration(Request):
                 scope=self.unit,
             )
         wanted = np.array([float(value) for value in self.target.values()])
-        moved = [p.mean.reshape(len(p.headroom), self.horizon, -1)[:, -1] for p in parts]  # states at the horizon
+        moved = np.vstack([p.mean.reshape(len(p.headroom), self.horizon, -1)[:, -1] for p in parts])  # at the horizon
         headroom = np.vstack([piece.headroom for piece in parts])
-        low, high = (np.where(np.abs(bound) < NO_LIMIT, bound, np.inf * np.sign(bound)) for bound in headroom[:, :2].T)
+        free = headroom[:, 0] < headroom[:, 1]
+        if free.any():  # what has no room to move is no part of a plan
+            levers = [lever for lever, able in zip(levers, free, strict=True) if able]
+            moved, headroom = moved[free], headroom[free]
+        ends = headroom[:, :2].T
+        low, high = np.where(np.abs(ends) < NO_LIMIT, ends, np.copysign(np.inf, ends))
         scale = headroom[:, 2]
-        G = part.model.C[outputs] @ np.vstack(moved).T * scale  # in units of each lever's size
-        weight = 1e6 / np.maximum(np.abs(wanted), 1e-12)  # the target comes first, the size of the change second
-        needed = float(np.linalg.norm(np.linalg.pinv(G) @ wanted))  # a large target is not cut short by its price
-        system = np.vstack([weight[:, None] * G, np.eye(len(levers)) / max(needed, 1.0)])
-        right = np.concatenate([weight * wanted, np.zeros(len(levers))])
-        found = lsq_linear(system, right, bounds=(low / scale, high / scale), tol=1e-14)
-        change, reached = found.x * scale, G @ found.x
+        G = part.model.C[outputs] @ moved.T * scale  # in units of each lever's size
         told: list[Caveat] = []
-        # a fit from logs may bend, and a controller may meet a limit: what the change does is asked, not multiplied
-        if part.C_doubt is not None or world_of(about.caveats) == REACTING:
-            change, reached, told = self._tried(about, part, levers, outputs, wanted, change, (low, high))
-        feasible = bool((np.abs(reached - wanted) <= self.tolerance * np.maximum(np.abs(wanted), 1e-12)).all())
-        grouped: dict[str, dict[str, float]] = {}
-        for (source, channel), value in zip(levers, change, strict=True):
-            grouped.setdefault(source.name, {})[source.input_names[channel]] = float(value)
+        reacting = world_of(about.caveats) == REACTING
+        if not free.any():
+            change, reached = np.zeros(len(levers)), np.zeros(len(wanted))
+        elif reacting:  # a controller may meet a limit: what a plan does is asked, and the plan corrected
+            change, reached, told = self._searched(about, part, levers, outputs, wanted, G, (low, high), scale)
+        else:
+            found = planned(G, wanted, low / scale, high / scale)
+            change, reached = found * scale, G @ found
+            if part.C_doubt is not None:  # a fit from logs may bend: what the change does is asked, not multiplied
+                change, reached, told = self._scaled(about, part, levers, outputs, wanted, change, (low, high))
+        feasible = within(reached, wanted, self.tolerance)
         beyond = np.abs(change) > FAR * scale
         far = list(dict.fromkeys(source.name for (source, _), there in zip(levers, beyond, strict=True) if there))
-        return Restoration(
-            self.unit, tuple(self.target), self.horizon, feasible, MappingProxyType(grouped), frozen(wanted),
-            frozen(reached), distinct([*about.caveats, *told, *([far_change(far)] if far else [])]), about, part,
+        answer = Restoration(
+            self.unit, tuple(self.target), self.horizon, feasible, MappingProxyType(_grouped(levers, change)),
+            frozen(wanted), frozen(reached), distinct([*about.caveats, *told, *([far_change(far)] if far else [])]),
+            about, part,
         )  # fmt: skip
+        taken = [source.inputs[channel].role == MANIPULATED for source, channel in levers]
+        needless = any(by and abs(value) < NEEDLESS for by, value in zip(taken, change / scale, strict=True))
+        if not reacting or not any(taken) or not (needless or not feasible):
+            return answer
+        return self._left_alone(answer, about, part)
 
-    def _tried(
-        self, about: About, part: UnitPart, levers: Sequence[tuple[PublicUnit, int]], outputs: Sequence[int],
-        wanted: FloatArray, change: FloatArray, bounds: tuple[FloatArray, FloatArray],
+    def _left_alone(self, answer: Restoration, about: About, part: UnitPart) -> Restoration:
+        """The plan that leaves controllers what they move, if it does as well and goes no further beyond the data."""
+        others: dict[str, list[str]] = {}
+        for source, channel in self.levers(about.server):
+            if source.inputs[channel].role != MANIPULATED:
+                others.setdefault(source.name, []).append(source.input_names[channel])
+        if not others:
+            return answer
+        found = ask_server(replace(self, using=others), about.plant, about.server, part)
+        gaps = [float(np.linalg.norm(each.reached - each.target)) for each in (found, answer)]
+        further = EXTRAPOLATION in {each.code for each in found.caveats} - {each.code for each in answer.caveats}
+        better = not further and (found.feasible or (not answer.feasible and gaps[0] < gaps[1]))
+        return replace(found, about=replace(found.about, request=self)) if better else answer
+
+    def _searched(
+        self, about: About, part: UnitPart, levers: Sequence[Lever], outputs: Sequence[int], wanted: FloatArray,
+        response: FloatArray, bounds: tuple[FloatArray, FloatArray], scale: FloatArray,
+    ) -> tuple[FloatArray, FloatArray, list[Caveat]]:  # fmt: skip
+        """The change that comes nearest where controllers react; what it does; what that must be read with."""
+        told: dict[bytes, list[Caveat]] = {}
+        refused: list[CounterflowError] = []
+
+        def outcome(plan: FloatArray) -> FloatArray | None:
+            try:
+                reached, caveats = self._asked(about, part, levers, outputs, np.clip(plan * scale, *bounds))
+            except (DataError, UnstableError) as error:  # of a plan that goes too far
+                refused.append(error)
+                return None
+            told[plan.tobytes()] = caveats
+            return reached
+
+        search = Search(outcome, response, wanted, bounds[0] / scale, bounds[1] / scale, self.tolerance)
+        search.run()
+        if refused and not told:
+            raise refused[0]
+        return np.clip(search.plan * scale, *bounds), search.reached, told.get(search.plan.tobytes(), [])
+
+    def _asked(
+        self, about: About, part: UnitPart, levers: Sequence[Lever], outputs: Sequence[int], change: FloatArray
+    ) -> tuple[FloatArray, list[Caveat]]:
+        """What a change does to the outputs at the horizon, and what that must be read with."""
+        asked = _grouped(levers, change)
+        request = AskEffect(list(asked), self.unit, asked, self.horizon, controllers=self.controllers)
+        found = ask_server(request, about.plant, about.server, part)
+        return np.asarray(found.mean[-1, list(outputs)], np.float64), list(found.caveats)
+
+    def _scaled(
+        self, about: About, part: UnitPart, levers: Sequence[Lever], outputs: Sequence[int], wanted: FloatArray,
+        change: FloatArray, bounds: tuple[FloatArray, FloatArray],
     ) -> tuple[FloatArray, FloatArray, list[Caveat]]:  # fmt: skip
         """The change, grown or shrunk until it does what is wanted; what it does then; what that must be read with."""
         for trial in range(TRIALS):
-            asked: dict[str, dict[str, float]] = {}
-            for (source, channel), value in zip(levers, change, strict=True):
-                asked.setdefault(source.name, {})[source.input_names[channel]] = float(value)
-            request = AskEffect(list(asked), self.unit, asked, self.horizon, controllers=self.controllers)
-            found = ask_server(request, about.plant, about.server, part)
-            reached = np.asarray(found.mean[-1, list(outputs)], np.float64)
+            reached, told = self._asked(about, part, levers, outputs, change)
             size = float(reached @ reached)
-            close = (np.abs(reached - wanted) <= self.tolerance * np.maximum(np.abs(wanted), 1e-12)).all()
-            if close or size == 0 or trial == TRIALS - 1:
+            if within(reached, wanted, self.tolerance) or size == 0 or trial == TRIALS - 1:
                 break
             factor = float(np.clip(reached @ wanted / size, 0.2, 5.0))
             change = np.clip(change * factor, *bounds)
-        return change, reached, list(found.caveats)
+        return change, reached, told
 
     def goals(self, plant: Described, outputs: Sequence[Channel]) -> str:
         """ "speed by +5 rpm and power by -1 MW" """
@@ -225,6 +289,14 @@ class AskRestoration(Request):
         outputs = getattr(plant.unit(self.unit), "outputs", ())
         after = wording.span(self.horizon, plant.dt)
         return self.question or f"What would move {self.unit} {self.goals(plant, outputs)} after {after}?"
+
+
+def _grouped(levers: Sequence[Lever], change: FloatArray) -> dict[str, dict[str, float]]:
+    """{unit: {input: change}}."""
+    out: dict[str, dict[str, float]] = {}
+    for (source, channel), value in zip(levers, change, strict=True):
+        out.setdefault(source.name, {})[source.input_names[channel]] = float(value)
+    return out
 
 
 @dataclass(frozen=True, eq=False, repr=False)

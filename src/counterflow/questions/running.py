@@ -264,16 +264,17 @@ class Running:
         return kind(self.server, row, n, alone)
 
     def difference(
-        self, schedule: FloatArray, row: int | None, alone: bool = False
+        self, schedule: FloatArray, row: int | None, alone: bool = False, levers: Sequence[int] = ()
     ) -> tuple[FloatArray, FloatArray, float]:
         """What inputs ``schedule`` (n, U) do where controllers react.
 
         Returns states (K, n, P), all inputs (K, n, U), and the share of products at the limits of what was seen. An
-        input of ``schedule`` that a controller moves is taken out of its hands.
+        input of ``schedule`` or of ``levers`` that a controller moves is taken out of its hands.
         """
-        key = (schedule.shape, schedule.tobytes(), row, alone)
+        held = {*np.flatnonzero(schedule.any(axis=0)).tolist(), *levers}
+        key = (schedule.shape, schedule.tobytes(), row, alone, frozenset(held))
         if self._last is None or self._last[0] != key:  # one question about several units is one world
-            self._last = key, self._computed(schedule, row, alone)
+            self._last = key, self._computed(schedule, row, alone, held)
         return self._last[1]
 
     def ahead(self, added: FloatArray) -> FloatArray:
@@ -282,9 +283,10 @@ class Running:
         self._settle(run, added, None, set(np.flatnonzero(added.any(axis=0)).tolist()))
         return run.states
 
-    def _computed(self, schedule: FloatArray, row: int | None, alone: bool) -> tuple[FloatArray, FloatArray, float]:
+    def _computed(
+        self, schedule: FloatArray, row: int | None, alone: bool, held: set[int]
+    ) -> tuple[FloatArray, FloatArray, float]:
         n = len(schedule)
-        held = set(np.flatnonzero(schedule.any(axis=0)).tolist())
         if row is not None:
             run = self.run(row, n, alone)
             acting = self._settle(run, schedule, row, held)
