@@ -329,34 +329,37 @@ class Feedbacks:
                 given = 1 + np.arange(width, len(towards))
                 gained, rank = _explained(whole_block, given, earlier)
                 freedom = group.count - len(base) - len(given)
-                out[:2, m] = self._judged(gained / second, rank, freedom, count, kurtosis)
+                sure = 1 - len(base) / count  # as many moves may be used up by what the input may depend on
+                out[:2, m] = self._judged(gained / second, rank, freedom, count, kurtosis, sure)
                 gained, more = _explained(whole_block, np.concatenate([given, earlier]), now)
-                out[2:, m] = self._judged(gained / second, more, freedom - rank, count, kurtosis)
+                out[2:, m] = self._judged(gained / second, more, freedom - rank, count, kurtosis, sure)
         x = self.regressors[:, base]
         left = target - x @ _solved(x.T @ x, x.T @ target)
         second = float(left @ left)
         return Feedback(found, second / whole if second > 1e-10 * whole and np.isfinite(second) else 0.0, *out)
 
     @staticmethod
-    def _judged(share: float, rank: int, freedom: int, moves: float, kurtosis: float) -> tuple[float, float]:
+    def _judged(
+        share: float, rank: int, freedom: int, moves: float, kurtosis: float, sure: float
+    ) -> tuple[float, float]:
         """(p-value, share of the moves) of an explained share of a sum of squares with so many degrees of freedom.
 
         NaN where too few of them are left.
 
         With moves that are rare and large the statistic varies more than an F variable: its variance is that of a
-        quadratic form in numbers with this kurtosis, and its degrees of freedom are scaled to have it. The size of the
-        moves is known from as many of them as there are: with few of them chance explains more.
+        quadratic form in numbers with this kurtosis, and its degrees of freedom are scaled to have it. How large the
+        moves are is known from the ``sure`` share of the rows, or from as many rows as there are moves.
         """
         from scipy.special import fdtrc  # scipy.stats takes ten times as long to import
 
         left = freedom - rank
-        if left < FEWEST_MOVES:
-            return math.nan, math.nan
         if not rank:
             return 1.0, 0.0
+        if left < FEWEST_MOVES:
+            return math.nan, math.nan
         statistic = share / rank * left / max(1 - share, 1e-12)
         scale = 1 + kurtosis * (rank + 2) / (2 * freedom)
-        p_value = float(fdtrc(rank / scale, min(moves, left), statistic))
+        p_value = float(fdtrc(rank / scale, max(min(moves, left), sure * left), statistic))
         return p_value, min(1.0, max(0.0, (freedom * share - rank) / min(moves, freedom)))
 
 
