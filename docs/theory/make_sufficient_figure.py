@@ -25,7 +25,7 @@ def intervals(found: cf.Fit, plant: cf.Plant) -> np.ndarray:
     out = []
     for effect, cause in pairs(plant):
         size = plant.unit(cause).n_inputs
-        answers = [found.effect(cause, effect, unit) for unit in np.eye(size)]
+        answers = [found.effect(cause, effect, unit, horizon=1) for unit in np.eye(size)]
         out.append(np.column_stack([(a.upper - a.mean)[0] for a in answers]).ravel())
     return np.concatenate(out)
 

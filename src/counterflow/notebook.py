@@ -73,10 +73,8 @@ def page(
     if verdict is not None:
         style = f"background:{_BADGES[verdict[0]]};color:#fff;padding:1px 8px;border-radius:3px"
         parts.append(f'<p><strong style="{style}">{_text(verdict[0])}</strong> {_text(verdict[1])}</p>')
-    failing: list[Note] = []
-    others: list[Note] = []
-    for note in notes:
-        (failing if note.weight == "fails" else others).append(note)
+    failing = [note for note in notes if note.weight == "fails"]
+    others = [note for note in notes if note.weight != "fails"]
     if failing:
         listed = "".join(f"<li>{_text(note)}</li>" for note in failing)
         parts.append(f'<ul style="border-left:4px solid {_BADGES["fails"]}">{listed}</ul>')

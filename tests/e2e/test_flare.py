@@ -188,12 +188,12 @@ class TestTogether:
             for field in fields:
                 np.testing.assert_allclose(getattr(found, field), getattr(wanted, field), rtol=EXACT, atol=EXACT)
         _the_console_at_a_plant_asks_through_it(boiler, alone)
-        turbine.effect("boiler", "turbine", change)
+        turbine.effect("boiler", "turbine", change, 1)
         with pytest.raises(cf.UnknownNameError, match="no input 'u2' that can be asked about here"):
-            turbine.effect("boiler", "turbine", {"u2": 1.0})
+            turbine.effect("boiler", "turbine", {"u2": 1.0}, 1)
         vars(turbine.server)["_others"] = {"boiler": running.recording["boiler"].unit.public}  # as if it knew
         with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
-            turbine.effect("boiler", "turbine", {"u2": 1.0})
+            turbine.effect("boiler", "turbine", {"u2": 1.0}, 1)
         with Audit(running.server.home / FILE) as audit:
             refused = [record for record in audit.records() if record["event"] == "refused"]
         assert [(record["unit"], record["kind"]) for record in refused] == [("turbine", "effect")]

@@ -92,6 +92,10 @@ class InfluenceGraph:
             return "not determined"
         return "direct" if edge.direct else ("through others" if edge.reaches else "none found")
 
+    def slight(self, edge: Edge) -> bool:
+        """Whether an edge passes the test and is not kept, because most of the influence takes other ways."""
+        return bool(edge.possible and not edge.direct and edge.q_value <= self.rate)
+
     def _ranked(self) -> list[Edge]:
         return sorted(self.edges, key=lambda e: e.q_value if np.isfinite(e.q_value) else 2.0)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from counterflow import wording
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct, scope_of
@@ -212,7 +213,8 @@ def _far_from_foretold(network: Network, last: FloatArray, tail: FloatArray, num
     if not distance[-1] > FAR * usual > 0:
         return []
     text = (
-        f"the first row of an update is {distance[-1] / usual:.0f} times further from what the rows before it foretell "
-        f"than any of the last {LOOKED} rows was: if rows are missing in between, fit again with these as missing"
+        f"the first row of an update is {wording.number(distance[-1] / usual)} times further from what the rows before "
+        f"it foretell than any of the last {LOOKED} rows was: if rows are missing in between, fit again "
+        "with these as missing"
     )
     return [Caveat(NOT_FOLLOWING, scope_of(network.names), text)]

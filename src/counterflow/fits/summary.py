@@ -9,7 +9,7 @@ import numpy as np
 
 from counterflow import notebook, wording
 from counterflow.caveats import FAILS, VERDICTS, by_weight, verdict_of
-from counterflow.estimation.influence import NORMAL, Edge, strengths
+from counterflow.estimation.influence import MATTERS, NORMAL, Edge, strengths
 from counterflow.notebook import Table
 from counterflow.printable import shown
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SHOWN = 40  # couplings of a table; those that are kept come first
 _WIDE = 78
+_SLIGHT = "slight"
 _UNSEEN = 1e-12  # p-values below are as good as zero
 
 
@@ -102,11 +103,19 @@ def couplings(fit: Fit) -> Table:
     """Every pair of units: how strongly the one acts on the other directly, and how sure that is."""
     from_logs = fit.couplings is not None and fit.couplings.network is not None
     known = fit.couplings is not None and (from_logs or fit.couplings.spread is not None)
-    edges = fit.graph().edges if known else _without_uncertainty(fit)
+    graph = fit.graph() if known else None
+    edges = _without_uncertainty(fit) if graph is None else graph.edges
+    slight = set() if graph is None else {(edge.cause, edge.effect) for edge in edges if graph.slight(edge)}
     ranked = sorted(edges, key=lambda edge: (not edge.direct, -np.nan_to_num(edge.direct_strength)))
     columns = ["cause", "effect", "direct?", "estimate", "std err", "replicates" if from_logs else "z", "p", "FDR"]
-    rows = [_row(edge, from_logs) for edge in ranked[:SHOWN]]
-    more = f"and {len(ranked) - SHOWN} more couplings: see graph()" if len(ranked) > SHOWN else ""
+    rows = [_row(edge, from_logs, (edge.cause, edge.effect) in slight) for edge in ranked[:SHOWN]]
+    told = [f"and {len(ranked) - SHOWN} more couplings: see graph()"] if len(ranked) > SHOWN else []
+    if any(row[2] == _SLIGHT for row in rows):
+        told.append(
+            f"{_SLIGHT}: found by the test, but less than {100 * MATTERS:.0f} % of what the cause does to the effect "
+            "goes this way; the graph does not count it as direct"
+        )
+    more = "; ".join(told)
     title = "direct couplings: what a unit's white inputs do to another's measurements, in their noise"
     if from_logs:
         title = "direct couplings: what a lasting shift of a unit does to another, in standard deviations"
@@ -126,12 +135,12 @@ def _without_uncertainty(fit: Fit) -> list[Edge]:
     ]  # fmt: skip
 
 
-def _row(edge: Edge, from_logs: bool) -> list[str]:
+def _row(edge: Edge, from_logs: bool, slight: bool) -> list[str]:
     from scipy.special import ndtri
 
     low, high = edge.direct_interval or (math.nan, math.nan)
     spread = (high - edge.direct_strength) / NORMAL
-    kind = "yes" if edge.direct else "no" if math.isfinite(edge.p_value) else "–"
+    kind = "yes" if edge.direct else _SLIGHT if slight else "no" if math.isfinite(edge.p_value) else "–"
     if not edge.possible:
         kind = "ruled out"
     sure = edge.direct_strength / spread if spread > 0 else math.nan

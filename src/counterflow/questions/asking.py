@@ -150,7 +150,7 @@ class Questions(ABC):
     # ---- the questions
 
     def effect(
-        self, cause: str | Sequence[str], effect: str, change: Any, horizon: Span = 1, duration: Span | None = None,
+        self, cause: str | Sequence[str], effect: str, change: Any, horizon: Span = 50, duration: Span | None = None,
         level: float = 0.95, watch: Watch | None = None, controllers: str | None = None,
     ) -> Effect:  # fmt: skip
         """Effect of a change of one or several units' inputs on ``effect``'s outputs (paper, Q1 and Q2; any horizon).

@@ -15,6 +15,7 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.notebook import Table
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.arguments import check_window, check_world
@@ -22,7 +23,7 @@ from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import BASELINE, part_of
 from counterflow.questions.question import CONTROLLERS, LAWS, START, STOP, Entry, Form, Laws, Request
 from counterflow.questions.replicates import world_words
-from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
+from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings, asked_rows
 from counterflow.questions.views import (
     View,
     attributes,
@@ -185,9 +186,8 @@ class AskAttribution(Request):
             MappingProxyType({name: frozen(values) for name, values in answered.items()}),
         )  # fmt: skip
 
-    def words(self, plant: Described) -> str:
-        end = "" if self.stop is None else f" to {self.stop - 1}"
-        return self.question or f"Who moved {self.unit} in rows {self.start}{end}?"
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        return self.question or f"Who moved {self.unit} {asked_rows(self.start, self.stop, calendar)}?"
 
 
 LABELS = {INITIAL: "the state before", REST: "noise and what the model does not explain"}

@@ -14,6 +14,7 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.arguments import (
     check_level,
@@ -29,7 +30,7 @@ from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_tabl
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, Entry, Form, Laws, Request
 from counterflow.questions.replicates import Replicates, laws_words, world_words
-from counterflow.questions.reply import About, Described, Responder, Surroundings
+from counterflow.questions.reply import About, Described, Responder, Surroundings, asked_rows
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, channel_label, line, series
 
@@ -184,9 +185,9 @@ class AskCounterfactual(Request):
                 changes += [(unit, name, added, value) for name, value in channels.items()]
         return past_words(plant, changes)
 
-    def words(self, plant: Described) -> str:
-        end = "" if self.stop is None else f" to {self.stop - 1}"
-        return self.question or f"Had {self.had(plant)} in rows {self.start}{end}: what would {self.unit} have done?"
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        when = asked_rows(self.start, self.stop, calendar)
+        return self.question or f"Had {self.had(plant)} {when}: what would {self.unit} have done?"
 
 
 def _values(given: Any) -> list[Any]:

@@ -39,12 +39,35 @@ def canvas(rows: int, columns: int, size: tuple[float, float], **options: Any) -
 
 
 def short_dates(axis: Any) -> None:
-    """Dates along an axis of times: as short as they can be told apart."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    """Dates along an axis of times: as short as they can be told apart, and beside them the day or days shown.
 
-    locator: Any = AutoDateLocator()  # type: ignore[no-untyped-call]
+    matplotlib's own formatter takes that day from the last mark alone, which may be the midnight that ends it.
+    """
+    from matplotlib import dates
+
+    day: Any = dates.num2date
+
+    class Dates(dates.ConciseDateFormatter):
+        marks: Sequence[float] = ()
+
+        def format_ticks(self, values: Any) -> list[str]:
+            self.marks = list(values)
+            return list(super().format_ticks(values))  # type: ignore[no-untyped-call]
+
+        def get_offset(self) -> str:
+            text = str(super().get_offset())  # type: ignore[no-untyped-call]
+            low, high = sorted(axis.dataLim.intervalx)
+            last = day(self.marks[-1]) if self.marks else None
+            kinds = [each for each in self.offset_formats if last is not None and last.strftime(each) == text]
+            if not text or not kinds or not np.isfinite([low, high]).all():
+                return text
+            end = high - 1e-9 if high > low else high  # in days: the last moment itself may begin the next day
+            first, final = (day(each).strftime(kinds[-1]) for each in (low, end))
+            return first if first == final else f"{first} to {final}"
+
+    locator: Any = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
     axis.xaxis.set_major_locator(locator)
-    axis.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axis.xaxis.set_major_formatter(Dates(locator))  # type: ignore[no-untyped-call]
 
 
 # ---- lines over rows

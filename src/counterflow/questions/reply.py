@@ -75,6 +75,15 @@ class Described(Protocol):
     def unit(self, name: str) -> Unit | PublicUnit: ...
 
 
+def asked_rows(start: int, stop: int | None, calendar: Calendar | None) -> str:
+    """The rows that a question is about, in words: "in rows 3 to 9", or the dates where they are known."""
+    if calendar is None:
+        return f"in rows {start}" if stop is None else f"in rows {start} to {stop - 1}"
+    if stop is None:
+        return f"from {calendar.shown(start)} on"
+    return f"{'at' if stop == start + 1 else 'from'} {calendar.span(start, stop)}"
+
+
 @dataclass(frozen=True, eq=False)
 class About:
     """What an answer needs to speak of itself: its request, the channels and their noise, the time step, caveats."""

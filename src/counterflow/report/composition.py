@@ -189,7 +189,10 @@ def tell(
     request: Any = question
     request = fit.in_rows(request, recording)
     request = replace(request, level=level) if hasattr(request, "level") else request
-    words = request.words(fit.plant)
+    if request.of_past and 0 <= request.start < (request.stop or recording.rows) <= recording.rows:
+        words = request.words(fit.plant, recording.calendar)
+    else:
+        words = request.words(fit.plant)
     try:
         reply = fit.ask(request, recording if request.of_past or request.after_record else None)
         told = section(words, reply, Clock.of(recording.dt), request.headline)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from html import escape
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import pytest
 import counterflow as cf
 from counterflow import notebook
 from counterflow.caveats import Caveat, verdict_of
-from counterflow.questions.plots import Rows
+from counterflow.fits.summary import couplings
+from counterflow.questions.plots import Rows, canvas, short_dates
 
 HOSTILE = '<script>alert("x")&\' $x$'
 UNITS = [
@@ -270,6 +272,34 @@ def test_summaries_of_fits_are_tables_of_couplings(name):
     rows = text.splitlines()[text.splitlines().index(head) + 1 :][:2]
     assert len(rows) == 2
     assert ("–" in rows[0]) == (name == "published")
+
+
+def test_a_summary_says_why_a_coupling_that_passes_its_test_is_not_direct(monkeypatch):
+    fit = _everything()["logs"]
+    graph = fit.graph()
+    edges = tuple(replace(edge, p_value=0.029, q_value=0.029, direct=k > 0) for k, edge in enumerate(graph.edges))
+    monkeypatch.setattr(type(fit), "graph", lambda self: replace(graph, edges=edges))
+    kinds = [row[2] for row in couplings(fit).rows]
+    assert sorted(kinds) == ["slight", "yes"]
+    assert "slight: found by the test, but less than 50 % of what the cause does" in fit.summary()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "wanted"),
+    [
+        ("2024-11-01T22:00", "2024-11-02T00:00", "2024-Nov-01"),
+        ("2024-11-01T22:00", "2024-11-02T03:00", "2024-Nov-01 to 2024-Nov-02"),
+        ("2024-11-01T02:00", "2024-11-01T05:00", "2024-Nov-01"),
+        ("2024-11-02", "2024-12-01", "2024-Nov"),
+    ],
+)
+def test_beside_an_axis_stand_the_days_that_are_shown(first, last, wanted):
+    figure, axes = canvas(1, 1, (6.0, 3.0))
+    times = np.linspace(*(np.datetime64(each, "us").astype(np.int64) for each in (first, last)), 50)
+    axes[0, 0].plot(times.astype(np.int64).astype("datetime64[us]"), np.arange(50))
+    short_dates(axes[0, 0])
+    figure.savefig(BytesIO())
+    assert axes[0, 0].xaxis.get_major_formatter().get_offset() == wanted
 
 
 def test_couplings_of_a_summary_are_those_of_the_graph():

@@ -9,6 +9,7 @@ from tolerances import EXACT, LONG
 
 import counterflow as cf
 from counterflow.plant import excitation
+from counterflow.questions.effect import AskEffect
 
 NAMES = ["boiler", "turbine", "pump"]
 
@@ -233,6 +234,12 @@ def test_bad_questions_get_one_clear_error(case):
     call, kind, text = REFUSED[case]
     with pytest.raises(kind, match=text):
         call(FOUND)
+
+
+def test_library_and_command_line_follow_an_effect_equally_far():
+    asked = next(entry.default for entry in AskEffect.form if entry.name == "horizon")
+    answer = FOUND.effect("boiler", "turbine", {"speed": 1.0})
+    assert len(answer.mean) == asked == AskEffect.horizon == 50
 
 
 def test_a_far_change_carries_a_warning():

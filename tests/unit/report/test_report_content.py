@@ -17,6 +17,7 @@ from counterflow.estimation.influence import Edge, InfluenceGraph
 from counterflow.fits.checks import check
 from counterflow.fits.checks.kinds import KINDS, SOMETIMES
 from counterflow.plant import excitation
+from counterflow.plant.calendar import Calendar
 from counterflow.report import (
     AskAggregate,
     AskAttribution,
@@ -54,6 +55,20 @@ QUESTIONS = [
 
 def texts(page: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_a_report_of_dated_rows_speaks_of_dates(tmp_path: Path) -> None:
+    begins = int(np.datetime64("2024-11-01", "ns").astype(np.int64))
+    dated = cf.Recording(dict(RECORDING.items()), 60.0, Calendar(begins, 60 * 10**9))
+    content = write_report(tmp_path / "r.html", cf.fit(dated, PLANT.locals()), dated, QUESTIONS[1:3])
+    when = "from 2024-11-01 23:20 to 23:59"
+    assert content.worlds[0].question == f"Had boiler fuel been 0 % {when}: what would turbine have done?"
+    assert content.shares[0].question == f"Who moved turbine {when}?"
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    summed = re.search(r'<p class="([^"]*)">([^<]*)</p>\s*', page[page.index('class="summed"') - 3 :])
+    assert summed is not None
+    assert content.worlds[0].trajectory.window().sentence("power") == texts(unescape(summed[2]))
+    assert summed[1] == "summed", "it is no caution"
 
 
 def test_every_kind_of_question_is_told_with_units_and_interval(tmp_path: Path) -> None:

@@ -181,6 +181,7 @@ def test_a_reading_that_is_none_is_named_with_models_too():
     found = cf.fit(wild, plant.locals(), evaluations=3, sensors="as they are")
     (absurd,) = [c for c in found.parts["turbine"].caveats if c.code == "absurd-reading"]
     assert "row 200" in absurd.text
+    assert "e+" in absurd.text.split("row 200, ")[1].split(" times the usual movement")[0], "a short number"
     assert "not-converged" in [c.code for c in found.caveats]
 
 

@@ -39,6 +39,7 @@ from counterflow.methods.task import Task, UnitData
 from counterflow.plant import LocalModel, Unit
 from counterflow.privacy import Cost
 from counterflow.protocol import Message, Sufficient
+from counterflow.wording import number
 
 FEW_ABSURD = 3  # readings that far out: more are a way of running
 ABSURD = 100.0  # robust standard deviations from the median that no reading should be away
@@ -259,7 +260,7 @@ def absurd_readings(unit: Unit, values: FloatArray, channels: tuple[str, ...]) -
         if usual > 0 and away.max() > ABSURD * usual and rare:
             row = int(np.flatnonzero(np.isfinite(column))[int(away.argmax())])
             text = (
-                f"unit {unit.name!r}: {channel} is {column[row]:.6g} in row {row}, {away.max() / usual:.0f} times "
+                f"unit {unit.name!r}: {channel} is {column[row]:.6g} in row {row}, {number(away.max() / usual)} times "
                 "the usual movement away from its median; if that is no reading, make it missing and fit again"
             )
             out.append(Caveat("absurd-reading", unit.name, text))
