@@ -378,17 +378,6 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
         b = np.array(lower.replace_strict(months, default=0, return_dtype=polars.Int64).fill_null(0).to_numpy())
     else:
         b = whole("b")
-    kind = "dates"
-    if year_first[known].any():
-        year, month, day = a, b, c
-    elif named.any():
-        day, month, year = a, b, c
-    else:
-        first = _day_first(cells, a, b, day_first, bool((parts.get_column("sign") == ".").any()))
-        day, month, year = (a, b, c) if first else (b, a, c)
-        kind = "dates, day first" if first else "dates, month first"
-    if not year_first[known].any():
-        year = np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
     hour, minute, second = whole("hour"), whole("minute"), whole("second")
     if half.any():
         after_noon = parts.get_column("half").str.to_lowercase().str.starts_with("p").fill_null(False).to_numpy()
@@ -396,6 +385,18 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
         hour = np.where(half, hour % 12 + 12 * after_noon, hour)
     else:
         bad_hour = hour > 23
+    clock = ((hour * 60 + minute) * 60 + second)[known]
+    kind = "dates"
+    if year_first[known].any():
+        year, month, day = a, b, c
+    elif named.any():
+        day, month, year = a, b, _of_four_digits(c)
+    else:
+        year = _of_four_digits(c)
+        dotted = bool((parts.get_column("sign") == ".").any())
+        first = _day_first(cells, a, b, day_first, dotted, (year[known], clock))
+        day, month = (a, b) if first else (b, a)
+        kind = "dates, day first" if first else "dates, month first"
     month_starts = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (np.clip(month, 1, 12) - 1)
     days_of_month = ((month_starts + 1).astype("datetime64[D]") - month_starts.astype("datetime64[D]")).astype(int)
     bad = bad_hour | (month < 1) | (month > 12) | (day < 1) | (day > days_of_month) | (minute > 59) | (second > 60)
@@ -414,8 +415,37 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
     return Times(np.where(known, nanoseconds, NONE), kind, True, bool(zone[known].any()))
 
 
-def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None, dotted: bool) -> bool:
-    """Whether the first of two numbers is the day; empty cells have 0 in both."""
+def _of_four_digits(year: Nanoseconds) -> Nanoseconds:
+    """Years, where those of two digits are of 1970 to 2069."""
+    return np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
+
+
+def _runs_on(a: Nanoseconds, b: Nanoseconds, year: Nanoseconds, clock: Nanoseconds) -> bool | None:
+    """Whether the day is first, by which reading lets rows run on over midnight; None if that does not tell.
+
+    `clock` are seconds of the day. In one reading the date changes with the usual step, in the other by a month.
+    """
+    usable = (year > 1700) & (year < 2250) & (np.minimum(a, b) > 0)
+    a, b, year, clock = a[usable], b[usable], year[usable], clock[usable]
+    changed = (np.diff(a) != 0) | (np.diff(b) != 0) | (np.diff(year) != 0)
+    within = np.abs(np.diff(clock))[~changed]
+    within = within[within > 0]
+    if not changed.any() or not len(within):
+        return None
+    usual = 1.5 * float(np.median(within))
+    run_on = []
+    for day, month in ((a, b), (b, a)):
+        dates = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (month - 1)
+        seconds = (dates.astype("datetime64[D]").astype(np.int64) + day) * 86_400 + clock
+        run_on.append(bool((np.abs(np.diff(seconds))[changed] <= usual).any()))
+    return None if run_on[0] == run_on[1] else run_on[0]
+
+
+def _day_first(
+    cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None, dotted: bool,
+    rest: tuple[Nanoseconds, Nanoseconds],
+) -> bool:  # fmt: skip
+    """Whether the first of two numbers is the day; empty cells have 0 in both. `rest`: years and times of the day."""
     first, second = bool((a > 12).any()), bool((b > 12).any())
     if first and second:
         raise DataError(
@@ -433,9 +463,13 @@ def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None
         return given
     if dotted or (a == b).all():  # 3.4.2024 is always the 3rd of April
         return True
+    known = cells.text.is_not_null().to_numpy()
+    told = _runs_on(a[known], b[known], *rest)
+    if told is not None:
+        return told
     raise DataError(
         f"time column {cells.name!r}: {cells.at(int(np.argmax(a != b)))} may have the day or the month first, and no "
-        "other row tells: give day_first = true or false",
+        "other row tells: say it with day_first = true or false, on the command line with --day-first or --month-first",
         code=AMBIGUOUS,
     )
 

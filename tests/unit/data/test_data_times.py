@@ -109,6 +109,20 @@ def test_a_given_format_wins() -> None:
     assert found([5, 6], time_format="ms") == [5_000_000, 6_000_000]
 
 
+@pytest.mark.parametrize("pattern", ["%m/%d/%Y %I:%M:%S %p", "%d/%m/%Y %H:%M"])
+def test_rows_that_run_on_over_midnight_tell_the_order_of_day_and_month(pattern: str) -> None:
+    moments = [datetime(2024, 11, 1, 20) + timedelta(minutes=k) for k in range(600) if not 30 < k < 90]
+    expected = [(m - datetime(1970, 1, 1)) // timedelta(seconds=1) * SECOND for m in moments]
+    assert found([f"{m:{pattern}}" for m in moments]) == expected
+    assert found([f"{m:{pattern}}" for m in moments[::-1]]) == expected[::-1]
+
+
+def test_a_row_a_day_tells_no_order_of_day_and_month() -> None:
+    for cells in (["1/2/2024", "1/3/2024", "1/4/2024"], ["1/2/2024 08:00", "1/3/2024 08:00", "1/4/2024 08:00"]):
+        with pytest.raises(cf.DataError, match="on the command line with --day-first or --month-first"):
+            found(list(cells))
+
+
 def test_ambiguous_dates_are_refused_unless_it_is_said() -> None:
     cells = ["3/4/2024 00:00", "3/4/2024 00:01"]
     with pytest.raises(cf.DataError, match=r"'3/4/2024 00:00' in row 0 may have the day or the month first.*day_first"):
