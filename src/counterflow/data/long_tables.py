@@ -6,7 +6,7 @@ way. Values of bad quality are missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,19 +122,29 @@ def _some(names: Sequence[str]) -> str:
 def widen(files: Sequence[SourceFile], named: Sequence[LongNames], options: TimeOptions) -> Widened:
     """A wide table of long ones."""
     parts, measures, bad = [], {}, 0
+    unread: list[tuple[str, int]] = []
     for file, names in zip(files, named, strict=True):
-        frame, found, dropped = _long_part(file, names, options)
+        frame, found, dropped = _long_part(file, names, options, unread)
         parts.append(frame)
         measures.update(found)
         bad += dropped
-    notes = [("values of bad quality were read as missing", bad)] if bad else []
+    notes = [*unread, *([("values of bad quality were read as missing", bad)] if bad else [])]
     tags = polars.concat([part.get_column("tag").unique() for part in parts]).unique()
     title = _title(files, f"long table of {len(tags)} tags")
     return _pivoted(files[0].path, _together(parts), measures, title, notes)
 
 
+def _unread(file: SourceFile, times: Times) -> Iterator[tuple[str, int]]:
+    """Rows whose time cannot be read, in words, with how often."""
+    if times.unread:
+        yield (
+            f"rows of {file.name} were left out, because their time cannot be read: {times.example} is the first",
+            (times.unread),
+        )
+
+
 def _long_part(
-    file: SourceFile, names: LongNames, options: TimeOptions
+    file: SourceFile, names: LongNames, options: TimeOptions, notes: list[tuple[str, int]]
 ) -> tuple[polars.DataFrame, dict[str, str], int]:
     with file.reading():
         wanted = [names.time, names.tag, names.value, *filter(None, (names.quality, names.measure))]
@@ -142,6 +152,7 @@ def _long_part(
     if len(frame) == 0:
         raise DataError(f"{file.name} has a header but no rows: give a table with data")
     times = parse(frame.get_column(names.time), names.time, options, file.line)
+    notes += _unread(file, times)
     tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
     values = frame.get_column(names.value)
     bad = np.zeros(len(frame), np.bool_)
@@ -182,6 +193,7 @@ def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
     """Files with different columns as one table: rows of the same time become one."""
     parts, measures = [], {}
     owners: dict[str, str] = {}
+    notes: list[tuple[str, int]] = []
     for file in files:
         time = find_time(file.names, options.column, file.name)
         if time is None:
@@ -194,6 +206,7 @@ def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
         if len(frame) == 0:
             continue
         times = parse(frame.get_column(time), time, options, file.line)
+        notes += _unread(file, times)
         known = polars.Series(times.nanoseconds != NONE)
         columns = [name for name in file.names if name != time]
         if len(columns) == 1 and is_value(columns[0]):  # one tag in each file, called as the file
@@ -208,7 +221,7 @@ def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
             parts.append(part.select(_TIME, polars.lit(name).alias("tag"), "value"))
     if not parts:
         raise DataError(f"{files[0].name} and {len(files) - 1} more have headers but no rows: give tables with data")
-    return _pivoted(files[0].path, _together(parts), measures, _title(files, "side by side"), [])
+    return _pivoted(files[0].path, _together(parts), measures, _title(files, "side by side"), notes)
 
 
 def _title(files: Sequence[SourceFile], kind: str) -> str:
