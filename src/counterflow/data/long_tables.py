@@ -137,10 +137,8 @@ def widen(files: Sequence[SourceFile], named: Sequence[LongNames], options: Time
 def _unread(file: SourceFile, times: Times) -> Iterator[tuple[str, int]]:
     """Rows whose time cannot be read, in words, with how often."""
     if times.unread:
-        yield (
-            f"rows of {file.name} were left out, because their time cannot be read: {times.example} is the first",
-            (times.unread),
-        )
+        reason = f"their time cannot be read: {times.example} is the first"
+        yield f"rows of {file.name} were left out, because {reason}", times.unread
 
 
 def _long_part(
@@ -259,6 +257,7 @@ def _pivoted(
         raise DataError(f"{path.name} has a tag called {_TIME!r}: rename it, so that it is not taken for the time")
     wide = known.pivot(on="tag", index=_TIME, values="value", aggregate_function="last").sort(_TIME)
     wide = wide.select(_TIME, *(tag for tag in tags if tag in wide.columns))
+    notes = [*notes, *_conflicts(known, wide)]
     columns: list[polars.Series] = []
     for series in wide.iter_columns():
         numbers = series if series.name == _TIME else series.cast(polars.Float64, strict=False)
@@ -272,6 +271,17 @@ def _pivoted(
     return Widened(
         SourceFile(path, file.names, file.source, kind, measures={**file.measures, **kept}), usual, tuple(notes)
     )
+
+
+def _conflicts(known: polars.DataFrame, wide: polars.DataFrame) -> Iterator[tuple[str, int]]:
+    """Values that gave way to another one of the same tag and time, in words, with how many they are."""
+    cells = sum(len(column) - column.null_count() for column in wide.iter_columns() if column.name != _TIME)
+    if cells == len(known):
+        return
+    lost = known.n_unique([_TIME, "tag", "value"]) - known.n_unique([_TIME, "tag"])
+    if lost:
+        remedy = "if clocks were changed then, give the option timezone"
+        yield f"values gave way to a later one of the same tag and time that differs; {remedy}", lost
 
 
 assert _TIME in NAMES  # it is found again

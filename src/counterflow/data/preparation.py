@@ -95,7 +95,7 @@ def read_logs(
     ... )
     >>> recording, preparation = read_logs(table, {"boiler": {"tags": "boiler_*", "inputs": "*_valve"}})
     >>> recording
-    Recording(4 rows, dt=60, units: boiler, with missing values)
+    Recording(4 rows, dt=60, 2024-05-01 06:00 to 06:03, units: boiler, with missing values)
     >>> recording["boiler"].u.ravel().tolist(), recording["boiler"].y.ravel().tolist()
     ([0.0, 0.5, 0.5, 0.5], [3.0, 3.5, nan, 3.25])
     """

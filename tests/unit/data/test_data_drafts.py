@@ -158,6 +158,18 @@ def test_no_row_of_the_hour_that_comes_twice_is_lost(lost: slice) -> None:
     assert caught.value.code == "clock-change"
 
 
+@pytest.mark.parametrize("by", ["time", "tag"])
+def test_values_of_a_long_table_are_not_lost_in_silence(by: str) -> None:
+    wide = autumn(2, "2024-10-27", slice(60, 75)).with_row_index()
+    long = wide.unpivot(["TI-101", "LI-102"], index=["index", "time"], variable_name="tag", value_name="value")
+    table = long.sort(["index", "tag"] if by == "time" else ["tag", "index"]).drop("index")
+    assert [count for what, count in inspect(table).notes if "the option timezone" in what] == [30]
+    assert inspect(table, timezone="Europe/Berlin").notes == ()
+    assert inspect(table, timezone="Europe/Berlin").rows == len(wide)
+    same = table.filter(polars.col("time") < "2024-10-27 02")
+    assert inspect(polars.concat([same, same])).notes == ()
+
+
 def test_a_zone_that_cannot_be_told_is_asked_for() -> None:
     table = autumn(1, "2024-11-03", slice(60, 75))
     made = draft(inspect(table))
