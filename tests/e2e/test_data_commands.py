@@ -167,3 +167,35 @@ def test_as_a_process(plant: Path) -> None:
     assert "has no time column 'clock'" in done.stderr
     code = "import sys; from counterflow.cli import app; assert not {'polars', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("time\n2024-11-01T00:00:00\n2024-11-01T00:01:00\n", "there is no channel beside the time"),
+        ("time,a.PV\n2024-01-01 00:00,1\n", "no channel can be used: 'a.PV' is left out (always 1)"),
+    ],
+)
+def test_no_draft_is_written_of_a_table_that_makes_no_unit(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    drafted = tmp_path / "federation.toml"
+    assert reason in refused("data", "inspect", tmp_path / "a.csv", "--federation", drafted)
+    assert not drafted.exists()
+    shown = run("data", "inspect", tmp_path / "a.csv").stdout
+    assert reason in " ".join(shown.split())
+    assert "next:" not in shown
+
+
+def test_the_draft_of_local_times_names_their_zone(tmp_path: Path) -> None:
+    level = np.random.default_rng(0).normal(size=240)
+    stamps = [f"2024-10-27 0{h}:{m:02d}" for h in (1, 2, 2, 3) for m in range(60)]
+    rows = [
+        f"{stamp},{value}" for k, (stamp, value) in enumerate(zip(stamps, level, strict=True)) if not 120 <= k < 145
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["time,TI-101", *rows]))
+    drafted = tmp_path / "federation.toml"
+    told("data", "inspect", tmp_path / "a.csv", "--federation", drafted)
+    assert 'timezone = "Europe/Berlin"' in drafted.read_text()
+    recording = read_federation(drafted).recording
+    assert recording.rows == 240
+    assert int(np.isfinite(next(iter(recording.parts.values())).y).sum()) == 215

@@ -36,6 +36,7 @@ from counterflow.data import ChannelFacts, Inspection, Preparation, draft, inspe
 from counterflow.data import Draft as DraftOfPlant
 from counterflow.data.databases import is_sqlite, public_address, sqlite_file
 from counterflow.data.drafts import DraftChannel
+from counterflow.errors import DataError
 from counterflow.plant import Recording
 from counterflow.printable import shown
 
@@ -75,6 +76,8 @@ def inspect_table(
     found = inspect(opened(files or [], sql, database, options))
     made = draft(found)
     if federation is not None:
+        if not made.units:
+            raise DataError(f"{', '.join(found.files)}: no federation file can be drafted: {made.reason}")
         source = {"files": files} if files else {"sql": sql, "database": database}
         output.write_all({federation: draft_text(found, made, source, options, federation).encode()}, force)
     content = {**found.to_json(), "draft": made.to_json()}
@@ -99,6 +102,8 @@ def _show(found: Inspection, made: DraftOfPlant, drafted: Path | None) -> None:
         output.show_lines(*(f"  ? {question}" for question in made.questions))
     if drafted is not None:
         output.show_lines("", f"federation file: {drafted}", f"next: counterflow fit {drafted} --out fit")
+    elif not made.units:
+        output.show_lines("", f"No federation file can be drafted: {made.reason}.")
     else:
         output.show_lines(
             "", "next: the same with --federation federation.toml, then counterflow fit federation.toml --out fit"

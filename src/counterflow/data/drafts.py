@@ -84,6 +84,7 @@ class Draft:
     left_out: dict[str, str] = field(default_factory=dict)
     questions: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)  # of reading, that the table needs
+    reason: str = ""  # why there are no units, if there are none
 
     @property
     def selections(self) -> dict[str, dict[str, Any]]:
@@ -113,7 +114,7 @@ class Draft:
         """As plain values, for JSON."""
         return {
             "units": [unit.to_json() for unit in self.units], "left_out": self.left_out,
-            "questions": list(self.questions), "options": self.options,
+            "questions": list(self.questions), "options": self.options, "reason": self.reason,
         }  # fmt: skip
 
 
@@ -159,7 +160,18 @@ def draft(found: Inspection) -> Draft:
         questions = [*_clock_questions(found.time, zones), *questions]
     if units and not any(unit.inputs for unit in units):
         questions.append("no channel looks like one that people or controllers move: which are inputs?")
-    return Draft(units, left_out, tuple(questions), options)
+    return Draft(units, left_out, tuple(questions), options, "" if units else _reason(kept, left_out))
+
+
+def _reason(kept: Sequence[str], left_out: dict[str, str]) -> str:
+    """Why a table makes no unit."""
+    if kept:
+        return "no channel looks like a measurement"
+    if not left_out:
+        return "there is no channel beside the time"
+    column, why = next(iter(left_out.items()))
+    more = f", and {len(left_out) - 1} more are left out" if len(left_out) > 1 else ""
+    return f"no channel can be used: {column[:60]!r} is left out ({why}){more}"
 
 
 def _clock_questions(time: TimeFacts, zones: Sequence[str]) -> Iterator[str]:
@@ -286,9 +298,12 @@ class _Roles:
 def _grouped(tags: dict[str, Tag], roles: _Roles, questions: list[str]) -> dict[str, list[str]]:
     """Channels by unit, in the order of the table; every unit has an output."""
     by = _division(list(tags.values()))
-    groups: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for name, tag in tags.items():
-        groups.setdefault(by(tag), []).append(name)
+        found.setdefault(by(tag), []).append(name)
+    groups: dict[str, list[str]] = {}
+    for group, members in found.items():
+        groups[channel_name(group, groups)] = members  # a unit may be called so
     if all(re.search(r"_\d+$", group) for group in groups):  # numbers have an order of their own
         groups = {group: groups[group] for group in sorted(groups, key=lambda group: int(group.rpartition("_")[2]))}
     if len(groups) > _MOST_UNITS:

@@ -168,15 +168,17 @@ class Inspection:
         if self.measures:
             out.append(f"Units of measure are told of {len(self.measures)} channels.")
         if self.time is None or self.times is None:
-            out.append("No time column was found: rows would be taken as they come. Name it with --time.")
+            out.append("No time column was found: rows would be taken as they come. Name it with the option time.")
             return out
         facts, shown = self.time, self.times.shown
         out.append(
             f"Time column {self.time_name!r} ({self.times.kind}): {shown(facts.start)} to {shown(facts.stop)}, usual "
             f"step {facts.step / SECOND:g} s, {100 * facts.regular:.4g} % of the steps are so."
         )
-        if facts.untimed:
-            out.append(f"{facts.untimed} rows have no time: they would be dropped.")
+        if unread := self.times.unread:
+            out.append(f"{unread} rows have a time that cannot be read, {self.times.example} first: they are left out.")
+        if empty := facts.untimed - self.times.unread:
+            out.append(f"{empty} rows have no time: they would be dropped.")
         if facts.out_of_order:
             out.append(f"{facts.out_of_order} rows are earlier than the row before them: rows would be sorted.")
         if facts.duplicates:
@@ -189,7 +191,7 @@ class Inspection:
                 "held."
             )
         for change in facts.clock_changes:
-            out.append(f"The clock goes {change}, as daylight saving time does: give the time zone with --timezone.")
+            out.append(f"The clock goes {change}, as daylight saving time does: give the option timezone.")
         return out
 
     def to_json(self) -> dict[str, Any]:

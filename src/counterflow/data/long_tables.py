@@ -6,7 +6,7 @@ way. Values of bad quality are missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,19 +122,27 @@ def _some(names: Sequence[str]) -> str:
 def widen(files: Sequence[SourceFile], named: Sequence[LongNames], options: TimeOptions) -> Widened:
     """A wide table of long ones."""
     parts, measures, bad = [], {}, 0
+    unread: list[tuple[str, int]] = []
     for file, names in zip(files, named, strict=True):
-        frame, found, dropped = _long_part(file, names, options)
+        frame, found, dropped = _long_part(file, names, options, unread)
         parts.append(frame)
         measures.update(found)
         bad += dropped
-    notes = [("values of bad quality were read as missing", bad)] if bad else []
+    notes = [*unread, *([("values of bad quality were read as missing", bad)] if bad else [])]
     tags = polars.concat([part.get_column("tag").unique() for part in parts]).unique()
     title = _title(files, f"long table of {len(tags)} tags")
     return _pivoted(files[0].path, _together(parts), measures, title, notes)
 
 
+def _unread(file: SourceFile, times: Times) -> Iterator[tuple[str, int]]:
+    """Rows whose time cannot be read, in words, with how often."""
+    if times.unread:
+        reason = f"their time cannot be read: {times.example} is the first"
+        yield f"rows of {file.name} were left out, because {reason}", times.unread
+
+
 def _long_part(
-    file: SourceFile, names: LongNames, options: TimeOptions
+    file: SourceFile, names: LongNames, options: TimeOptions, notes: list[tuple[str, int]]
 ) -> tuple[polars.DataFrame, dict[str, str], int]:
     with file.reading():
         wanted = [names.time, names.tag, names.value, *filter(None, (names.quality, names.measure))]
@@ -142,6 +150,7 @@ def _long_part(
     if len(frame) == 0:
         raise DataError(f"{file.name} has a header but no rows: give a table with data")
     times = parse(frame.get_column(names.time), names.time, options, file.line)
+    notes += _unread(file, times)
     tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
     values = frame.get_column(names.value)
     bad = np.zeros(len(frame), np.bool_)
@@ -182,6 +191,7 @@ def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
     """Files with different columns as one table: rows of the same time become one."""
     parts, measures = [], {}
     owners: dict[str, str] = {}
+    notes: list[tuple[str, int]] = []
     for file in files:
         time = find_time(file.names, options.column, file.name)
         if time is None:
@@ -194,6 +204,7 @@ def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
         if len(frame) == 0:
             continue
         times = parse(frame.get_column(time), time, options, file.line)
+        notes += _unread(file, times)
         known = polars.Series(times.nanoseconds != NONE)
         columns = [name for name in file.names if name != time]
         if len(columns) == 1 and is_value(columns[0]):  # one tag in each file, called as the file
@@ -208,7 +219,7 @@ def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
             parts.append(part.select(_TIME, polars.lit(name).alias("tag"), "value"))
     if not parts:
         raise DataError(f"{files[0].name} and {len(files) - 1} more have headers but no rows: give tables with data")
-    return _pivoted(files[0].path, _together(parts), measures, _title(files, "side by side"), [])
+    return _pivoted(files[0].path, _together(parts), measures, _title(files, "side by side"), notes)
 
 
 def _title(files: Sequence[SourceFile], kind: str) -> str:
@@ -246,6 +257,7 @@ def _pivoted(
         raise DataError(f"{path.name} has a tag called {_TIME!r}: rename it, so that it is not taken for the time")
     wide = known.pivot(on="tag", index=_TIME, values="value", aggregate_function="last").sort(_TIME)
     wide = wide.select(_TIME, *(tag for tag in tags if tag in wide.columns))
+    notes = [*notes, *_conflicts(known, wide)]
     columns: list[polars.Series] = []
     for series in wide.iter_columns():
         numbers = series if series.name == _TIME else series.cast(polars.Float64, strict=False)
@@ -259,6 +271,17 @@ def _pivoted(
     return Widened(
         SourceFile(path, file.names, file.source, kind, measures={**file.measures, **kept}), usual, tuple(notes)
     )
+
+
+def _conflicts(known: polars.DataFrame, wide: polars.DataFrame) -> Iterator[tuple[str, int]]:
+    """Values that gave way to another one of the same tag and time, in words, with how many they are."""
+    cells = sum(len(column) - column.null_count() for column in wide.iter_columns() if column.name != _TIME)
+    if cells == len(known):
+        return
+    lost = known.n_unique([_TIME, "tag", "value"]) - known.n_unique([_TIME, "tag"])
+    if lost:
+        remedy = "if clocks were changed then, give the option timezone"
+        yield f"values gave way to a later one of the same tag and time that differs; {remedy}", lost
 
 
 assert _TIME in NAMES  # it is found again

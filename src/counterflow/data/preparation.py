@@ -95,7 +95,7 @@ def read_logs(
     ... )
     >>> recording, preparation = read_logs(table, {"boiler": {"tags": "boiler_*", "inputs": "*_valve"}})
     >>> recording
-    Recording(4 rows, dt=60, units: boiler, with missing values)
+    Recording(4 rows, dt=60, 2024-05-01 06:00 to 06:03, units: boiler, with missing values)
     >>> recording["boiler"].u.ravel().tolist(), recording["boiler"].y.ravel().tolist()
     ([0.0, 0.5, 0.5, 0.5], [3.0, 3.5, nan, 3.25])
     """
@@ -116,9 +116,7 @@ def read_logs(
         return prepare(table, choose(units, table.channels, table.measures), rules)
     made = draft(inspect(table))
     if not made.units:
-        raise DataError(
-            f"{table.title}: {made.questions[-1] if made.questions else 'no channel can be used'} Give units"
-        )
+        raise DataError(f"{table.title}: {made.reason}; give units with their inputs and outputs, or another table")
     if "text" in made.options and text is None:
         rules = replace(rules, text=made.options["text"])
     if "timezone" in made.options:
@@ -210,8 +208,8 @@ def _refuse_lost_hour(table: Table, times: Times, facts: TimeFacts, grid: Grid, 
             raise DataError(
                 f"{table.title}: the clock goes back after {times.shown(int(times.nanoseconds[turn]))}, as daylight "
                 f"saving time does, and {lost} rows of the hour that comes twice would be lost: give the time zone "
-                f"with timezone{f'; it may be {zones}' if zones else ''}; or UTC, if the clock was not changed and "
-                "the last row of each time shall stay",
+                f"with the option timezone{f'; it may be {zones}' if zones else ''}; or UTC, if the clock was not "
+                "changed and the last row of each time shall stay",
                 code="clock-change",
             )
 

@@ -109,9 +109,12 @@ def describe_rows(
     text = f"Time column {table.time_name!r} ({times.kind}): {period}, usual step {step:g} s."
     yield Step("time", text, {"step": step})
     for change in facts.clock_changes:
-        yield Step("clock", f"The clock goes {change}: give the time zone with timezone.", doubt=True)
-    if facts.untimed:
-        yield Step("untimed", f"{facts.untimed} rows without a time were dropped.", {"rows": facts.untimed})
+        yield Step("clock", f"The clock goes {change}: give the time zone with the option timezone.", doubt=True)
+    if times.unread:
+        text = f"{times.unread} rows were left out, because their time cannot be read: {times.example} is the first."
+        yield Step("unread", text, {"rows": times.unread}, doubt=True)
+    if empty := facts.untimed - times.unread:
+        yield Step("untimed", f"{empty} rows without a time were dropped.", {"rows": empty})
     if count := facts.out_of_order:
         yield Step("sort", f"Rows were sorted: {count} came before the row above them.", {"rows": count})
     cut = 0 if keep is None else int((~keep).sum())
@@ -167,7 +170,9 @@ def describe_values(
         told = {column: values[value] for column, values in counts.sentinels.items() if value in values}
         shown = ", ".join(f"{column} ({count})" for column, count in list(told.items())[:6])
         more = f" and {len(told) - 6} more channels" if len(told) > 6 else ""
-        text = f"{value:g} recurs far outside all else in {shown}{more}: read as missing; sentinels=False keeps it."
+        text = (
+            f"{value:g} recurs far outside all else in {shown}{more}: read as missing; the option sentinels keeps it."
+        )
         yield Step("sentinel", text, told, doubt=True)
     if count := counts.infinite:
         yield Step("infinite", f"{count} infinite values were read as missing.", {"values": count}, doubt=True)
@@ -183,7 +188,7 @@ def describe_values(
     if long := {column: count for column, (_, count) in counts.filled.items() if count}:
         text = (
             f"{len(long)} inputs are unknown for more than {hold} rows at a time, in at most {max(long.values())} "
-            "rows: what they did there is assumed. See stretches."
+            "rows: what they did there is assumed. The option long_gaps can leave such stretches out."
         )
         yield Step("unknown inputs", text, long, doubt=True)
     if counts.led:

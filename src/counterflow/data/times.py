@@ -38,6 +38,7 @@ _ZONES = (
     "Europe/London", "Europe/Berlin", "Europe/Helsinki", "America/New_York", "America/Chicago", "America/Denver",
     "America/Los_Angeles", "Australia/Sydney", "Pacific/Auckland",
 )  # fmt: skip
+_MOST_UNREAD = 0.02  # share of cells that may be no times: their rows are left out
 _REMEDY = "give its format, such as time_format = '%d/%m/%Y %H:%M:%S'"
 
 
@@ -58,6 +59,10 @@ class Times:
         Whether the zone is known, so that these are in UTC.
     zone : str
         In which people read them: the one that was given, or that the column has; "" if it is not known.
+    unread : int
+        Cells that hold something that is no time of the column's kind: `NONE` in ``nanoseconds``, too.
+    example : str
+        The first of them, and where it stands.
     """
 
     nanoseconds: Nanoseconds
@@ -65,6 +70,8 @@ class Times:
     dated: bool
     zoned: bool = False
     zone: str = ""
+    unread: int = 0
+    example: str = ""
 
     def shown(self, nanoseconds: int) -> str:
         """A time in words: ISO for dates, seconds otherwise."""
@@ -170,16 +177,26 @@ class _Cells:
     text: polars.Series
     name: str
     line: Callable[[int], str]
+    unread: int = 0
+    example: str = ""
 
     def at(self, row: int) -> str:
         """A cell and where it stands."""
         return f"{self.text[row][:40]!r} in row {row}{self.line(row)}"
 
-    def refuse(self, wrong: polars.Series, why: str) -> None:
-        """Refuse the column if any cell is wrong, naming the first."""
+    def without(self, wrong: polars.Series, why: str) -> _Cells:
+        """Leave out cells that are wrong if they are few; refuse the column otherwise, naming the first."""
         rows = (wrong & self.text.is_not_null()).arg_true()
-        if len(rows):
+        if len(rows) == 0:
+            return self
+        if self.unread + len(rows) > _MOST_UNREAD * len(self.text):
             raise DataError(f"time column {self.name!r} holds {self.at(int(rows[0]))}, which {why}")
+        example = self.example or self.at(int(rows[0]))
+        return replace(self, text=self.text.set(wrong, None), unread=self.unread + len(rows), example=example)
+
+    def read(self, found: Times) -> Times:
+        """The times of these cells, with what was left out of them."""
+        return replace(found, unread=self.unread, example=self.example)
 
 
 def parse(
@@ -226,11 +243,12 @@ def parse(
             numbers = text.cast(polars.Int64, strict=False)
             if numbers.null_count() > text.null_count():
                 numbers = text.str.replace(",", ".", literal=True).cast(polars.Float64, strict=False)
-            if numbers.null_count() == text.null_count() and text.null_count() < len(text):
-                found = _numbers(numbers, name, time_format)
+            few = numbers.null_count() - text.null_count() <= _MOST_UNREAD * len(text)
+            if time_format is not None or (few and text.null_count() < len(text)):
+                said = f", as time_format {time_format!r} says" if time_format is not None else ""
+                cells = cells.without(numbers.is_null(), f"is not a number{said}")
+                found = cells.read(_numbers(numbers, name, time_format))
             else:
-                if time_format is not None:
-                    cells.refuse(numbers.is_null(), f"is not a number, as time_format {time_format!r} says")
                 found = _dates(cells, options.day_first)
     else:
         raise DataError(f"time column {name!r} has type {dtype}, which is neither a date, a number nor text")
@@ -268,8 +286,8 @@ def _pattern(cells: _Cells, pattern: str) -> Times:
         found = cells.text.str.to_datetime(pattern, time_unit="ns", strict=False)
     except polars.exceptions.PolarsError as error:
         raise DataError(f"time_format {pattern!r} cannot be used: {str(error).splitlines()[0]:.120}") from error
-    cells.refuse(found.is_null(), f"does not fit time_format {pattern!r}")
-    return Times(_filled(found, zoned), f"dates, format {pattern}", True, zoned)
+    cells = cells.without(found.is_null(), f"does not fit time_format {pattern!r}")
+    return cells.read(Times(_filled(found, zoned), f"dates, format {pattern}", True, zoned))
 
 
 def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times:
@@ -341,10 +359,10 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
     """Dates in text: cut into numbers, then the order of day, month and year from all of them together."""
     text = cells.text
     parts = text.str.extract_groups(_DATE).struct.unnest()
-    known = text.is_not_null().to_numpy()
-    if not known.any():
+    if text.null_count() == len(text):
         return Times(np.full(len(text), NONE, np.int64), "empty", True)
-    cells.refuse(parts.get_column("a").is_null(), f"is no date or time of a usual kind: {_REMEDY}")
+    cells = cells.without(parts.get_column("a").is_null(), f"is no date or time of a usual kind: {_REMEDY}")
+    known = cells.text.is_not_null().to_numpy()
 
     def whole(part: str) -> Nanoseconds:
         return np.array(parts.get_column(part).cast(polars.Int64, strict=False).fill_null(0).to_numpy(), np.int64)
@@ -378,17 +396,6 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
         b = np.array(lower.replace_strict(months, default=0, return_dtype=polars.Int64).fill_null(0).to_numpy())
     else:
         b = whole("b")
-    kind = "dates"
-    if year_first[known].any():
-        year, month, day = a, b, c
-    elif named.any():
-        day, month, year = a, b, c
-    else:
-        first = _day_first(cells, a, b, day_first, bool((parts.get_column("sign") == ".").any()))
-        day, month, year = (a, b, c) if first else (b, a, c)
-        kind = "dates, day first" if first else "dates, month first"
-    if not year_first[known].any():
-        year = np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
     hour, minute, second = whole("hour"), whole("minute"), whole("second")
     if half.any():
         after_noon = parts.get_column("half").str.to_lowercase().str.starts_with("p").fill_null(False).to_numpy()
@@ -396,11 +403,24 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
         hour = np.where(half, hour % 12 + 12 * after_noon, hour)
     else:
         bad_hour = hour > 23
+    clock = ((hour * 60 + minute) * 60 + second)[known]
+    kind = "dates"
+    if year_first[known].any():
+        year, month, day = a, b, c
+    elif named.any():
+        day, month, year = a, b, _of_four_digits(c)
+    else:
+        year = _of_four_digits(c)
+        dotted = bool((parts.get_column("sign") == ".").any())
+        first = _day_first(cells, a, b, day_first, dotted, (year[known], clock))
+        day, month = (a, b) if first else (b, a)
+        kind = "dates, day first" if first else "dates, month first"
     month_starts = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (np.clip(month, 1, 12) - 1)
     days_of_month = ((month_starts + 1).astype("datetime64[D]") - month_starts.astype("datetime64[D]")).astype(int)
     bad = bad_hour | (month < 1) | (month > 12) | (day < 1) | (day > days_of_month) | (minute > 59) | (second > 60)
     bad = known & (bad | (year < 1700) | (year > 2250))
-    cells.refuse(polars.Series(bad), f"is no date ({kind}): {_REMEDY}")
+    cells = cells.without(polars.Series(bad), f"is no date ({kind}): {_REMEDY}")
+    known &= ~bad
     days = month_starts.astype("datetime64[D]").astype(np.int64) + day - 1
     fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64).to_numpy()
     nanoseconds = (((days * 24 + hour) * 60 + minute) * 60 + second) * SECOND + fraction
@@ -411,11 +431,40 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
         east = np.where(west, -1, 1) * (offset // 100 * 60 + offset % 100)  # minutes from Greenwich
         nanoseconds = nanoseconds - east * 60 * SECOND
         kind += " with a zone"
-    return Times(np.where(known, nanoseconds, NONE), kind, True, bool(zone[known].any()))
+    return cells.read(Times(np.where(known, nanoseconds, NONE), kind, True, bool(zone[known].any())))
 
 
-def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None, dotted: bool) -> bool:
-    """Whether the first of two numbers is the day; empty cells have 0 in both."""
+def _of_four_digits(year: Nanoseconds) -> Nanoseconds:
+    """Years, where those of two digits are of 1970 to 2069."""
+    return np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
+
+
+def _runs_on(a: Nanoseconds, b: Nanoseconds, year: Nanoseconds, clock: Nanoseconds) -> bool | None:
+    """Whether the day is first, by which reading lets rows run on over midnight; None if that does not tell.
+
+    `clock` are seconds of the day. In one reading the date changes with the usual step, in the other by a month.
+    """
+    usable = (year > 1700) & (year < 2250) & (np.minimum(a, b) > 0)
+    a, b, year, clock = a[usable], b[usable], year[usable], clock[usable]
+    changed = (np.diff(a) != 0) | (np.diff(b) != 0) | (np.diff(year) != 0)
+    within = np.abs(np.diff(clock))[~changed]
+    within = within[within > 0]
+    if not changed.any() or not len(within):
+        return None
+    usual = 1.5 * float(np.median(within))
+    run_on = []
+    for day, month in ((a, b), (b, a)):
+        dates = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (month - 1)
+        seconds = (dates.astype("datetime64[D]").astype(np.int64) + day) * 86_400 + clock
+        run_on.append(bool((np.abs(np.diff(seconds))[changed] <= usual).any()))
+    return None if run_on[0] == run_on[1] else run_on[0]
+
+
+def _day_first(
+    cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None, dotted: bool,
+    rest: tuple[Nanoseconds, Nanoseconds],
+) -> bool:  # fmt: skip
+    """Whether the first of two numbers is the day; empty cells have 0 in both. `rest`: years and times of the day."""
     first, second = bool((a > 12).any()), bool((b > 12).any())
     if first and second:
         raise DataError(
@@ -433,9 +482,13 @@ def _day_first(cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None
         return given
     if dotted or (a == b).all():  # 3.4.2024 is always the 3rd of April
         return True
+    known = cells.text.is_not_null().to_numpy()
+    told = _runs_on(a[known], b[known], *rest)
+    if told is not None:
+        return told
     raise DataError(
         f"time column {cells.name!r}: {cells.at(int(np.argmax(a != b)))} may have the day or the month first, and no "
-        "other row tells: give day_first = true or false",
+        "other row tells: say it with day_first = true or false, on the command line with --day-first or --month-first",
         code=AMBIGUOUS,
     )
 
@@ -483,4 +536,4 @@ def _localised(found: Times, name: str, timezone: str) -> Times:
             nanoseconds[turn:stop] = late[turn:stop]
     out = found.nanoseconds.copy()
     out[known] = nanoseconds
-    return Times(out, f"{found.kind}, {timezone}", True, True, timezone)
+    return replace(found, nanoseconds=out, kind=f"{found.kind}, {timezone}", zoned=True, zone=timezone)

@@ -140,9 +140,11 @@ class Calendar:
 
     def span(self, start: int, stop: int) -> str:
         """Rows start to stop - 1 in words: "2024-11-01 14:00 to 15:59"."""
-        first, last = self.shown(start, zone=start == stop - 1), self.shown(stop - 1)
+        first, last = self.shown(start), self.shown(stop - 1)
         if start == stop - 1:
             return first
+        if first[10:].split()[1:] == last[10:].split()[1:]:  # else the clock is changed between them
+            first = self.shown(start, zone=False)
         return f"{first} to {last.removeprefix(first[:11])}"
 
     @property

@@ -97,7 +97,7 @@ def test_what_cannot_be_used_is_left_out_with_its_reason() -> None:
 def test_nothing_to_use() -> None:
     table = polars.DataFrame({"time": [0, 1, 2], "note": ["a", "b", "c"]})
     assert draft(inspect(table)).units == ()
-    with pytest.raises(cf.DataError, match="Give units"):
+    with pytest.raises(cf.DataError, match="; give units"):
         read_logs(table)
 
 
@@ -158,6 +158,18 @@ def test_no_row_of_the_hour_that_comes_twice_is_lost(lost: slice) -> None:
     assert caught.value.code == "clock-change"
 
 
+@pytest.mark.parametrize("by", ["time", "tag"])
+def test_values_of_a_long_table_are_not_lost_in_silence(by: str) -> None:
+    wide = autumn(2, "2024-10-27", slice(60, 75)).with_row_index()
+    long = wide.unpivot(["TI-101", "LI-102"], index=["index", "time"], variable_name="tag", value_name="value")
+    table = long.sort(["index", "tag"] if by == "time" else ["tag", "index"]).drop("index")
+    assert [count for what, count in inspect(table).notes if "the option timezone" in what] == [30]
+    assert inspect(table, timezone="Europe/Berlin").notes == ()
+    assert inspect(table, timezone="Europe/Berlin").rows == len(wide)
+    same = table.filter(polars.col("time") < "2024-10-27 02")
+    assert inspect(polars.concat([same, same])).notes == ()
+
+
 def test_a_zone_that_cannot_be_told_is_asked_for() -> None:
     table = autumn(1, "2024-11-03", slice(60, 75))
     made = draft(inspect(table))
@@ -192,3 +204,26 @@ def test_titles_above_the_header(tmp_path: Path) -> None:
     rows = "".join(f"{k},{k}.5,{k % 3},{k % 2}\n" for k in range(20))
     path.write_text(f",P1,,\ntime,FIT101,LIT101,MV101\n{rows}")
     assert inspect(path).groups == {"1": ("FIT101", "LIT101", "MV101")}
+
+
+def test_a_table_that_makes_no_unit_says_why() -> None:
+    for columns, reason in (
+        ({}, "there is no channel beside the time"),
+        ({"TI-101": [4.0] * 60}, "no channel can be used: 'TI-101' is left out (always 4)"),
+        ({"FV-101": [float(k // 5 % 3) for k in range(60)]}, "no channel looks like a measurement"),
+    ):
+        table = polars.DataFrame({"time": list(range(60)), **columns})
+        assert draft(inspect(table)).reason == reason
+        with pytest.raises(cf.DataError) as caught:
+            read_logs(table)
+        assert f"{reason}; give units" in str(caught.value)
+
+
+def test_units_of_very_long_tags_have_names_that_a_unit_may_have() -> None:
+    made = drafted(**{f"{'a' * 300}.{'b' * 90}-{k}.PV": NOISE[k] for k in range(3)})
+    recording, _ = read_logs(
+        polars.DataFrame(
+            {"time": list(range(len(NOISE[0])))} | {f"{'a' * 300}.{'b' * 90}-{k}.PV": NOISE[k] for k in range(3)}
+        )
+    )
+    assert list(recording.parts) == [unit.name for unit in made.units]

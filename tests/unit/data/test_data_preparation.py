@@ -311,3 +311,14 @@ def test_a_column_keeps_its_name_whatever_others_are_called_and_others_are_told(
     np.testing.assert_array_equal(part.y[0], [1.0, 4.0, 7.0, 1.0])
     (renamed,) = (step for step in preparation.steps if step.name == "renamed")
     assert renamed.numbers == {"x\u202e": "x_3", "a/b": "a-b"}
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_rows_whose_time_cannot_be_read_are_a_doubt(long: bool) -> None:
+    stamps = [f"2024-05-01 06:{k:02d}" for k in range(60)] * (2 if long else 1)
+    stamps[30] = "2024-13-45 99:99"
+    columns = {"flow": [float(k) for k in range(60)]}
+    if long:
+        columns = {"tag": ["flow"] * 60 + ["level"] * 60, "value": [float(k % 7) for k in range(120)]}
+    _, preparation = read_logs(polars.DataFrame({"time": stamps, **columns}), {"pump": {"outputs": "flow"}})
+    assert any("1 rows" in doubt and "'2024-13-45 99:99' in row 30" in doubt for doubt in preparation.doubts)

@@ -93,6 +93,27 @@ def test_serials_with_few_decimals_stand_for_round_times(decimals: int, step: fl
     np.testing.assert_array_equal(times.nanoseconds, moments)
 
 
+@pytest.mark.parametrize("wrong", ["2024-13-45 99:99", "2024-02-30 01:00:00", "End of report"])
+def test_few_cells_that_are_no_times_are_left_out(wrong: str) -> None:
+    cells = [f"2024-05-01 {k // 60:02d}:{k % 60:02d}:00" for k in range(200)]
+    cells[50] = wrong
+    times = parse(polars.Series(cells), "t")
+    assert (times.unread, times.example) == (1, f"{wrong!r} in row 50")
+    assert np.flatnonzero(times.nanoseconds == NONE).tolist() == [50]
+    for k in (60, 70, 80, 90):
+        cells[k] = wrong
+    with pytest.raises(cf.DataError, match="in row 50, which is no date"):
+        parse(polars.Series(cells), "t")
+
+
+def test_few_cells_that_are_no_numbers_are_left_out() -> None:
+    cells: list[str | None] = [str(1_450_800_000 + k) for k in range(200)]
+    cells[7], cells[9] = "Bad", None
+    times = parse(polars.Series(cells), "t")
+    assert (times.kind, times.unread) == ("seconds since 1970", 1)
+    assert np.flatnonzero(times.nanoseconds == NONE).tolist() == [7, 9]
+
+
 def test_plain_seconds() -> None:
     times = parse(polars.Series([0.0, 0.5, None, 30_000.25]), "t")
     assert times.nanoseconds.tolist() == [0, SECOND // 2, NONE, 30_000 * SECOND + SECOND // 4]
@@ -107,6 +128,20 @@ def test_a_given_format_wins() -> None:
     assert found(["22122015-160000"], time_format="%d%m%Y-%H%M%S") == EXPECTED[:1]
     assert found([5, 6], time_format="s") == [5 * SECOND, 6 * SECOND]
     assert found([5, 6], time_format="ms") == [5_000_000, 6_000_000]
+
+
+@pytest.mark.parametrize("pattern", ["%m/%d/%Y %I:%M:%S %p", "%d/%m/%Y %H:%M"])
+def test_rows_that_run_on_over_midnight_tell_the_order_of_day_and_month(pattern: str) -> None:
+    moments = [datetime(2024, 11, 1, 20) + timedelta(minutes=k) for k in range(600) if not 30 < k < 90]
+    expected = [(m - datetime(1970, 1, 1)) // timedelta(seconds=1) * SECOND for m in moments]
+    assert found([f"{m:{pattern}}" for m in moments]) == expected
+    assert found([f"{m:{pattern}}" for m in moments[::-1]]) == expected[::-1]
+
+
+def test_a_row_a_day_tells_no_order_of_day_and_month() -> None:
+    for cells in (["1/2/2024", "1/3/2024", "1/4/2024"], ["1/2/2024 08:00", "1/3/2024 08:00", "1/4/2024 08:00"]):
+        with pytest.raises(cf.DataError, match="on the command line with --day-first or --month-first"):
+            found(list(cells))
 
 
 def test_ambiguous_dates_are_refused_unless_it_is_said() -> None:

@@ -38,6 +38,13 @@ def test_the_hour_that_comes_twice_and_the_one_that_is_not_there() -> None:
         spring.row("2024-03-31 02:30", 200)
 
 
+def test_a_span_over_a_change_of_the_clock_names_both_zones() -> None:
+    calendar = Calendar.starting("2024-10-27 01:00+02:00", 900.0, "Europe/Berlin")
+    assert calendar.span(0, 16) == "2024-10-27 01:00 CEST to 03:45 CET"
+    assert calendar.span(0, 4) == "2024-10-27 01:00 to 01:45 CEST"
+    assert Calendar.starting("2024-10-27 01:00", 900.0).span(0, 4) == "2024-10-27 01:00 to 01:45"
+
+
 def test_between_rows_and_beyond_them() -> None:
     calendar = Calendar.starting("2024-11-01 14:00", 60.0)
     assert calendar.row("2024-11-01 14:00:01", 10) == 1  # the first row at or after
