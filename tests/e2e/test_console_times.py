@@ -79,6 +79,9 @@ def test_windows_are_typed_as_dates_and_durations(desk: Desk, tab: str) -> None:
     desk.until(lambda: _window(desk) == (120, 150), "the window in the address")
     start.fill("01.11.2024 15:00")
     desk.until(lambda: "from 2024-11-01 15:00 to 16:29" in desk.sentence(), "what the library alone can read")
+    marks = page.evaluate("() => [...document.querySelectorAll('#log-plot .xtick text')].map((one) => one.textContent)")
+    assert marks[1:], "the log's axis has marks"
+    assert all(mark.endswith(":00") for mark in marks), marks
     stop.fill("2024-11-01 15:59")
     desk.until(lambda: "from 2024-11-01 15:00 to 15:59" in desk.sentence(), "a date")
 
