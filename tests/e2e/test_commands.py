@@ -449,7 +449,7 @@ PAST = ["whatif", "FIT", "--recording", "REC"]
         ([*PAST, "--set", "boiler.valve=1", "--start", "700"], "0 <= start < stop <= 601"),
         ([*PAST, "--set", "boiler.valve=1", "--start", "70", "--horizon", "2h"], "write --stop 2h, which counts from"),
         ([*PAST, "--set", "boiler.valve=1", "--start", "70", "--horizon", "20"], "the row 20 rows later"),
-        ([*PAST, "--set", "boiler.valve=1", "--start", "70", "--stop", "2h"], "stop is '2h' from row 70 on, but the"),
+        ([*PAST, "--set", "boiler.valve=1", "--start", "70", "--stop", "9h"], "stop is '9h' from row 70 on, but the"),
         ([*PAST, "--set", "boiler.valve=1", "--start", "-5"], "0 <= start < stop <= 601"),
         ([*PAST, "--set", "boiler.valve=99"], "limits"),
         (["whatif", "FIT", "--recording", "OTHER", "--set", "boiler.valve=1"], "has units ['pump']"),

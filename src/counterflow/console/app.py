@@ -119,6 +119,10 @@ def application(opened: Opened) -> FastAPI:
     def log(seat: str, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> Any:
         return views.log(at(seat), channel, points)
 
+    @view("/{seat}/rows", messages.RowsTold, "Which rows a window has that is given by dates or durations")
+    def rows(seat: str, start: messages.Row | messages.Time, stop: messages.Row | messages.Time | None = None) -> Any:
+        return views.rows(at(seat), start, stop)
+
     for question in QUESTIONS.values():
         _add_question(app, question, at, turn)
 

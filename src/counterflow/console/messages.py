@@ -290,6 +290,13 @@ class TrainingTold(BaseModel):
     provenance: dict[str, str]
 
 
+class RowsTold(BaseModel):
+    """A window: its first row, and the row after its last one."""
+
+    start: int
+    stop: int
+
+
 class LogTold(BaseModel):
     """A channel's own measurements, thinned: lowest and highest of each bin, and the bin's first row."""
 

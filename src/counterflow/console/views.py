@@ -16,7 +16,9 @@ from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, OptionError
 from counterflow.fits.checks.verdicts import worst
 from counterflow.plant import PublicUnit, Unit
+from counterflow.plant.calendar import as_rows
 from counterflow.plant.units import unknown_name
+from counterflow.questions.arguments import check_window
 from counterflow.questions.views import series
 from counterflow.report import Clock
 from counterflow.report.content import acting_directly, assumptions
@@ -156,6 +158,15 @@ def _privacy(seat: Seat) -> View | None:
         "epsilon": report.epsilon, "delta": report.delta, "window": report.window, "units": units,
         "sentences": report.sentences(),
     }  # fmt: skip
+
+
+def rows(seat: Seat, start: int | str, stop: int | str | None) -> View:
+    """A window that is given by dates or durations, as rows."""
+    count = seat.asked.rows
+    first, last = as_rows(start, stop, seat.calendar, count, seat.plant.dt)
+    last = count if last is None else last
+    check_window("window", count, first, last)
+    return {"start": first, "stop": last}
 
 
 def log(seat: Seat, channel: str, points: int) -> View:

@@ -592,6 +592,11 @@ def test_dates_and_durations_are_rows_and_steps(tmp_path: Path) -> None:
         told = _post(client, "unit:turbine/past", asked)
         assert (told["start"], told["stop"]) == (120, 180)
         assert "from 2024-11-01 16:00 to 16:59 CET" in told["sentence"]
+        rows = client.get("/api/seats/unit:turbine/rows", params={"start": "1.11.2024 16:00", "stop": "PT30M"})
+        assert rows.json() == {"start": 120, "stop": 150}
+        wrong = client.get("/api/seats/unit:turbine/rows", params={"start": "2023-01-01"})
+        assert (wrong.status_code, "goes from 2024-11-01 14:00 CET" in wrong.text) == (400, True)
+        assert client.get("/api/seats/unit:turbine/rows", params={"start": 200, "stop": 100}).status_code == 400
         told = _post(client, "unit:turbine/past", asked | {"stop": "30 min"})
         assert (told["start"], told["stop"]) == (120, 150)
         said = _refusal(client, "unit:turbine/past", asked | {"stop": "2024-11-01 15:00"}, 400)

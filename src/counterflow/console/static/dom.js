@@ -81,9 +81,8 @@ export function choices(name, label, options, value, onChange) {
   return group;
 }
 
-/** A number field that reports finite numbers only; others are marked invalid and not reported. */
-/** A field for text that means a number: read(text) gives it, or null. onInput gets what was read. */
-export function readField(id, value, read, onInput, given = {}) {
+/** A field for text that means a number: read(text) gives it, or null. onInput gets what was read, unread the rest. */
+export function readField(id, value, read, onInput, { unread = () => {}, ...given } = {}) {
   const element = make("input", {
     type: "text", id, value, autocomplete: "off", spellcheck: "false", ...given,
     on: {
@@ -91,12 +90,14 @@ export function readField(id, value, read, onInput, given = {}) {
         const found = read(element.value);
         element.setAttribute("aria-invalid", String(found === null));
         if (found !== null) onInput(found, event.timeStamp);
+        else unread(element.value);
       },
     },
   });
   return element;
 }
 
+/** A number field that reports finite numbers only; others are marked invalid and not reported. */
 export function numberField(id, value, onInput, given = {}) {
   const element = make("input", {
     type: "number", id, value, inputmode: "decimal", autocomplete: "off", ...given,

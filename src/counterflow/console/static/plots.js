@@ -112,12 +112,43 @@ function frame(height, width, margin) {
   };
 }
 
+const MINUTE = 60_000; // ms
+const ROUND = [ // between two marks of an axis of dates
+  1000, 2000, 5000, 10_000, 15_000, 30_000, ...[1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720].map((k) => k * MINUTE),
+  ...[1, 2, 5, 7, 14, 30, 60, 90, 180, 365].map((k) => k * 1440 * MINUTE)
+];
+
+/** Places between first and last where clocks show round times; [] if there are fewer than two. */
+function roundPlaces(first, last, most, dates) {
+  const clock = (x) => Date.parse(`${dates(x).replace(" ", "T")}Z`); // as if it were UTC: only to count with
+  const [begins, ends] = [clock(first), clock(last)];
+  const apart = ROUND.find((size) => (ends - begins) / size < most);
+  if (!(ends > begins) || apart === undefined) return [];
+  const places = [];
+  for (let time = Math.ceil(begins / apart) * apart; time <= ends; time += apart) {
+    let place = first + ((last - first) * (time - begins)) / (ends - begins);
+    if (clock(place) !== time) { // rows were left out, or clocks were changed
+      let [low, high] = [first, last];
+      for (let k = 0; k < 30; k += 1) {
+        place = (low + high) / 2;
+        if (clock(place) < time) low = place;
+        else high = place;
+      }
+      place = high;
+    }
+    places.push(place);
+  }
+  return places.length > 1 ? places : [];
+}
+
 /** Where an axis of time has its marks: as the library thinks best, or at dates. */
 function dated(series, most, dates) {
   const all = series.flatMap((x) => [x?.[0], x?.at(-1)]).filter((x) => Number.isFinite(x));
   if (!dates || !all.length) return { nticks: most };
   const [first, last] = [Math.min(...all), Math.max(...all)];
-  const values = Array.from({ length: most }, (_, k) => first + ((last - first) * (k + 0.5)) / most);
+  const even = () => Array.from({ length: most }, (_, k) => first + ((last - first) * (k + 0.5)) / most);
+  const found = roundPlaces(first, last, most, dates);
+  const values = found.length ? found : even();
   const shown = values.map((x, k) => {
     const [text, before] = [dates(x), k ? dates(values[k - 1]) : ""];
     return text.slice(0, 10) === before.slice(0, 10) ? text.slice(11) : text.replace(" ", "<br>");

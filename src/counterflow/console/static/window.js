@@ -1,10 +1,19 @@
 // A window of the past, picked on the plot of one's own measurements or by two numbers.
-import { get, seatPath } from "./api.js";
+import { Gone, get, seatPath } from "./api.js";
 import { byId, make, put, readField, select } from "./dom.js";
 import { colour, panelsFigure, plain, show } from "./plots.js";
-import { clockOf, dateOf, quantity, rowOf, stepsOf, timeTitle } from "./format.js";
+import { clockOf, dateOf, prose, quantity, rowOf, stepsOf, timeTitle } from "./format.js";
 
-export const BACKWARDS = "The window ends before it begins: move one of its ends.";
+const BACKWARDS = "The window ends before it begins: move one of its ends, or type how long it is, such as 2h.";
+const STILL = 250; // ms without typing before the server is asked what a text means
+
+/** Whether a window can be asked about. */
+export function isWindow({ start, stop, trouble }) {
+  return stop > start && !trouble;
+}
+
+/** What is said in place of an answer while it cannot. */
+export const NO_WINDOW = "This answer is of another window: the one typed above cannot be asked about.";
 
 const fetched = new Map(); // seat and channel -> log
 
@@ -31,15 +40,30 @@ export function windowPicker(context, question, changed) {
   if (!channels.includes(context.logChannel)) context.logChannel = channels[0] ?? null;
   const known = plant.rows !== null && plant.rows !== undefined;
   const shown = (row) => plant.calendar ? clockOf(row, plant.calendar) : String(timeOf(row, step));
-  const read = (text) => {
-    const row = rowOf(text, plant.calendar, plant.rows) ?? stepsOf(text, plant.clock, plant.dt);
-    return row !== null && row >= 0 && (!known || row < plant.rows) ? row : null;
+  const read = (text) => rowOf(text, plant.calendar, plant.rows) ?? stepsOf(text, plant.clock, plant.dt);
+  const within = (row) => (row !== null && row >= 0 && (!known || row < plant.rows) ? row : null);
+  const readLast = (text) => { // a duration with its unit counts from the start on
+    const found = read(text);
+    return within(isLength(text) && found > 0 ? question.start + found - 1 : found);
   };
-  const hint = { title: plant.calendar ? "a date such as 2024-11-01 14:00, or a time since the first row" : null };
-  const from = readField("window-start", shown(question.start), read, (row, when) => move({ start: row }, when), hint);
-  const to = readField( // both ends belong to the window, as in the sentence
-    "window-stop", shown(question.stop - 1), read, (row, when) => move({ stop: row + 1 }, when), hint
+  delete question.trouble;
+  let doubts = 0;
+  const dated = (more) => ({ title: plant.calendar ? `a date such as 2024-11-01 14:00, or ${more}` : null });
+  const from = readField(
+    "window-start", shown(question.start), (text) => within(read(text)), (row, when) => move({ start: row }, when), {
+      ...dated("a time since the first row"), "aria-describedby": "window-trouble",
+      unread: (text) => doubt(from, text, { start: text }, ({ start }) => ({ start })),
+    }
   );
+  const to = readField( // both ends belong to the window, as in the sentence
+    "window-stop", shown(question.stop - 1), readLast, (row, when) => move({ stop: row + 1 }, when), {
+      ...dated("how long it is, such as 2h"), "aria-describedby": "window-trouble",
+      unread: (text) => doubt(to, text, { start: question.start, stop: text }, ({ stop }) => ({
+        stop: Math.min(isLength(text) ? stop : stop + 1, plant.rows ?? Infinity),
+      })),
+    }
+  );
+  const trouble = make("p", { class: "field-trouble", id: "window-trouble", role: "alert", hidden: true });
   const wide = plant.calendar ? "field" : "field short";
   const measured = unit === "steps" ? "row" : unit;
   const rows = make("span", { class: "muted", id: "window-rows" });
@@ -47,9 +71,34 @@ export function windowPicker(context, question, changed) {
     "div", { id: "log-plot", class: "plot", role: "img", "aria-label": "Own measurements; drag to pick the window" }
   );
 
+  function tell(text) {
+    trouble.textContent = text;
+    trouble.hidden = !text;
+    if (text) question.trouble = text;
+    else delete question.trouble;
+  }
+  /** What the page cannot read itself is asked of the library, whose words say what is wrong. */
+  function doubt(field, text, asked, change) {
+    doubts += 1;
+    const mine = doubts;
+    setTimeout(async () => {
+      if (mine !== doubts) return;
+      try {
+        const told = await get(seatPath(seat, `rows?${new URLSearchParams(asked)}`));
+        if (mine === doubts && field.isConnected) move(change(told), performance.now());
+      } catch (problem) {
+        if (mine !== doubts || !field.isConnected || problem instanceof Gone) return;
+        tell(prose(problem.message));
+        field.setAttribute("aria-invalid", "true");
+        changed(performance.now());
+      }
+    }, STILL);
+  }
   function move(change, when) {
+    doubts += 1;
     Object.assign(question, change);
     const wrong = question.stop <= question.start;
+    tell(wrong ? BACKWARDS : "");
     for (const one of [from, to]) one.setAttribute("aria-invalid", String(wrong));
     tellRows();
     outline();
@@ -57,7 +106,7 @@ export function windowPicker(context, question, changed) {
   }
   function tellRows() {
     const { start, stop } = question;
-    const dates = `${dateOf(start, plant.calendar)} to ${dateOf(stop - 1, plant.calendar)}`;
+    const dates = `${clockOf(start, plant.calendar)} to ${dateOf(stop - 1, plant.calendar)}`;
     const numbers = step === 1 || stop <= start ? "" : `Rows ${start} to ${stop - 1}.`;
     rows.textContent = plant.calendar && stop > start ? `${numbers} ${dates}.`.trim() : numbers;
   }
@@ -131,10 +180,16 @@ export function windowPicker(context, question, changed) {
         }
       ),
     ),
+    trouble,
     element,
   );
   tellRows();
   drawLog();
+}
+
+/** Whether a text tells how long and not when: a number with a unit of time. */
+function isLength(text) {
+  return /^\s*(\d[\d.,\s]*[a-zµ]+\.?\s*)+$|^\s*P/i.test(text) && !/\d{4}-/.test(text);
 }
 
 /** The time of a row, without the dust of binary fractions. */

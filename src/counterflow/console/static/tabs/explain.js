@@ -1,7 +1,7 @@
 // Explain: why a window of the past was not as expected, as contributions that add up.
 import { make, put } from "../dom.js";
 import { number, quantity, timeTitle } from "../format.js";
-import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
+import { NO_WINDOW, firstWindow, isWindow, windowPicker } from "../window.js";
 import { stackFigure } from "../plots.js";
 import * as reading from "../told.js";
 import * as view from "../answer.js";
@@ -16,7 +16,7 @@ export const explain = {
   graph: "show",
   words: { cause: "", effect: "explained" },
   heading: "Who acts on whom",
-  missing: BACKWARDS,
+  missing: NO_WINDOW,
 
   begin(plant) {
     return { unit: parts.defaultUnit(plant), ...firstWindow(plant), draw: null };
@@ -33,7 +33,7 @@ export const explain = {
 
   body(question) {
     const { unit, start, stop, draw } = question;
-    return stop > start ? { unit, start, stop, draw, ...parts.worldBody(question) } : null;
+    return isWindow(question) ? { unit, start, stop, draw, ...parts.worldBody(question) } : null;
   },
 
   picked: () => [],

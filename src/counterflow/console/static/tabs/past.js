@@ -4,7 +4,7 @@ import { make, put } from "../dom.js";
 import { causeGroups, possibleCauses, togglesCause } from "../causes.js";
 import { inputControl } from "../sliders.js";
 import { dateOf, point, timeTitle } from "../format.js";
-import { BACKWARDS, firstWindow, windowPicker } from "../window.js";
+import { NO_WINDOW, firstWindow, isWindow, windowPicker } from "../window.js";
 import * as reading from "../told.js";
 import * as view from "../answer.js";
 import * as parts from "./parts.js";
@@ -16,7 +16,7 @@ export const past = {
   graph: "pick",
   words: { cause: "cause", effect: "affected" },
   heading: "Pick causes",
-  missing: ({ start, stop }) => (stop > start ? "Move a slider: nothing is different yet." : BACKWARDS),
+  missing: (question) => (isWindow(question) ? "Move a slider: nothing is different yet." : NO_WINDOW),
 
   begin(plant, graph) {
     const unit = parts.defaultUnit(plant);
@@ -54,7 +54,7 @@ export const past = {
     const changes = question.changes.filter((one) => one.values || one.mode === "set" || one.value !== 0);
     const { unit, start, stop, level, draw } = question;
     const asked = changes.length || question.laws?.length;
-    return asked && stop > start ? { unit, changes, start, stop, level, draw, ...parts.worldBody(question) } : null;
+    return asked && isWindow(question) ? { unit, changes, start, stop, level, draw, ...parts.worldBody(question) } : null;
   },
 
   picked: (question) => question.causes,
