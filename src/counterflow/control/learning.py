@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.control.laws import PID, Law, Relay, Schedule, Seen
 from counterflow.control.loop import Loop
+from counterflow.control.objects import said_by
 from counterflow.control.relays import as_recorded, learned_relay, told_by_relay
 
 BoolArray = NDArray[np.bool_]
@@ -375,7 +376,7 @@ def law_rows(law: Law, moved: FloatArray, reading: FloatArray, target: FloatArra
         return out
     at = np.arange(memory, T)[:, None]
     before, through = at - memory + np.arange(memory), at - memory + np.arange(memory + 1)
-    out[memory:] = law.output(Seen(moved[before], reading[through], target[through], memory, dt))
+    out[memory:] = said_by(law, Seen(moved[before], reading[through], target[through], memory, dt), finite=False)
     return out
 
 
