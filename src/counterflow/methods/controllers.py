@@ -42,7 +42,7 @@ from counterflow.plant.units import unknown_name
 from counterflow.protocol import Reaction, Trial
 
 BoolArray = NDArray[np.bool_]
-LAW_CODES = ("law-learned", "law-not-known", "law-supposed")  # of caveats that tell of a unit's controllers
+LAW_CODES = ("law-learned", "law-not-known", "law-not-pi", "law-supposed")  # of caveats that tell of controllers
 OFF = 1e-6  # of an input's usual movement: by how much it is off its law, where it stands still in manual
 
 
@@ -429,6 +429,12 @@ def controller_caveats(unit: Unit, controllers: Sequence[Controller]) -> list[Ca
                 f"{100 * each.reproduced:.2g} % of what it did, so that it is not used: give the law, or its target"
             )
             out.append(Caveat("law-not-known", unit.name, text))
+        elif each.nearest:
+            text = (
+                f"unit {unit.name!r}: {each}. No PI controller has an integral time below half a row: the law has "
+                "another form, of which this is the nearest: give the law"
+            )
+            out.append(Caveat("law-not-pi", unit.name, text))
         elif each.learned:
             out.append(Caveat("law-learned", unit.name, f"unit {unit.name!r}: {each}"))
     known = {each.loop.moves for each in controllers}

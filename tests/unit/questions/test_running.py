@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -443,6 +445,14 @@ def test_whoever_stops_the_program_in_a_law_stops_it(logged, leaving):
 
     with pytest.raises(leaving):
         logged[-1].with_laws({"boiler": {"valve": hostile(stop)}}).effect("boiler", "turbine", {"feed": 0.5}, 10)
+
+
+def test_what_is_nothing_beside_the_others_is_not_told(logged):
+    _, _, _, recording, found = logged
+    split = found.attribute(recording, "turbine", 500, 560, controllers="reacting")
+    nothing = replace(split, compensated={**split.compensated, "turbine": np.full((60, 2), -1.6e-15)})
+    assert [name for name, _ in nothing.taken("speed")] == ["boiler"]
+    assert "e-15" not in nothing.sentence("speed")
 
 
 def test_refusals_of_a_loop_that_never_moved_do_not_point_at_each_other(monkeypatch):
