@@ -377,7 +377,6 @@ def supposed_laws(parts: Mapping[str, UnitPart]) -> dict[str, dict[str, Law]]:
     return {name: laws for name, laws in found.items() if laws}
 
 
-
 def controllers_of(
     unit: Unit, y: FloatArray, u: FloatArray, dt: float, elsewhere: Mapping[str, FloatArray] = MappingProxyType({}),
     search: bool = True,

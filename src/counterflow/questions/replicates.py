@@ -58,11 +58,7 @@ def laws_words(laws: Mapping[str, Mapping[str, Law]] | None) -> list[tuple[str, 
     >>> laws_words({"boiler": {"valve": Manual(), "fuel": PID(2.0)}})
     [('boiler valve', 'in manual'), ('boiler fuel', 'under P: gain 2')]
     """
-    return [
-        (f"{unit} {name}", state_of(law))
-        for unit, given in (laws or {}).items()
-        for name, law in given.items()
-    ]
+    return [(f"{unit} {name}", state_of(law)) for unit, given in (laws or {}).items() for name, law in given.items()]
 
 
 @dataclass(frozen=True)
