@@ -60,6 +60,7 @@ WEIGHTS: dict[str, Weight] = {  # by code; of others see ``weight_of``
     "inputs-react": CAUTION,
     "inputs-repeated": CAUTION,
     "law-not-known": CAUTION,
+    "law-not-pi": CAUTION,
     "leaving-limits": CAUTION,
     "moments-misfit": CAUTION,
     "no-interval": CAUTION,

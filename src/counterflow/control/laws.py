@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from counterflow.arrays import FloatArray, real_number
-from counterflow.caveats import Caveat
 from counterflow.errors import ModelError
 
 FREE = (-np.inf, np.inf)
@@ -372,38 +371,7 @@ class Absent(_Stored):
         return f"law {self.name!r}, which is not stored"
 
 
-def named_law(law: Law) -> str:
-    """What a law is, in words; one that is an object of its unit by the name of its class.
-
-    Examples
-    --------
-    >>> class Predictive:
-    ...     memory = 0
-    ...     def output(self, seen):
-    ...         return seen.reading[:, -1]
-    >>> named_law(PID(2.0)), named_law(Predictive())
-    ('P: gain 2', 'law Predictive')
-    """
-    return str(law) if isinstance(law, _Stored) else f"law {type(law).__name__}"
-
-
-def state_of(law: Law) -> str:
-    """What is said of a loop that follows a law: "in manual", or "under PI: gain 2, integral time 10"."""
-    return "in manual" if isinstance(law, Manual) else f"under {named_law(law)}"
-
-
-def law_supposed(unit: str, moves: str, law: Law) -> Caveat:
-    """What answers are to be read with in which a loop follows another law than in the record."""
-    text = f"unit {unit!r}: {moves} is supposed to be {state_of(law)}, whatever law it followed in the record"
-    return Caveat("law-supposed", unit, text)
-
-
 STORED: dict[str, type[Any]] = {law.kind: law for law in (PID, Relay, Ratio, Schedule, Manual, Absent)}
-
-
-def can_be_stored(law: Law) -> bool:
-    """Whether a file can hold a law: those of this module, and no object of a unit."""
-    return isinstance(law, _Stored) and not isinstance(law, Absent)
 
 
 def law_json(law: Law | None) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.control.laws import PID, Law, Relay, Schedule, Seen
 from counterflow.control.loop import Loop
+from counterflow.control.objects import named_law, said_by
 from counterflow.control.relays import as_recorded, learned_relay, told_by_relay
 
 BoolArray = NDArray[np.bool_]
@@ -31,6 +32,7 @@ PROMISING = 0.3  # share of the bends of an input that a reading tells at first 
 TRIMMED = 0.15  # of the rows, in which a target that is not recorded may have moved
 ROUNDS = 60  # of a robust regression
 EXACT = 1e-12  # share of the moves below which nothing is left but rounding
+QUICKEST = 0.5  # rows of an integral time: below, its input follows the reading in another form than a PI's
 SLOWEST = 1e4  # rows or seconds of an integral time: beyond, there is no integral part
 LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
 MATTERS = 0.5  # of what a proportional law leaves: what a law with an integral part leaves at most
@@ -45,6 +47,7 @@ class Controller:
     automatic rows that the law tells (1: all of it; of a relay: share of rows, less what chance gives). ``automatic``:
     share of rows in which the controller was at work. ``target``: "recorded", "moving" (in steps that nobody records)
     or "constant". ``other``: the loop with another law, in worlds in which it is supposed to follow one.
+    ``nearest``: whether a learned law has times that no PI controller has, so that it stands for one of another form.
     """
 
     loop: Loop
@@ -53,6 +56,7 @@ class Controller:
     automatic: float
     target: str
     other: Loop | None = field(default=None, metadata={"optional": True})
+    nearest: bool = field(default=False, metadata={"optional": True})
 
     @property
     def law(self) -> Law:
@@ -109,9 +113,10 @@ class Controller:
             CONSTANT: "a fixed target",
         }
         how = "learned" if self.learned else "given"
-        towards = "" if self.switches else f" towards {aim[self.target]}"
+        aims = isinstance(self.law, PID) or (self.loop.target is not None and not isinstance(self.law, Relay))
+        towards = f" towards {aim[self.target]}" if aims else ""  # of others nobody knows whether they aim at anything
         return (
-            f"{self.loop.moves} follows {self.loop.reads}{towards} ({self.loop.law}; {how}); tells "
+            f"{self.loop.moves} follows {self.loop.reads}{towards} ({named_law(self.law)}; {how}); tells "
             f"{100 * self.reproduced:.3g} % of its moves, automatic in {100 * self.automatic:.3g} % of the rows"
         )
 
@@ -196,7 +201,8 @@ def _pid(
                     continue
                 told = max(0.0, 1 - spread)
                 share = float(automatic.mean())
-                controller = Controller(replace(loop, law=law), True, told, share, kind)
+                odd = law.integral_time < QUICKEST * dt
+                controller = Controller(replace(loop, law=law), True, told, share, kind, nearest=odd)
                 if best is None or score < best[0]:
                     best = (score, controller)
     return None if best is None else best[1]
@@ -375,7 +381,7 @@ def law_rows(law: Law, moved: FloatArray, reading: FloatArray, target: FloatArra
         return out
     at = np.arange(memory, T)[:, None]
     before, through = at - memory + np.arange(memory), at - memory + np.arange(memory + 1)
-    out[memory:] = law.output(Seen(moved[before], reading[through], target[through], memory, dt))
+    out[memory:] = said_by(law, Seen(moved[before], reading[through], target[through], memory, dt), finite=False)
     return out
 
 
@@ -449,7 +455,7 @@ def _is_control(found: Controller, series: Mapping[str, FloatArray], dt: float) 
     whenever that switches, whoever switches it.
     """
     law = found.law
-    if not isinstance(law, PID) or not dt / 2 <= law.integral_time < SLOWEST or law.derivative_time > law.integral_time:
+    if not isinstance(law, PID) or found.nearest or not law.derivative_time <= law.integral_time < SLOWEST:
         return False
     moved, reading = series[found.loop.moves], series[found.loop.reads]
     target = np.zeros(len(moved)) if found.loop.target is None else series[found.loop.target]

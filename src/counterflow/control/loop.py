@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterflow.control.laws import Law, law_from_json, law_json
+from counterflow.control.objects import check_law
 from counterflow.errors import ModelError
 
 ELSEWHERE = "/"  # between a unit's name and its channel: no name holds a slash
@@ -45,11 +46,8 @@ class Loop:
                 raise ModelError(f"Loop: {name} is {value!r:.80}: pass the name of a channel.")
         if self.target == self.moves or self.reads == self.moves:
             raise ModelError(f"Loop: {self.moves!r} is what the controller moves: name another channel that it reads.")
-        if self.law is not None and not isinstance(self.law, Law):
-            raise ModelError(
-                f"Loop of {self.moves!r}: law is {self.law!r:.80}: pass a counterflow.PID, Relay, Ratio or Schedule, "
-                "or an object with memory and output(seen)."
-            )
+        if self.law is not None:
+            check_law(self.law, f"Loop of {self.moves!r}")
 
     @property
     def reading_unit(self) -> str | None:

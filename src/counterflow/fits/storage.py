@@ -22,7 +22,7 @@ import numpy as np
 
 from counterflow import records
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.control.laws import can_be_stored, named_law
+from counterflow.control.objects import can_be_stored, named_law
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming as blaming_place
 from counterflow.files import replace_folder

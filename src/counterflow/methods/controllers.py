@@ -8,7 +8,8 @@ inputs would have been.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen, law_supposed
+from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen
 from counterflow.control.learning import (
     CONSTANT,
     RECORDED,
@@ -30,8 +31,10 @@ from counterflow.control.learning import (
     learned_loop,
     working,
 )
+from counterflow.control.loop import Loop
+from counterflow.control.objects import FAILS, check_law, law_supposed, said_by
 from counterflow.control.relays import seen_by
-from counterflow.errors import DataError, OptionError
+from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.methods.part import UnitPart
 from counterflow.methods.task import Task, UnitData
 from counterflow.plant import Unit
@@ -39,7 +42,7 @@ from counterflow.plant.units import unknown_name
 from counterflow.protocol import Reaction, Trial
 
 BoolArray = NDArray[np.bool_]
-LAW_CODES = ("law-learned", "law-not-known", "law-supposed")  # of caveats that tell of a unit's controllers
+LAW_CODES = ("law-learned", "law-not-known", "law-not-pi", "law-supposed")  # of caveats that tell of controllers
 OFF = 1e-6  # of an input's usual movement: by how much it is off its law, where it stands still in manual
 
 
@@ -124,7 +127,8 @@ class UnitControllers:
             if column in held:
                 continue
             series = self._series(controller, trial, states, values, foreign)
-            values[:, :, column] = self._moved(controller, trial, series, values[:, :, column])
+            with _naming(self.part.unit, controller.loop):
+                values[:, :, column] = self._moved(controller, trial, series, values[:, :, column])
         return Reaction(trial.unit, trial.row, worlds, np.ascontiguousarray(values.reshape(worlds * n, -1)))
 
     def supposing(self, laws: Mapping[str, Law]) -> UnitControllers:
@@ -299,12 +303,24 @@ def _run(
             out[:, t] = manual[at]
             continue
         now = slice(t - memory, t + 1)
-        said = law.output(Seen(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
+        said = said_by(law, Seen(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
         out[:, t] = said if left is None else np.clip(said + left[at], *limits)
         if ends is not None:
             low, high = (end[:, min(at, end.shape[1] - 1)] for end in ends)
             out[:, t] = np.clip(out[:, t], low, high)
     return out[:, short:]
+
+
+@contextmanager
+def _naming(unit: Unit, loop: Loop) -> Iterator[None]:
+    """Name unit and loop where a law fails."""
+    try:
+        yield
+    except ModelError as error:
+        if error.code != FAILS:
+            raise
+        text = f"unit {unit.name!r}, the loop that moves {loop.moves}: {error}. Mend the law, or give another one"
+        raise ModelError(text, code=FAILS, scope=unit.name) from error.__cause__
 
 
 def within(limits: tuple[float, float], was: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -344,10 +360,7 @@ def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
     for name, law in laws.items():
         if name not in known:
             raise unknown_name(f"input of unit {part.unit.name!r} that a controller moves", name, tuple(sorted(known)))
-        if not isinstance(law, Law):
-            raise OptionError(
-                f"unit {part.unit.name!r}, {name!r}: a law is needed, such as PID or Manual, got {law!r:.80}"
-            )
+        check_law(law, f"unit {part.unit.name!r}, {name!r}", OptionError)
     whole = [*part.controllers, *open_loops]
     changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in whole]
     others = [caveat for caveat in part.caveats if caveat.code not in LAW_CODES]
@@ -362,7 +375,6 @@ def supposed_laws(parts: Mapping[str, UnitPart]) -> dict[str, dict[str, Law]]:
         for name, part in parts.items()
     }
     return {name: laws for name, laws in found.items() if laws}
-
 
 
 def controllers_of(
@@ -387,7 +399,8 @@ def controllers_of(
         moved = u[:, unit.input_names.index(loop.moves)]
         if reading is None:
             continue
-        found = learned_loop(loop, moved, reading, None if loop.target is None else channel(loop.target), dt)
+        with _naming(unit, loop):
+            found = learned_loop(loop, moved, reading, None if loop.target is None else channel(loop.target), dt)
         if found is not None:
             known.append(found)
     if search:
@@ -415,6 +428,12 @@ def controller_caveats(unit: Unit, controllers: Sequence[Controller]) -> list[Ca
                 f"{100 * each.reproduced:.2g} % of what it did, so that it is not used: give the law, or its target"
             )
             out.append(Caveat("law-not-known", unit.name, text))
+        elif each.nearest:
+            text = (
+                f"unit {unit.name!r}: {each}. No PI controller has an integral time below half a row: the law has "
+                "another form, of which this is the nearest: give the law"
+            )
+            out.append(Caveat("law-not-pi", unit.name, text))
         elif each.learned:
             out.append(Caveat("law-learned", unit.name, f"unit {unit.name!r}: {each}"))
     known = {each.loop.moves for each in controllers}

@@ -107,7 +107,7 @@ class Questions(ABC):
             return requests, source
         if first.held_only or getattr(first, "controllers", None) == HELD:
             raise OptionError(
-                f"{first.kind}: laws say what controllers would do, so that they go with controllers=\"reacting\"",
+                f'{first.kind}: laws say what controllers would do, so that they go with controllers="reacting"',
                 code="laws-held",
             )
         reacting = [replace(request, controllers=REACTING, laws=laws) for request in requests]  # type: ignore[type-var]

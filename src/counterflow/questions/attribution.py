@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from counterflow.methods.part import UnitPart
 
 INITIAL, REST = "initial state", "rest"
+NOTHING = 1e-9  # of the largest number beside it: what counts as nothing
 WITHOUT = "without controllers/"  # before a unit's name, which holds no slash: its share with controllers held
 
 
@@ -268,7 +269,8 @@ class Attribution(RowsWindowed):
         """What controllers took off the share of each unit's inputs in one channel, as means over the window."""
         k = self.about.output(channel)
         found = [(name, float(np.nan_to_num(mean_over_rows(rows)[k]))) for name, rows in self.compensated.items()]
-        return sorted((each for each in found if each[1]), key=lambda each: -abs(each[1]))
+        least = NOTHING * max([abs(float(np.nan_to_num(self.total[k]))), *(abs(value) for _, value in found)])
+        return sorted((each for each in found if abs(each[1]) > least), key=lambda each: -abs(each[1]))
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []

@@ -16,7 +16,8 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import Law, Relay, state_of
+from counterflow.control.laws import Law, Relay
+from counterflow.control.objects import state_of
 from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING
@@ -57,11 +58,7 @@ def laws_words(laws: Mapping[str, Mapping[str, Law]] | None) -> list[tuple[str, 
     >>> laws_words({"boiler": {"valve": Manual(), "fuel": PID(2.0)}})
     [('boiler valve', 'in manual'), ('boiler fuel', 'under P: gain 2')]
     """
-    return [
-        (f"{unit} {name}", state_of(law))
-        for unit, given in (laws or {}).items()
-        for name, law in given.items()
-    ]
+    return [(f"{unit} {name}", state_of(law)) for unit, given in (laws or {}).items() for name, law in given.items()]
 
 
 @dataclass(frozen=True)

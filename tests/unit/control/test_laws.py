@@ -19,7 +19,7 @@ from counterflow.control.learning import (
 )
 from counterflow.control.relays import explaining
 from counterflow.errors import ModelError
-from counterflow.methods.controllers import _run
+from counterflow.methods.controllers import _run, controller_caveats, controllers_of
 
 RNG = 7
 
@@ -208,6 +208,43 @@ def test_a_law_that_a_noisy_log_shows_badly_says_so():
     seen = y + 0.5 * np.random.default_rng(1).standard_normal(len(y))
     found = learned_loop(cf.Loop("valve", "level"), u, seen, None, 1.0)
     assert found is None or found.reproduced < 0.5
+
+
+class Leaky:
+    """It forgets what it did: an optimum of one step, and no PI controller."""
+
+    memory = 1
+
+    def output(self, seen):
+        return (0.5 * seen.moved[:, -1] - 0.2 * seen.reading[:, -1]) / 0.54
+
+
+def test_a_law_of_another_form_is_not_called_a_pi():
+    """Its nearest PI has an integral time of a small part of a row; it is used, and the caveat asks for the law."""
+    rng, u, y, x, drift = np.random.default_rng(2), np.zeros(2500), np.zeros(2500), 0.0, 0.0
+    for t in range(2500):
+        y[t] = x + 0.03 * rng.standard_normal()
+        u[t] = Leaky().output(Seen(u[None, t - 1 : t], y[None, t : t + 1], np.zeros((1, 1)), t))[0] if t else 0.0
+        drift = 0.98 * drift + 0.1 * rng.standard_normal()
+        x += 0.1 * (drift - x) + 0.2 * u[t]
+    unit = cf.Unit("mixer", inputs=["m"], outputs=["quality"], loops=[cf.Loop("m", "quality")])
+    found = controllers_of(unit, y[:, None], u[:, None], 1.0)
+    assert found[0].law.integral_time < 0.5
+    assert found[0].nearest
+    (caveat,) = controller_caveats(unit, found)
+    assert caveat.code == "law-not-pi"
+    assert caveat.weight == "caution"
+    assert not found_loops(("m",), ("quality",), u[:, None], y[:, None], 1.0, set())
+    plain = closed_loop(cf.PID(0.8, 12.0))
+    assert not learned_loop(cf.Loop("valve", "level"), *plain[:2], None, 1.0).nearest
+
+
+def test_a_given_law_is_described_by_what_it_is():
+    """No target is claimed for a law of which nobody knows one, and an object is called by its class."""
+    u, y, _ = closed_loop(cf.PID(0.8, 12.0))
+    for law, said in ((Leaky(), "(law Leaky; given)"), (cf.Ratio(0.3, 0.5), "(ratio 0.3, bias 0.5; given)")):
+        text = str(learned_loop(cf.Loop("valve", "level", law=law), u, y, None, 1.0))
+        assert text.startswith(f"valve follows level {said}")
 
 
 def test_a_relay_is_found_through_noise():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -374,6 +376,83 @@ def test_other_laws_are_saved_or_saving_is_refused(logged, tmp_path):
         found.with_laws({"boiler": {"valve": Own()}}).save(tmp_path / "other")
     assert error.value.code == "law-not-stored"
     assert not (tmp_path / "other").exists()
+
+
+def hostile(output, memory=1):
+    return type("Hostile", (), {"memory": memory, "output": lambda self, seen: output(seen)})()
+
+
+def write(seen):
+    seen.reading[:] = 0.0
+    return seen.moved[:, -1]
+
+
+@pytest.mark.parametrize("memory", [-1, 1.5, 10**9, True, "1", np.nan])
+def test_a_law_with_a_memory_that_makes_no_sense_is_refused_when_it_is_given(logged, memory):
+    law = hostile(lambda seen: seen.moved[:, -1], memory)
+    with pytest.raises(OptionError, match="'boiler', 'valve': the memory of law Hostile") as error:
+        logged[-1].with_laws({"boiler": {"valve": law}})
+    assert error.value.code == "law-fails"
+    with pytest.raises(cf.ModelError, match="Loop of 'valve': the memory of law Hostile"):
+        cf.Loop("valve", "pressure", law=law)
+
+
+def test_a_class_is_no_law():
+    with pytest.raises(cf.ModelError, match="the class PID is no law"):
+        cf.Loop("valve", "pressure", law=cf.PID)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda seen: 1 / 0,
+        lambda seen: np.zeros(len(seen.reading) + 2),
+        lambda seen: seen.moved[:, -1:],
+        lambda seen: np.full(len(seen.reading), np.nan),
+        lambda seen: np.full(len(seen.reading), np.inf),
+        lambda seen: None,
+        lambda seen: "open",
+        lambda seen: seen.moved[:, -1] + 1j,
+        write,
+    ],
+)
+def test_a_law_that_fails_is_named_with_its_unit_and_loop(logged, output):
+    _, _, _, recording, found = logged
+    broken = found.with_laws({"boiler": {"valve": hostile(output)}})
+    for refused in (
+        lambda: broken.effect("boiler", "turbine", {"feed": 0.5}, 10),
+        lambda: broken.counterfactual(recording, start=500, stop=510),
+    ):
+        with pytest.raises(cf.ModelError, match="unit 'boiler', the loop that moves valve: law Hostile") as error:
+            refused()
+        assert (error.value.code, error.value.scope) == ("law-fails", "boiler")
+
+
+def test_a_given_law_that_fails_is_named_when_it_is_fitted():
+    law = cf.PID(1.2, 8.0)
+    y, u = World(two_units(law), law).run()
+    units = two_units(hostile(lambda seen: 1 / 0)).units
+    rows = {"boiler": (y[:, :2], u[:, :2]), "turbine": (y[:, 2:], u[:, 2:])}
+    recording = cf.Recording.from_arrays(rows, units=units)
+    with pytest.raises(cf.ModelError, match=r"unit 'boiler', the loop that moves valve: .*ZeroDivisionError"):
+        cf.fit(recording)
+
+
+@pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt])
+def test_whoever_stops_the_program_in_a_law_stops_it(logged, leaving):
+    def stop(seen):
+        raise leaving
+
+    with pytest.raises(leaving):
+        logged[-1].with_laws({"boiler": {"valve": hostile(stop)}}).effect("boiler", "turbine", {"feed": 0.5}, 10)
+
+
+def test_what_is_nothing_beside_the_others_is_not_told(logged):
+    _, _, _, recording, found = logged
+    split = found.attribute(recording, "turbine", 500, 560, controllers="reacting")
+    nothing = replace(split, compensated={**split.compensated, "turbine": np.full((60, 2), -1.6e-15)})
+    assert [name for name, _ in nothing.taken("speed")] == ["boiler"]
+    assert "e-15" not in nothing.sentence("speed")
 
 
 def test_refusals_of_a_loop_that_never_moved_do_not_point_at_each_other(monkeypatch):
