@@ -14,7 +14,7 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import CounterflowError, DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.notebook import Table
-from counterflow.plant.units import MANIPULATED, Channel, PublicUnit
+from counterflow.plant.units import MANIPULATED, SET_POINT, Channel, PublicUnit
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
 from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TRIALS = 6  # of a restoration by a fit from logs, each of which asks what the change would do
 IDLE = 0.2  # of what a target does by its controller: one that does less once a plan moves that input has no use in it
+FURTHEST = 4.0  # of the range seen: a target beyond only tells its controller to stand at its limit
 NEEDLESS = 1e-6  # of an input's size: a change for which no controller is taken off
 
 
@@ -149,24 +150,29 @@ class AskRestoration(Request):
         """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom.
 
         Where controllers react, all of these inputs are out of their hands. A target whose controller is so left
-        without its input has no room to move.
+        without its input has no room to move, and no target has more than a few times the range seen.
         """
         ahead = any(server.point(change.cause).same_row for change in changes)
         own, steps = server.own(ask.unit), ask.steps + ahead
-        levers = [server.input_slices[change.cause].start + k for change in changes for k in change.columns]
+        reacting = ask.controllers == REACTING
+        levers = {server.input_slices[change.cause].start + k for change in changes for k in change.columns}
+        taken = sorted(levers & set(server.running_plant.moved())) if reacting else []
         out = []
         for change in changes:
             column = server.input_slices[change.cause].start
             first = int(ahead and server.point(change.cause).same_row)
             held, headroom = [], []
             for k in change.columns:
-                found = server.held(column + k, steps, ask.controllers, levers)
+                found = server.held(column + k, steps, ask.controllers, taken)
                 held.append(found[first : first + ask.steps, own])
                 down, up, size = server.headroom(change.cause, k)
-                if server.unit(change.cause).inputs[k].role and ask.controllers == REACTING:
-                    by_itself = server.held(column + k, steps, REACTING)
-                    idle = np.linalg.norm(found) < IDLE * np.linalg.norm(by_itself)
-                    down, up = (0.0, 0.0) if idle else (down, up)
+                role = server.unit(change.cause).inputs[k].role
+                if role and reacting:
+                    room = FURTHEST * size if role == SET_POINT else NO_LIMIT
+                    if set(taken) - {column + k}:
+                        by_itself = server.held(column + k, steps, REACTING)
+                        room *= bool(np.linalg.norm(found) >= IDLE * np.linalg.norm(by_itself))
+                    down, up = max(down, -room), min(up, room)
                 headroom.append((down, up, size))
             mean = np.vstack(held or [np.zeros((0, own.stop - own.start))])
             out.append(replace(part_of(ask, mean, share=change.cause), headroom=np.array(headroom).reshape(-1, 3)))

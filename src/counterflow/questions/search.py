@@ -83,8 +83,9 @@ class Search:
     def _ask(self, plan: FloatArray) -> FloatArray | None:
         self.left -= 1
         reached = self.outcome(plan)
-        if reached is not None:
-            self.seen.append((plan, reached))
+        if reached is None or not np.isfinite(reached).all():
+            return None
+        self.seen.append((plan, reached))
         return reached
 
     def _take(self, plan: FloatArray, reached: FloatArray) -> bool:
@@ -98,12 +99,13 @@ class Search:
         """From the best plan so far to the one that its responses promise, in steps that shrink where they fail."""
         radius, misses = np.inf, 0
         while misses < MISSES and not self._done():
-            low, high = np.maximum(self.low, self.plan - radius), np.minimum(self.high, self.plan + radius)
+            middle = np.clip(self.plan, self.low, self.high)  # doing nothing may be beyond a limit
+            low, high = np.maximum(self.low, middle - radius), np.minimum(self.high, middle + radius)
             right = self.wanted - self.reached + self.response @ self.plan
             plan = np.clip(planned(self.response, self.wanted, low, high, right), low, high)
             step = plan - self.plan
             length = float(np.abs(step).max())
-            if length < STILL:
+            if length < STILL * max(1.0, float(np.abs(plan).max())):
                 return
             reached = self._ask(plan)
             if reached is None:

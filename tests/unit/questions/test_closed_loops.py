@@ -6,6 +6,9 @@ of the package. With the true plant as model the answer is the difference of two
 
 from __future__ import annotations
 
+import warnings
+from copy import copy
+
 import numpy as np
 import pytest
 
@@ -300,6 +303,73 @@ def test_restoring_in_both_worlds(controllers):
             h = found.plant.A @ h + found.plant.B @ [share * feed[t], moved, 0.0, 0.0]
         ends.append(h[2])
     assert ends[0] - ends[1] == pytest.approx(0.3, abs=1e-6)
+
+
+def twins(world, u, change, horizon):
+    """What a change that is held from now on does to the level at the horizon: two plants, run row by row.
+
+    ``change``: {column: number}. The valve (column 1) is in manual in both, if it is changed.
+    """
+    longer, rows = copy(world), world.rows
+    longer.rows = rows + horizon
+    longer.u = np.vstack([world.u, np.repeat(world.u[-1:], horizon, axis=0)])
+    longer.w, longer.v = np.zeros((2, longer.rows, 3))
+    ends = []
+    for share in (1.0, 0.0):
+        added, manual = np.zeros_like(longer.u), np.full(longer.rows, np.nan)
+        for column, value in change.items():
+            added[rows - 1 :, column] = share * value
+        if 1 in change:
+            manual[rows - 1 :] = u[-1, 1] + share * change[1]
+        ends.append(longer.run(added, manual)[0][rows + horizon - 1, 2])
+    return ends[0] - ends[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "using", "target"),
+    [
+        ("PI", ["feed"], 0.3),
+        ("limits", ["feed"], 3.0),  # the valve meets its limit on the way
+        ("limits", ["feed"], -6.0),
+        ("limits", ["SP"], 0.4),
+        ("limits", ["feed", "SP"], 4.0),
+        ("limits", ["valve"], 1.0),
+        ("limits", ["valve", "SP"], 1.0),
+        ("limits", ["feed", "valve", "SP"], 3.0),
+        ("relay", ["feed"], 4.0),
+        ("relay", ["feed"], -4.0),
+        ("ratio", ["feed"], 5.0),
+    ],
+)
+def test_a_restoration_does_to_the_running_plant_what_it_says(name, using, target):
+    world = single(name, noise=0.0)
+    y, u = world.run()
+    found = cf.fit(world.recording(y, u), world.plant.locals())
+    horizon = 40
+    way = found.restore("tank", {"level": target}, {"reactor": using}, horizon, controllers="reacting")
+    assert way.feasible, way.sentence()
+    change = dict(way.change["reactor"])
+    if "valve" in using:
+        assert "SP" not in change, "a target does nothing once its valve is out of its controller's hands"
+    columns = {"feed": 0, "valve": 1, "SP": 2}
+    truth = twins(world, u, {columns[each]: value for each, value in change.items()}, horizon)
+    assert way.way().mean[-1, 0] == pytest.approx(target, rel=1e-3)
+    assert truth == pytest.approx(target, rel=0.04)  # the couplings are estimated
+
+
+def test_a_target_out_of_reach_has_a_nearest_that_is_no_worse_than_nothing():
+    """The reading follows its target to the limits of the valve, and no further."""
+    world = single("limits", noise=0.0)
+    y, u = world.run()
+    found = cf.fit(world.recording(y, u), world.plant.locals())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for target in (40.0, -40.0):
+            way = found.restore("tank", {"level": target}, {"reactor": ["SP"]}, 40, controllers="reacting")
+            assert not way.feasible
+            most = found.effect("reactor", "tank", {"SP": np.sign(target) * 4.0}, 40, controllers="reacting")
+            assert way.reached[0] == pytest.approx(most.mean[-1, 0], rel=0.05)
+            assert abs(target - way.reached[0]) < abs(target)
 
 
 @pytest.mark.parametrize("logs", [False, True])
