@@ -16,6 +16,7 @@ ENDINGS = (
     ".csv", ".txt", ".tsv", ".dat", ".gz", ".parquet", ".pq", ".feather", ".arrow", ".ipc", ".xlsx", ".xlsm",
 )  # fmt: skip
 MOST_FILES = 10_000
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)  # what reading a bad one raises
 _UNREADABLE_INSIDE = (".gz", ".zip")  # an archive in an archive: its size would not be known before it is unpacked
 
 
@@ -54,6 +55,20 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", name.casefold())]
 
 
+def chunks_of(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, left: int, name: str, room: int, remedy: str
+) -> Iterator[bytes]:
+    """What a member unpacks to, piece by piece, of ``left`` bytes at most: the rest of the ``room`` for all of them."""
+    member.file_size = 1 << 62  # what it says of its size is not believed: reading goes to the real end
+    with archive.open(member) as part:
+        while chunk := part.read(1 << 20):
+            left -= len(chunk)
+            if left < 0:
+                text = f"{name} unpacks to more than the {room} bytes that there is room for: {remedy}"
+                raise DataError(text, code="too-large")
+            yield chunk
+
+
 def _unpacked(path: Path, room: int) -> Iterator[tuple[Path, bytes]]:
     """Members of a zip archive. Their names are only names: nothing is written, so that none of them leads anywhere."""
     left = room
@@ -78,19 +93,9 @@ def _unpacked(path: Path, room: int) -> Iterator[tuple[Path, bytes]]:
             if not wanted:
                 raise DataError(f"{path.name} holds no table: give an archive with {', '.join(ENDINGS)} files")
             for base in sorted(wanted, key=_natural):
-                member = wanted[base]
-                member.file_size = 1 << 62  # what it says of its size is not believed: reading goes to the real end
-                out = bytearray()
-                with archive.open(member) as part:
-                    while chunk := part.read(1 << 20):
-                        left -= len(chunk)
-                        if left < 0:
-                            raise DataError(
-                                f"{path.name} unpacks to more than the {room} bytes that there is room for: unpack it, "
-                                "and give some of its files",
-                                code="too-large",
-                            )
-                        out += chunk
-                yield Path(f"{path.name}:{shown(base, 80).replace(os.sep, '_')}"), bytes(out)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+                remedy = "unpack it, and give some of its files"
+                out = b"".join(chunks_of(archive, wanted[base], left, path.name, room, remedy))
+                left -= len(out)
+                yield Path(f"{path.name}:{shown(base, 80).replace(os.sep, '_')}"), out
+    except DAMAGED as error:
         raise DataError(f"{path.name} is damaged or no zip file: copy it again, or unpack it") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-import zlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import polars
 
+from counterflow.data.archives import DAMAGED, chunks_of
 from counterflow.data.headers import HEADER_SEARCH, SAMPLE_LINES, clean_names, header_line, measures_of, rows_between
 from counterflow.data.times import time_column
 from counterflow.errors import DataError
@@ -155,22 +155,14 @@ def _check_archive(path: Path, book: Path | IO[bytes], room: int) -> None:
     try:
         with zipfile.ZipFile(book) as archive:
             for member in archive.infolist():
-                member.file_size = 1 << 62  # so that reading goes on to the real end
                 before = b""
-                with archive.open(member) as part:
-                    while chunk := part.read(1 << 20):
-                        left -= len(chunk)
-                        if left < 0:
-                            raise DataError(
-                                f"{path.name} unpacks to more than the {most} bytes that there is room for: "
-                                f"{_SAVE_AS_CSV}",
-                                code="too-large",
-                            )
-                        found = _CELL.findall(before + chunk)
-                        rows = max(rows, *map(int, {number for _, number in found}), 1)
-                        columns = max({columns, *(letters for letters, _ in found)}, key=lambda text: (len(text), text))
-                        before = chunk[-32:]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+                for chunk in chunks_of(archive, member, left, path.name, most, _SAVE_AS_CSV):
+                    left -= len(chunk)
+                    found = _CELL.findall(before + chunk)
+                    rows = max(rows, *map(int, {number for _, number in found}), 1)
+                    columns = max({columns, *(letters for letters, _ in found)}, key=lambda text: (len(text), text))
+                    before = chunk[-32:]
+    except DAMAGED as error:
         raise DataError(f"{path.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error
     width = 0
     for letter in columns:

@@ -88,22 +88,6 @@ class Reactor(Protocol):
 Together = Callable[[Mapping[str, Trial]], Mapping[str, Reaction]]  # asks several units in one round
 
 
-class _Run(Protocol):
-    """Worlds of a model, row by row; inputs (U,) stand as the model takes them."""
-
-    worlds: int
-    states: FloatArray  # (K, n, P): of the past as differences
-    usual: FloatArray  # (U,): by how much each input usually moves
-
-    def advance(self, first: int, last: int, acting: FloatArray) -> None:
-        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act."""
-        ...
-
-    def response(self, first: int, rows: int, column: int) -> FloatArray:
-        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
-        ...
-
-
 class NetworkRun:
     """Replicates of a network, as recorded from ``row`` on, or after the last row (None)."""
 
@@ -140,6 +124,7 @@ class NetworkRun:
         return [way for way in cut if way[0] < way[1]] or [(0, self.n, self.network)]
 
     def advance(self, first: int, last: int, acting: FloatArray) -> None:
+        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, as the model has them."""
         r, p = self.network.size, self.network.memory
         standard = (acting - self.network.level[r:]) / self.network.scale[r:]
         self.z[:, p + first - 1 : p + last - 1, r:] = standard
@@ -189,6 +174,7 @@ class LinearRun:
         self.states = np.zeros((self.worlds, n, P))
 
     def advance(self, first: int, last: int, acting: FloatArray) -> None:
+        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, as the model has them."""
         now = self.states[:, first - 1] if first else self.start
         for t in range(first, last):
             now = np.matmul(self.AB, np.hstack([now, acting[:, t - first]])[:, :, None])[:, :, 0]

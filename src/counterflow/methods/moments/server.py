@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -37,7 +38,7 @@ class MomentConfig:
 
 
 @dataclass(frozen=True)
-class _Rounds:
+class _Rounds(ABC):
     """All that the server holds. ``design`` follows from the outlines, and is made again after a crash."""
 
     config: MomentConfig
@@ -64,9 +65,9 @@ class _Rounds:
         return tuple(name for name in self.designed.asked if name not in self.moments)
 
     @property
+    @abstractmethod
     def designed(self) -> Any:
         """The design, once all outlines are there."""
-        raise NotImplementedError
 
     def closing(self, found: Any) -> tuple[Message, ...]:
         """What units are told besides that it is over."""
