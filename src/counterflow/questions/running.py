@@ -124,7 +124,7 @@ class NetworkRun:
         return [way for way in cut if way[0] < way[1]] or [(0, self.n, self.network)]
 
     def advance(self, first: int, last: int, acting: FloatArray) -> None:
-        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, as the model has them."""
+        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, in the model's terms."""
         r, p = self.network.size, self.network.memory
         standard = (acting - self.network.level[r:]) / self.network.scale[r:]
         self.z[:, p + first - 1 : p + last - 1, r:] = standard
@@ -174,7 +174,7 @@ class LinearRun:
         self.states = np.zeros((self.worlds, n, P))
 
     def advance(self, first: int, last: int, acting: FloatArray) -> None:
-        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, as the model has them."""
+        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, in the model's terms."""
         now = self.states[:, first - 1] if first else self.start
         for t in range(first, last):
             now = np.matmul(self.AB, np.hstack([now, acting[:, t - first]])[:, :, None])[:, :, 0]
